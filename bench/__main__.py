@@ -1,7 +1,8 @@
 """Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`.
 
-One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the nearest vectors beside exact search:
-`python -m bench nearest`; recorded attacks: `python -m bench containment RUNS`; one of the others: `python -m bench kernel`.
+One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
+nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
+RUNS`; one of the others: `python -m bench kernel`.
 """
 
 from __future__ import annotations
@@ -40,32 +41,68 @@ from bench.rounds import Say, count_programs, make_environments, run_rounds
 
 BENCHMARKS = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, kernel, nearest, sandbox, toolcache)
+    for module in (
+        imports,
+        turns,
+        trials,
+        summaries,
+        plans,
+        loop_overhead,
+        panel,
+        headless,
+        kernel,
+        nearest,
+        sandbox,
+        toolcache,
+    )
 }
 NAMES = (*BENCHMARKS, *finding.BENCHES)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to an hour with all data."
+        prog="python -m bench",
+        description="Measure kestrel_lab beside other tools. Takes up to an hour with all data.",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out/bench"), help="folder for results.json, results.md and results.png (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=Path("out/bench"),
+        help="folder for results.json, results.md and results.png (default: %(default)s)",
     )
-    parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=NAMES,
+        metavar="NAME",
+        help=f"one of {', '.join(NAMES)}; may be repeated",
+    )
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder with the public data in scifact/, localisation/, memory/, tool_search/, faithfulness/, routing/ and answers/",
-    )
-    parser.add_argument("--repositories", type=Path, help="folder with the git repositories of localisation/, called owner+name")
-    parser.add_argument("--rounds", type=int, help="rounds of every benchmark, in place of each one's own number")
-    parser.add_argument("--no-peers", action="store_true", help="measure kestrel_lab alone and install nothing")
-    parser.add_argument(
-        "--quick", action="store_true", help="one round of small jobs, none on public data: whether everything works, not how fast it is"
+        help="folder with the public data in scifact/, localisation/, memory/, tool_search/, "
+        "faithfulness/, routing/ and answers/",
     )
     parser.add_argument(
-        "--readme", action="store_true", help="write the table of speeds into README.md and docs/comparison.md, when all of it was measured"
+        "--repositories",
+        type=Path,
+        help="folder with the git repositories of localisation/, called owner+name",
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of every benchmark, in place of each one's own number"
+    )
+    parser.add_argument(
+        "--no-peers", action="store_true", help="measure kestrel_lab alone and install nothing"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one round of small jobs, none on public data: whether everything works, not how fast it is",
+    )
+    parser.add_argument(
+        "--readme",
+        action="store_true",
+        help="write the table of speeds into README.md and docs/comparison.md, when all of it was measured",
     )
     asked = parser.parse_args()
     if asked.rounds is not None and asked.rounds < 1:
@@ -90,7 +127,10 @@ def _progress(console: Console, total: int) -> Iterator[Say]:
 
 
 def main() -> int:
-    """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
+    """Run the benchmarks; returns 1 when a measurement of our own failed.
+
+    A missed target is told, not punished.
+    """
     if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
     if sys.argv[1:2] == ["containment"]:
@@ -107,17 +147,39 @@ def main() -> int:
     chosen = [BENCHMARKS[name] for name in names if name in BENCHMARKS]
     asked.out.mkdir(parents=True, exist_ok=True)
     if load() > BUSY:
-        console.print(f"Other programs are at work here (load per core {load():.1f}): times by the clock will be too high.", style="yellow")
-    peers = set() if asked.no_peers else {probe.peer for benchmark in chosen for probe in benchmark.probes if probe.peer}
-    total = len(peers) + sum(count_programs(benchmark, asked.rounds, peers=bool(peers)) for benchmark in chosen)
+        console.print(
+            f"Other programs are at work here (load per core {load():.1f}): times by the clock will be "
+            "too high.",
+            style="yellow",
+        )
+    peers = (
+        set()
+        if asked.no_peers
+        else {probe.peer for benchmark in chosen for probe in benchmark.probes if probe.peer}
+    )
+    total = len(peers) + sum(
+        count_programs(benchmark, asked.rounds, peers=bool(peers)) for benchmark in chosen
+    )
     # On the disk that the results are on: a log in memory would wait for nothing.
-    with tempfile.TemporaryDirectory(dir=asked.out.resolve(), prefix="work-") as work, _progress(console, total) as say:
+    with (
+        tempfile.TemporaryDirectory(dir=asked.out.resolve(), prefix="work-") as work,
+        _progress(console, total) as say,
+    ):
         environments = make_environments(chosen, say) if peers else {}
-        outcomes = [run_rounds(one, environments, rounds=asked.rounds, quick=asked.quick, work=Path(work), say=say) for one in chosen]
+        outcomes = [
+            run_rounds(one, environments, rounds=asked.rounds, quick=asked.quick, work=Path(work), say=say)
+            for one in chosen
+        ]
     found = (
         []
         if asked.quick
-        else finding.run([name for name in names if name in finding.BENCHES], asked.data, asked.repositories, asked.out, print)
+        else finding.run(
+            [name for name in names if name in finding.BENCHES],
+            asked.data,
+            asked.repositories,
+            asked.out,
+            print,
+        )
     )
     machine = facts()
     report.write(asked.out, outcomes, machine, found)
@@ -132,7 +194,9 @@ def main() -> int:
         except readme.Unmeasured as error:
             console.print(f"README.md and docs/comparison.md stay as they are: {error}", style="red")
             return 1
-    failed = any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours)
+    failed = any(
+        samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours
+    )
     return int(failed or any(verdict.measured.startswith(finding.BROKE) for verdict in found))
 
 

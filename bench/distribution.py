@@ -1,7 +1,9 @@
-"""Build wheel and source distribution, install the wheel into an empty environment for each Python here, and try it: `make dist`.
+"""Build wheel and source distribution, install the wheel into an empty environment for each Python here, and
+try it: `make dist`.
 
-Nothing may be compiled, nothing may be fetched on import, and what is absent has to be named by one clear error.
-Beside both files come a bill of materials for each Python (CycloneDX), the conda recipe as it renders, and the notes of the release.
+Nothing may be compiled, nothing may be fetched on import, and what is absent has to be named by one clear
+error. Beside both files come a bill of materials for each Python (CycloneDX), the conda recipe as it renders,
+and the notes of the release.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ import kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 assert not opened, opened
-with Lab(home="home", model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "one"})], "done"])) as lab:
+with Lab(home="home", model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "one"})], "done"])) \
+as lab:
     run = lab.run_sync("write a file", approve="auto", workspace=".")
-    print(json.dumps([kestrel_lab.__version__, str(run.status), run.answer, pathlib.Path("a.txt").read_text()]))
+    print(json.dumps([kestrel_lab.__version__, str(run.status), run.answer, \
+pathlib.Path("a.txt").read_text()]))
 """
 
 
@@ -40,7 +44,12 @@ def main() -> None:
     """Build, install and try; exits with 1 where an environment failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "dist")
-    parser.add_argument("--python", action="append", metavar="PATH", help="a Python that is not found by itself; may be repeated")
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="PATH",
+        help="a Python that is not found by itself; may be repeated",
+    )
     asked = parser.parse_args()
     folder = asked.out.resolve()
     console = Console()
@@ -52,17 +61,34 @@ def main() -> None:
         run([str(tools / "python"), "-m", "build", "--outdir", str(folder), str(ROOT)])
     (wheel,) = folder.glob("*.whl")
     (source,) = folder.glob("*.tar.gz")
-    table = Table("Python", "wheel", "packages", "MB", title=f"{wheel.name}: {size_mb(wheel):.1f} MB, source {size_mb(source):.1f} MB")
+    table = Table(
+        "Python",
+        "wheel",
+        "packages",
+        "MB",
+        title=f"{wheel.name}: {size_mb(wheel):.1f} MB, source {size_mb(source):.1f} MB",
+    )
     failed = False
     for version in SUPPORTED:
         if (python := interpreter(version, tools, asked.python or [])) is None:
             table.add_row(version, "untested: no such Python here", "", "")
             continue
-        with console.status(f"trying the wheel in an empty environment of Python {version}"), tempfile.TemporaryDirectory() as place:
+        with (
+            console.status(f"trying the wheel in an empty environment of Python {version}"),
+            tempfile.TemporaryDirectory() as place,
+        ):
             try:
                 packages, size = tried(python, wheel, Path(place))
                 bill = folder / f"{wheel.name.split('-py3')[0]}-python{version}.cdx.json"
-                run([str(tools / "cyclonedx-py"), "environment", str(Path(place) / "venv/bin/python"), "--output-file", str(bill)])
+                run(
+                    [
+                        str(tools / "cyclonedx-py"),
+                        "environment",
+                        str(Path(place) / "venv/bin/python"),
+                        "--output-file",
+                        str(bill),
+                    ]
+                )
                 table.add_row(version, "installed, imported, used", str(packages), f"{size:.0f}")
             except (subprocess.CalledProcessError, AssertionError) as error:
                 failed = True
@@ -74,7 +100,9 @@ def main() -> None:
                 table.add_row(what, check(tools, wheel, source, folder), "", "")
             except subprocess.CalledProcessError as error:
                 failed = True
-                table.add_row(what, f"failed: {(error.stderr or error.stdout).strip().splitlines()[-1]}", "", "")
+                table.add_row(
+                    what, f"failed: {(error.stderr or error.stdout).strip().splitlines()[-1]}", "", ""
+                )
     (folder / "notes.md").write_text(newest_changes(), encoding="utf-8")
     console.print(table)
     console.print(f"all of it: {folder}")
@@ -96,18 +124,40 @@ def tried(python: str, wheel: Path, place: Path) -> tuple[int, float]:
     """Install the wheel alone and use it; return how many packages there are and their megabytes."""
     run([python, "-m", "venv", str(place / "venv")])
     inside = place / "venv" / "bin"
-    run([str(inside / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", str(wheel)])
+    run(
+        [
+            str(inside / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary",
+            ":all:",
+            str(wheel),
+        ]
+    )
     work = place / "work"
     work.mkdir()
-    version, *seen = json.loads(run([str(inside / "python"), "-W", "error", "-c", USE], cwd=work).splitlines()[-1])
+    version, *seen = json.loads(
+        run([str(inside / "python"), "-W", "error", "-c", USE], cwd=work).splitlines()[-1]
+    )
     assert seen == ["COMPLETE", "done", "one"], f"the run of version {version} gave {seen}"
     run([str(inside / "kestrel"), "--help"], cwd=work)
-    absent = subprocess.run([inside / "kestrel", "run", "hello", "--model", "local"], cwd=work, capture_output=True, text=True, check=False)
+    absent = subprocess.run(
+        [inside / "kestrel", "run", "hello", "--model", "local"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     said = re.sub(r"\s+", " ", absent.stderr + absent.stdout)
     assert absent.returncode, f"an extra that is absent was used: {said}"
     assert "kestrel-lab[local]" in said, f"an absent extra is not named: {said}"
     assert "Traceback" not in said, f"an absent extra is named by a traceback: {said}"
-    packages = json.loads(run([str(inside / "python"), "-m", "pip", "--disable-pip-version-check", "list", "--format", "json"]))
+    packages = json.loads(
+        run([str(inside / "python"), "-m", "pip", "--disable-pip-version-check", "list", "--format", "json"])
+    )
     files = [file for file in (place / "venv" / "lib").rglob("*") if file.is_file() and not file.is_symlink()]
     return len(packages) - 2, sum(map(size_mb, files))  # pip and setuptools come with the environment
 
@@ -132,28 +182,42 @@ def from_source(tools: Path, _wheel: Path, source: Path, folder: Path) -> str:
 
 def by_uvx(tools: Path, wheel: Path, _source: Path, _folder: Path) -> str:
     """Run the command from the built wheel with nothing installed."""
-    shown = run([str(tools / "uvx"), "--python", sys.executable, "--from", str(wheel), "kestrel", "--version"])
+    shown = run(
+        [str(tools / "uvx"), "--python", sys.executable, "--from", str(wheel), "kestrel", "--version"]
+    )
     return f"runs {shown.strip()}"
 
 
 def recipe(tools: Path, wheel: Path, _source: Path, folder: Path) -> str:
     """Render the conda recipe, which finds its mistakes; building it needs channels."""
     env = {"KESTREL_VERSION": wheel.name.split("-")[1].replace("+", "_")}
-    program = "import sys, rattler_build as r; s = r.Stage0Recipe.from_file(sys.argv[1]); print(len(s.render()))"
+    program = (
+        "import sys, rattler_build as r; s = r.Stage0Recipe.from_file(sys.argv[1]); print(len(s.render()))"
+    )
     run([str(tools / "python"), "-c", program, str(ROOT / "conda" / "recipe.yaml")], env=env)
     return "recipe renders; not built, no channel asked"
 
 
 def newest_changes() -> str:
     """Return the newest chapter of the changelog."""
-    return re.split(r"(?m)^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[1].partition("\n")[2].strip() + "\n"
+    return (
+        re.split(r"(?m)^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[1]
+        .partition("\n")[2]
+        .strip()
+        + "\n"
+    )
 
 
 def interpreter(version: str, tools: Path, named: Sequence[str]) -> str | None:
-    """Return a Python of this minor version: one that was named, the one that runs this, from PATH, pyenv or uv; or `None`."""
+    """Return a Python of this minor version: one that was named, the one that runs this, from PATH, pyenv or
+    uv; or `None`.
+    """
     places = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
     of_uv = subprocess.run(
-        [tools / "uv", "python", "find", "--no-python-downloads", version], check=False, capture_output=True, text=True
+        [tools / "uv", "python", "find", "--no-python-downloads", version],
+        check=False,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     base: str = getattr(sys, "_base_executable", sys.executable)  # of the virtual environment that runs this
     found: list[str | None] = [*named, base, shutil.which(f"python{version}"), *map(str, places), of_uv]
@@ -172,8 +236,14 @@ def size_mb(file: Path) -> float:
 
 def run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Run a command and return its output; raises `CalledProcessError` with what it printed."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KESTREL_", "PYTHON", "VIRTUAL_ENV"))}
-    return subprocess.run(command, cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, check=True).stdout
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KESTREL_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    return subprocess.run(
+        command, cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, check=True
+    ).stdout
 
 
 if __name__ == "__main__":

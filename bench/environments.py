@@ -30,7 +30,9 @@ def version(peer: str) -> str:
 
 
 def environment(peer: str) -> Environment:
-    """The environment of `peer`, made or brought up to its pins if need be; one that cannot be made says why."""
+    """The environment of `peer`, made or brought up to its pins if need be; one that cannot be made says
+    why.
+    """
     folder = _FOLDER / peer
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     pins = _PINS / f"{peer}.txt"
@@ -39,7 +41,19 @@ def environment(peer: str) -> Environment:
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return Environment(python=python)
     made = _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-    installed = made or _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(pins)])
+    installed = made or _run(
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "-r",
+            str(pins),
+        ]
+    )
     if installed:
         return Environment(python=python, missing=installed)
     stamp.write_text(wanted, encoding="utf-8")

@@ -1,7 +1,8 @@
-"""How often a model judge of claims is right on public labels: `python -m bench faithfulness FOLDER --model NAME --out FOLDER`.
+"""How often a model judge of claims is right on public labels: `python -m bench faithfulness FOLDER --model
+NAME --out FOLDER`.
 
-The first folder holds begin_dev, scifact_claims_train, wice_dev and summedits as JSON Lines. Without `--model` the claims are only written, as
-`claims.jsonl`, which `kestrel eval judge` reads.
+The first folder holds begin_dev, scifact_claims_train, wice_dev and summedits as JSON Lines. Without
+`--model` the claims are only written, as `claims.jsonl`, which `kestrel eval judge` reads.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from kestrel_lab.runtime.session import Session
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if path.is_file()
+        else []
+    )
 
 
 def claims(folder: Path) -> Iterator[LabelledClaim]:
     """Claims with their evidence and whether it supports them; sets that are not there are left out."""
     for row in _lines(folder / "begin_dev.jsonl"):
-        yield _labelled("BEGIN", row["response"], [row["knowledge"]], supported=row["begin_label"] == "Fully attributable")
+        yield _labelled(
+            "BEGIN", row["response"], [row["knowledge"]], supported=row["begin_label"] == "Fully attributable"
+        )
     for row in _lines(folder / "scifact_claims_train.jsonl"):
         for name, other in (("SciFact, evidence missing", "NEI"), ("SciFact, contradicted", "CONTRADICT")):
             if row["label"] in ("SUPPORT", other):
@@ -48,21 +55,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, help="folder with the sets of claims")
     parser.add_argument("--model", help="the judge, as for any run")
     parser.add_argument("--limit", type=int, help="claims of each set")
-    parser.add_argument("--out", type=Path, default=Path("out/faithfulness"), help="folder for the results (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/faithfulness"),
+        help="folder for the results (default: %(default)s)",
+    )
     asked = parser.parse_args(arguments)
     rows = sample_claims(claims(asked.data), asked.limit)
     asked.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"set": row.set, "claim": row.claim, "evidence": row.evidence, "supported": row.supported}) for row in rows]
+    lines = [
+        json.dumps({"set": row.set, "claim": row.claim, "evidence": row.evidence, "supported": row.supported})
+        for row in rows
+    ]
     (asked.out / "claims.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
     sets = Counter(row.set for row in rows)
-    print(f"written: {asked.out / 'claims.jsonl'}: {', '.join(f'{count:,} of {name}' for name, count in sets.items()) or 'no claims'}")
+    print(
+        f"written: {asked.out / 'claims.jsonl'}: "
+        f"{', '.join(f'{count:,} of {name}' for name, count in sets.items()) or 'no claims'}"
+    )
     found: list[dict[str, Any]] = []
     if asked.model and rows:
         with Session(asked.out / "home") as session:
             told = asyncio.run(judge_accuracy(session.registry.resolve_model(asked.model), rows))
         print(told)
         found = json.loads(told.frame.to_json(orient="records"))
-    (asked.out / "faithfulness.json").write_text(json.dumps({"claims": sets, "judge": found}, indent=1) + "\n", encoding="utf-8")
+    (asked.out / "faithfulness.json").write_text(
+        json.dumps({"claims": sets, "judge": found}, indent=1) + "\n", encoding="utf-8"
+    )
     return 0
 
 

@@ -27,7 +27,12 @@ def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int])
 
     heights = [1.2 + 0.45 * len(outcome.samples) for outcome in outcomes]
     figure, axes = plt.subplots(
-        len(outcomes), 1, figsize=(9, sum(heights) + 0.6), height_ratios=heights, squeeze=False, layout="constrained"
+        len(outcomes),
+        1,
+        figsize=(9, sum(heights) + 0.6),
+        height_ratios=heights,
+        squeeze=False,
+        layout="constrained",
     )
     for axis, outcome in zip(axes[:, 0], outcomes, strict=True):
         _panel(axis, outcome)
@@ -40,16 +45,41 @@ def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int])
 def _panel(axis: Axes, outcome: Outcome) -> None:
     measure = outcome.benchmark.measures[0]
     # A row that was measured, but not by this measure, has nothing to be drawn.
-    drawn = [samples for samples in outcome.samples.values() if samples.missing or any(measure.key in found for found in samples.rounds)]
+    drawn = [
+        samples
+        for samples in outcome.samples.values()
+        if samples.missing or any(measure.key in found for found in samples.rounds)
+    ]
     for place, samples in enumerate(reversed(drawn)):
         got = of_measure(samples, measure)
         if got is None:
-            axis.text(0.01, place, samples.missing, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=_INK)
+            axis.text(
+                0.01,
+                place,
+                samples.missing,
+                transform=axis.get_yaxis_transform(),
+                va="center",
+                fontsize=8,
+                color=_INK,
+            )
             continue
         colour = _OURS if samples.row.ours else _PEER
-        axis.barh(place, got.median, color=colour, xerr=[[got.median - got.low], [got.high - got.median]], ecolor=_INK, capsize=2)
+        axis.barh(
+            place,
+            got.median,
+            color=colour,
+            xerr=[[got.median - got.low], [got.high - got.median]],
+            ecolor=_INK,
+            capsize=2,
+        )
         axis.annotate(
-            f"{got.median:.3g}", (got.high, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=_INK
+            f"{got.median:.3g}",
+            (got.high, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=_INK,
         )
     names = [samples.label for samples in reversed(drawn)]
     axis.set_yticks(range(len(names)), names)
@@ -58,12 +88,17 @@ def _panel(axis: Axes, outcome: Outcome) -> None:
     if outcome.benchmark.log_scale:
         _log_scale(axis, [found[measure.key] for samples in drawn for found in samples.rounds])
     axis.set_title(outcome.benchmark.title, fontsize=10, loc="left")
-    axis.set_xlabel(f"{measure.heading} [{measure.unit}]{', logarithmic' if outcome.benchmark.log_scale else ''}", fontsize=8)
+    axis.set_xlabel(
+        f"{measure.heading} [{measure.unit}]{', logarithmic' if outcome.benchmark.log_scale else ''}",
+        fontsize=8,
+    )
     axis.spines[["top", "right"]].set_visible(False)
 
 
 def _log_scale(axis: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis from a power of ten on, so that bars of several figures can be compared; plain numbers on it."""
+    """A logarithmic axis from a power of ten on, so that bars of several figures can be compared; plain
+    numbers on it.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_xscale("log")

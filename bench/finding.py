@@ -1,6 +1,8 @@
-"""The benches of what is found and what is believed, on public data, each by its `main`; their bounds, met or missed, in the words of the others.
+"""The benches of what is found and what is believed, on public data, each by its `main`; their bounds, met or
+missed, in the words of the others.
 
-All are numbers of development: settings were chosen while looking at these sets, except where a bound says `held out`.
+All are numbers of development: settings were chosen while looking at these sets, except where a bound says
+`held out`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Bound:
 
     def holds(self, value: float) -> bool:
         """Whether a number is within it."""
-        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +85,9 @@ def _share(counts: Told) -> float:
 
 def _least_apgr(told: Told) -> float:
     """The worst repetition of the cross-validation."""
-    return min(values[0] for name, values in told["routellm_mmlu"]["apgr"].items() if name.startswith("learned"))
+    return min(
+        values[0] for name, values in told["routellm_mmlu"]["apgr"].items() if name.startswith("learned")
+    )
 
 
 BENCHES: dict[str, Bench] = {
@@ -94,20 +100,54 @@ BENCHES: dict[str, Bench] = {
         told="retrieval.json",
         folder="scifact",
         bounds=(
-            Bound(meaning="SciFact nDCG@10", value=lambda told: told["scifact"]["ndcg"]["ours"], at_least=0.70),
-            Bound(meaning="localisation, strict Acc@5, without sympy", value=_accuracy("all"), at_least=80, digits=1, needs="REPOSITORIES"),
-            Bound(meaning="the same, issues held out", value=_accuracy("test"), at_least=80, digits=1, needs="REPOSITORIES"),
-            Bound(meaning="the same, several files", value=_accuracy("several files"), at_least=50, digits=1, needs="REPOSITORIES"),
+            Bound(
+                meaning="SciFact nDCG@10", value=lambda told: told["scifact"]["ndcg"]["ours"], at_least=0.70
+            ),
+            Bound(
+                meaning="localisation, strict Acc@5, without sympy",
+                value=_accuracy("all"),
+                at_least=80,
+                digits=1,
+                needs="REPOSITORIES",
+            ),
+            Bound(
+                meaning="the same, issues held out",
+                value=_accuracy("test"),
+                at_least=80,
+                digits=1,
+                needs="REPOSITORIES",
+            ),
+            Bound(
+                meaning="the same, several files",
+                value=_accuracy("several files"),
+                at_least=50,
+                digits=1,
+                needs="REPOSITORIES",
+            ),
         ),
         better=_BETTER,
     ),
     "memory": Bench(
         main=memory.main,
-        arguments=lambda data, _, out: [*(("--data", str(data / "memory")) if data else ()), "--out", str(out / "memory.json")],
+        arguments=lambda data, _, out: [
+            *(("--data", str(data / "memory")) if data else ()),
+            "--out",
+            str(out / "memory.json"),
+        ],
         told="memory.json",
         bounds=(
-            Bound(meaning="LoCoMo recall@10", value=lambda told: _whole(told)["-1@10"], at_least=0.80, needs="memory"),
-            Bound(meaning="LoCoMo recall@10, multi-hop", value=lambda told: _whole(told)["1@10"], at_least=0.45, needs="memory"),
+            Bound(
+                meaning="LoCoMo recall@10",
+                value=lambda told: _whole(told)["-1@10"],
+                at_least=0.80,
+                needs="memory",
+            ),
+            Bound(
+                meaning="LoCoMo recall@10, multi-hop",
+                value=lambda told: _whole(told)["1@10"],
+                at_least=0.45,
+                needs="memory",
+            ),
         ),
         better=_BETTER,
     ),
@@ -125,7 +165,12 @@ BENCHES: dict[str, Bench] = {
         told="faithfulness.json",
         folder="faithfulness",
         bounds=(
-            Bound(meaning="claims with labels", value=lambda told: sum(told["claims"].values()), at_least=7_000, needs="faithfulness"),
+            Bound(
+                meaning="claims with labels",
+                value=lambda told: sum(told["claims"].values()),
+                at_least=7_000,
+                needs="faithfulness",
+            ),
         ),
         better="the gate better than the share of common words",
     ),
@@ -155,10 +200,16 @@ BENCHES: dict[str, Bench] = {
         folder="answers",
         bounds=(
             Bound(
-                meaning="true answers with a concern", value=lambda told: told["true"]["accused"] / told["true"]["answers"], at_most=0.03
+                meaning="true answers with a concern",
+                value=lambda told: told["true"]["accused"] / told["true"]["answers"],
+                at_most=0.03,
             ),
             *(
-                Bound(meaning=f"planted, {kind}: caught", value=lambda told, kind=kind: _share(told["planted"][kind]), at_least=0.95)  # type: ignore[misc]
+                Bound(
+                    meaning=f"planted, {kind}: caught",
+                    value=lambda told, kind=kind: _share(told["planted"][kind]),
+                    at_least=0.95,
+                )  # type: ignore[misc]
                 for kind in ("file", "line past the end", "quote")
             ),
         ),
@@ -166,8 +217,12 @@ BENCHES: dict[str, Bench] = {
 }
 
 
-def run(names: Sequence[str], data: Path | None, repositories: Path | None, out: Path, say: Say) -> list[Verdict]:
-    """Run the benches of those names; a bound whose data is not there is told as skipped, a bench that breaks as broken."""
+def run(
+    names: Sequence[str], data: Path | None, repositories: Path | None, out: Path, say: Say
+) -> list[Verdict]:
+    """Run the benches of those names; a bound whose data is not there is told as skipped, a bench that breaks
+    as broken.
+    """
     found: list[Verdict] = []
     for name in names:
         bench = BENCHES[name]
@@ -180,12 +235,20 @@ def run(names: Sequence[str], data: Path | None, repositories: Path | None, out:
         try:
             code = bench.main(bench.arguments(there, repositories, out))
             told = json.loads((out / bench.told).read_text(encoding="utf-8"))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the others are to be measured all the same
+        except (Exception, SystemExit) as error:  # the others are to be measured all the same  # noqa: BLE001
             traceback.print_exc()
             found += _skipped(name, bench, f"{BROKE}{type(error).__name__}: {error}")
             continue
         if bench.better:
-            found.append(Verdict(benchmark=name, meaning=bench.better, wanted="yes", measured="yes" if code == 0 else "no", met=code == 0))
+            found.append(
+                Verdict(
+                    benchmark=name,
+                    meaning=bench.better,
+                    wanted="yes",
+                    measured="yes" if code == 0 else "no",
+                    met=code == 0,
+                )
+            )
         found += [_judged(name, bound, told, data, repositories) for bound in bench.bounds]
     return found
 
@@ -197,7 +260,13 @@ def _judged(name: str, bound: Bound, told: Told, data: Path | None, repositories
         value = float(bound.value(told))
     except (KeyError, IndexError, ZeroDivisionError) as error:
         return _without(name, bound, f"the bench did not tell it ({type(error).__name__}: {error})")
-    return Verdict(benchmark=name, meaning=bound.meaning, wanted=bound.wanted, measured=f"{value:.{bound.digits}f}", met=bound.holds(value))
+    return Verdict(
+        benchmark=name,
+        meaning=bound.meaning,
+        wanted=bound.wanted,
+        measured=f"{value:.{bound.digits}f}",
+        met=bound.holds(value),
+    )
 
 
 def _missing(needs: str, data: Path | None, repositories: Path | None) -> str:
@@ -212,7 +281,11 @@ def _missing(needs: str, data: Path | None, repositories: Path | None) -> str:
 
 
 def _skipped(name: str, bench: Bench, why: str) -> list[Verdict]:
-    better = [Verdict(benchmark=name, meaning=bench.better, wanted="yes", measured=why, met=None)] if bench.better else []
+    better = (
+        [Verdict(benchmark=name, meaning=bench.better, wanted="yes", measured=why, met=None)]
+        if bench.better
+        else []
+    )
     return [*better, *(_without(name, bound, why) for bound in bench.bounds)]
 
 

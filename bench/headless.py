@@ -1,4 +1,6 @@
-"""How long the smallest notebook with a run takes where nobody watches, again and again, and whether it ever stalls."""
+"""How long the smallest notebook with a run takes where nobody watches, again and again, and whether it ever
+stalls.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ BENCHMARK = Benchmark(
     probes=(Probe(rows=(Row(name=_ROW, ours=True),), command=("-m", "bench.headless")),),
     targets=(Target(row=_ROW, measure="stalls", at_most=0, meaning=f"stalls in {_RUNS} notebooks"),),
     rounds=1,
-    notes=("A kernel of its own for each, started and shut down by nbclient: most of the time is Python and ipykernel being loaded.",),
+    notes=(
+        "A kernel of its own for each, started and shut down by nbclient: most of the time is Python "
+        "and ipykernel being loaded.",
+    ),
 )
 
 
@@ -45,7 +50,10 @@ async def _executed(folder: Path) -> float:
 
     cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
     client = NotebookClient(
-        nbformat.v4.new_notebook(cells=cells), timeout=_STALL_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        nbformat.v4.new_notebook(cells=cells),
+        timeout=_STALL_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
     )
     began = time.perf_counter()
     try:

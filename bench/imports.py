@@ -58,7 +58,8 @@ BENCHMARK = Benchmark(
     ),
     rounds=7,
     notes=(
-        "`import kestrel_lab` loads names when they are first used, so the second statement is the one to compare with a peer's.",
+        "`import kestrel_lab` loads names when they are first used, so the second statement is the one "
+        "to compare with a peer's.",
         "Compiled files (.pyc) are there for all: each statement is run once before it is measured.",
     ),
 )

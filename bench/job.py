@@ -47,9 +47,15 @@ def wide() -> dict[str, list[str]]:
 
 
 def naps(*, uneven: bool) -> dict[str, tuple[list[str], float]]:
-    """Four chains of three steps, what each waits for and its seconds: all equal, or long and short ones beside each other."""
+    """Four chains of three steps, what each waits for and its seconds: all equal, or long and short ones
+    beside each other.
+    """
     equal = (0.05, 0.05, 0.05)
-    chains = ((0.01, 0.05, 0.09), (0.09, 0.01, 0.05), (0.05, 0.09, 0.01), (0.09, 0.05, 0.01)) if uneven else (equal,) * 4
+    chains = (
+        ((0.01, 0.05, 0.09), (0.09, 0.01, 0.05), (0.05, 0.09, 0.01), (0.09, 0.05, 0.01))
+        if uneven
+        else (equal,) * 4
+    )
     return {
         f"n{chain}.{place}": ([f"n{chain}.{place - 1}"] if place else [], seconds)
         for chain, naps in enumerate(chains)
@@ -118,8 +124,12 @@ async def timed(once: Callable[[], Awaitable[object]], *, runs: int, warm: int =
     return Timed(walls=walls, cpus=cpus)
 
 
-def measure_turns(agent: Callable[[int, Count], Callable[[], Awaitable[str]]], *, quick: bool) -> dict[str, float]:
-    """The first job: runs of 20 turns and of 100; `agent(turns, count)` gives what does one run and returns its answer."""
+def measure_turns(
+    agent: Callable[[int, Count], Callable[[], Awaitable[str]]], *, quick: bool
+) -> dict[str, float]:
+    """The first job: runs of 20 turns and of 100; `agent(turns, count)` gives what does one run and returns
+    its answer.
+    """
 
     async def both() -> dict[str, float]:
         short = await _turns(agent, 20, runs=3 if quick else 10)
@@ -134,7 +144,9 @@ def measure_turns(agent: Callable[[int, Count], Callable[[], Awaitable[str]]], *
     return asyncio.run(both())
 
 
-async def _turns(agent: Callable[[int, Count], Callable[[], Awaitable[str]]], turns: int, *, runs: int) -> Timed:
+async def _turns(
+    agent: Callable[[int, Count], Callable[[], Awaitable[str]]], turns: int, *, runs: int
+) -> Timed:
     count = Count()
     run = agent(turns, count)
     done = 0
@@ -186,8 +198,12 @@ def asked(arguments: Sequence[str]) -> tuple[Path, bool]:
     return Path(arguments[-1]), "--quick" in arguments
 
 
-async def measure_plans(carry_out: Callable[[dict[str, tuple[list[str], float]]], Awaitable[int]], *, runs: int) -> dict[str, float]:
-    """Time the three plans; `carry_out` is given what each step waits for and its seconds, and returns how many really ran."""
+async def measure_plans(
+    carry_out: Callable[[dict[str, tuple[list[str], float]]], Awaitable[int]], *, runs: int
+) -> dict[str, float]:
+    """Time the three plans; `carry_out` is given what each step waits for and its seconds, and returns how
+    many really ran.
+    """
 
     async def once(steps: dict[str, tuple[list[str], float]]) -> None:
         ran = await carry_out(steps)

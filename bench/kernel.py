@@ -33,13 +33,42 @@ BENCHMARK = Benchmark(
         Measure(key="idle_ms", heading="CPU of one idle second", unit="ms", digits=1),
         Measure(key="threads", heading="threads added", digits=0),
     ),
-    probes=(Probe(rows=tuple(Row(name=name, ours=True) for name in _NAMES.values()), command=("-m", "bench.kernel")),),
+    probes=(
+        Probe(
+            rows=tuple(Row(name=name, ours=True) for name in _NAMES.values()), command=("-m", "bench.kernel")
+        ),
+    ),
     targets=(
-        Target(row=_NAMES["drop missing values"], measure="preview_s", at_most=0.5, meaning="preview of a step on 1,000,000 × 10"),
-        Target(row=_NAMES["a new column"], measure="preview_s", at_most=0.5, meaning="preview of a change inside of the frame"),
-        Target(row=_NAMES["drop missing values"], measure="undo_s", at_most=0.2, meaning="undo where the old frame was kept"),
-        Target(row=_NAMES["a new column"], measure="undo_s", at_most=0.2, meaning="undo by the paused copy, 80 MB handed over"),
-        Target(row=_NAMES["drop missing values"], measure="idle_ms", at_most=2, meaning="a kernel with old states costs nothing"),
+        Target(
+            row=_NAMES["drop missing values"],
+            measure="preview_s",
+            at_most=0.5,
+            meaning="preview of a step on 1,000,000 × 10",
+        ),
+        Target(
+            row=_NAMES["a new column"],
+            measure="preview_s",
+            at_most=0.5,
+            meaning="preview of a change inside of the frame",
+        ),
+        Target(
+            row=_NAMES["drop missing values"],
+            measure="undo_s",
+            at_most=0.2,
+            meaning="undo where the old frame was kept",
+        ),
+        Target(
+            row=_NAMES["a new column"],
+            measure="undo_s",
+            at_most=0.2,
+            meaning="undo by the paused copy, 80 MB handed over",
+        ),
+        Target(
+            row=_NAMES["drop missing values"],
+            measure="idle_ms",
+            at_most=2,
+            meaning="a kernel with old states costs nothing",
+        ),
         Target(row=_NAMES["drop missing values"], measure="threads", at_most=0, meaning="no thread is kept"),
     ),
     rounds=2,
@@ -72,12 +101,18 @@ def measure(kernel: Any, code: str, folder: str, times: int) -> dict[str, float]
     time.sleep(1)
     idle = (time.process_time() - used) * 1_000
     kernel.undo()
-    return {**{key: min(values) for key, values in found.items()}, "idle_ms": idle, "threads": threading.active_count() - threads}
+    return {
+        **{key: min(values) for key, values in found.items()},
+        "idle_ms": idle,
+        "threads": threading.active_count() - threads,
+    }
 
 
 def main() -> None:
     """Measure in one shell."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kernel", description="What a preview, its adoption and an undo cost.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernel", description="What a preview, its adoption and an undo cost."
+    )
     parser.add_argument("folder", type=Path, help="folder to work in")
     parser.add_argument("--quick", action="store_true", help="a smaller frame, once")
     asked = parser.parse_args()

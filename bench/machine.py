@@ -36,7 +36,10 @@ def load() -> float:
 def in_words(machine: dict[str, str | int]) -> str:
     """The facts in a line."""
     versions = ", ".join(f"{name} {machine[name]}" for name in ("Python", "kestrel_lab", *OURS))
-    return f"{machine['cores']} cores, {machine['processor']}, {machine['system']}; {versions}; {machine['date']}"
+    return (
+        f"{machine['cores']} cores, {machine['processor']}, {machine['system']}; {versions}; "
+        f"{machine['date']}"
+    )
 
 
 def _version(package: str) -> str:

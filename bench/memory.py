@@ -1,9 +1,11 @@
-"""How well notes are found: plain full-text search beside ours, part by part, on the same questions in one run.
+"""How well notes are found: plain full-text search beside ours, part by part, on the same questions in one
+run.
 
 Two sets: LoCoMo, long conversations with questions whose evidence is marked by turn (a folder with
-`locomo_turns.jsonl` and `locomo_questions.jsonl`), and `datasets/memory`, notes of coding work with what a later goal
-should recall. The settings were chosen while looking at both: these are numbers of development, not of a test. Chosen on
-four of the five conversations and measured on the fifth, for each in turn, recall@10 was .810 where this prints .811.
+`locomo_turns.jsonl` and `locomo_questions.jsonl`), and `datasets/memory`, notes of coding work with what a
+later goal should recall. The settings were chosen while looking at both: these are numbers of development,
+not of a test. Chosen on four of the five conversations and measured on the fifth, for each in turn, recall@10
+was .810 where this prints .811.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from kestrel_lab.views.text import table_text
 OWN = Path(__file__).parents[1] / "datasets" / "memory"
 MULTI_HOP = 1
 """LoCoMo's number for questions whose evidence is in several places."""
-_NOTHING = Weights(names=0, before=0, after=0, author=1, session=0, answer=0, question=0, length=0, entities=0, trust=0)
+_NOTHING = Weights(
+    names=0, before=0, after=0, author=1, session=0, answer=0, question=0, length=0, entities=0, trust=0
+)
 
 Find = Callable[[str, str], Sequence[str]]
 """From a question and where it is put to the ids of at most ten notes."""
@@ -68,7 +72,10 @@ def variants(vectors: VectorIndex | None) -> dict[str, tuple[Weights, VectorInde
         ("+ what stands before and after", {"before": full.before, "after": full.after}),
         ("+ who is asked about", {"author": full.author}),
         ("+ what belongs together", {"session": full.session}),
-        ("+ what was asked, length", {"answer": full.answer, "question": full.question, "length": full.length}),
+        (
+            "+ what was asked, length",
+            {"answer": full.answer, "question": full.question, "length": full.length},
+        ),
         ("+ entities shared, confidence", {"entities": full.entities, "trust": full.trust}),
     ]
     found, weights = {}, _NOTHING
@@ -76,7 +83,9 @@ def variants(vectors: VectorIndex | None) -> dict[str, tuple[Weights, VectorInde
         weights = replace(weights, **change)  # type: ignore[arg-type]
         found[name] = (weights, None)
     if vectors is not None:
-        what = "in the order (extra minilm)" if vectors.ordering else "where words leave room (extra semantic)"
+        what = (
+            "in the order (extra minilm)" if vectors.ordering else "where words leave room (extra semantic)"
+        )
         found[f"+ like meanings {what}"] = (full, vectors)
     return found
 
@@ -88,7 +97,19 @@ def locomo(folder: Path) -> tuple[list[tuple[str, Note]], list[Question]]:
         at = datetime.strptime(turn["date"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC).timestamp()
         text = turn["text"] + (f" [{turn['image_caption']}]" if turn["image_caption"] else "")
         run, sample = f"{turn['sample']}/{turn['session']}", turn["sample"]
-        notes.append((sample, Note(id=f"{sample}/{turn['dia_id']}", text=text, kind="episode", run=run, author=turn["speaker"], at=at)))
+        notes.append(
+            (
+                sample,
+                Note(
+                    id=f"{sample}/{turn['dia_id']}",
+                    text=text,
+                    kind="episode",
+                    run=run,
+                    author=turn["speaker"],
+                    at=at,
+                ),
+            )
+        )
     questions = [
         Question(
             text=item["question"],
@@ -104,9 +125,13 @@ def locomo(folder: Path) -> tuple[list[tuple[str, Note]], list[Question]]:
 
 def own(folder: Path = OWN) -> tuple[list[tuple[str, Note]], list[Question]]:
     """Notes of coding work, and what later goals should recall of them."""
-    notes = [("work", Note(id=item["id"], kind=item["kind"], text=item["text"], at=1.0)) for item in _lines(folder / "notes.jsonl")]
+    notes = [
+        ("work", Note(id=item["id"], kind=item["kind"], text=item["text"], at=1.0))
+        for item in _lines(folder / "notes.jsonl")
+    ]
     return notes, [
-        Question(text=item["query"], workspace="work", wanted=frozenset(item["notes"])) for item in _lines(folder / "queries.jsonl")
+        Question(text=item["query"], workspace="work", wanted=frozenset(item["notes"]))
+        for item in _lines(folder / "queries.jsonl")
     ]
 
 
@@ -114,7 +139,9 @@ def plain(notes: Iterable[tuple[str, Note]]) -> Find:
     """Full-text search as it comes: every word of the question, no stems, the words of the notes alone."""
     index = apsw.Connection(":memory:")
     index.execute("CREATE VIRTUAL TABLE notes USING fts5(id UNINDEXED, workspace UNINDEXED, text)")
-    index.executemany("INSERT INTO notes VALUES (?, ?, ?)", [(note.id, workspace, note.text) for workspace, note in notes])
+    index.executemany(
+        "INSERT INTO notes VALUES (?, ?, ?)", [(note.id, workspace, note.text) for workspace, note in notes]
+    )
 
     def find(question: str, workspace: str) -> list[str]:
         words = "".join(sign if sign.isalnum() else " " for sign in question).split()
@@ -136,10 +163,15 @@ def measure(find: Find, questions: Sequence[Question]) -> Found:
             for kind in (-1, question.kind):
                 sums[kind, many].append(share)
     took = time.perf_counter() - began
-    return Found(recall={key: sum(shares) / len(shares) for key, shares in sums.items()}, ms=took * 1000 / len(questions))
+    return Found(
+        recall={key: sum(shares) / len(shares) for key, shares in sums.items()},
+        ms=took * 1000 / len(questions),
+    )
 
 
-def ablation(notes: Sequence[tuple[str, Note]], questions: Sequence[Question], say: Callable[[str], None]) -> dict[str, Found]:
+def ablation(
+    notes: Sequence[tuple[str, Note]], questions: Sequence[Question], say: Callable[[str], None]
+) -> dict[str, Found]:
     """Plain search and each of our variants over the same notes."""
     say(f"{len(notes):,} notes, {len(questions):,} questions")
     found = {"plain FTS5": measure(plain(notes), questions)}
@@ -150,9 +182,14 @@ def ablation(notes: Sequence[tuple[str, Note]], questions: Sequence[Question], s
             for done in [table.add(note, workspace) for workspace, note in notes]:
                 done.result()
             embedder = note_embedder()
-            for name, (weights, vectors) in variants(None if embedder is None else VectorIndex(store, embedder, filling_s=3600)).items():
+            for name, (weights, vectors) in variants(
+                None if embedder is None else VectorIndex(store, embedder, filling_s=3600)
+            ).items():
                 engine = MemoryQueryEngine(table, weights, vectors)
-                found[name] = measure(lambda text, place, engine=engine: [note.id for note in engine.rank(text, place, 10)], questions)  # type: ignore[misc]
+                found[name] = measure(
+                    lambda text, place, engine=engine: [note.id for note in engine.rank(text, place, 10)],
+                    questions,
+                )  # type: ignore[misc]
                 say(name)
         finally:
             store.close()
@@ -175,8 +212,13 @@ def rows(found: dict[str, Found]) -> list[tuple[str, ...]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; with `--out` write them as JSON too. Returns 1 if ours is not better than plain search."""
-    parser = argparse.ArgumentParser(prog="python -m bench memory", description="Measure how well notes are found.")
+    """Print the tables; with `--out` write them as JSON too.
+
+    Returns 1 if ours is not better than plain search.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m bench memory", description="Measure how well notes are found."
+    )
     parser.add_argument("--data", type=Path, help="folder with locomo_turns.jsonl and locomo_questions.jsonl")
     parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
     asked = parser.parse_args(arguments)
@@ -188,7 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{name}: {len(notes):,} notes, {len(questions):,} questions\n")
         print(table_text(("search", "recall@5", "recall@10", "multi-hop@10", "ms a question"), rows(found)))
         kept[name] = {
-            way: {"ms": each.ms} | {f"{kind}@{many}": value for (kind, many), value in each.recall.items()} for way, each in found.items()
+            way: {"ms": each.ms} | {f"{kind}@{many}": value for (kind, many), value in each.recall.items()}
+            for way, each in found.items()
         }
         worse |= list(found.values())[-1].recall[-1, 5] <= found["plain FTS5"].recall[-1, 5]
     if asked.out:

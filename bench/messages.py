@@ -1,6 +1,8 @@
-"""Write `docs/messages.md`, the list of what a person reads: errors, help, and lines that are printed: `python -m bench.messages`.
+"""Write `docs/messages.md`, the list of what a person reads: errors, help, and lines that are printed:
+`python -m bench.messages`.
 
-The texts are found in the syntax trees of the package. What is put into a text when it is shown stands as `{name}`.
+The texts are found in the syntax trees of the package. What is put into a text when it is shown stands as
+`{name}`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,38 @@ PAGE = ROOT / "docs" / "messages.md"
 KINDS = {"error": "Errors", "help": "Help", "shown": "Shown"}
 SHOWN_IN = ("cli", "notebook", "views")
 """Packages whose sentences are shown, wherever they stand."""
-_SHOWN_BY = {"print", "echo", "warn", "Refused", "refusal", "Finding", "Barrier", "refuse", "refused", "Notice", "Warned", "note"}
-_SAYING = {"message", "todo", "advice", "reason", "why", "found", "text", "note", "problem", "hint", "warning"}
+_SHOWN_BY = {
+    "print",
+    "echo",
+    "warn",
+    "Refused",
+    "refusal",
+    "Finding",
+    "Barrier",
+    "refuse",
+    "refused",
+    "Notice",
+    "Warned",
+    "note",
+}
+_SAYING = {
+    "message",
+    "todo",
+    "advice",
+    "reason",
+    "why",
+    "found",
+    "text",
+    "note",
+    "problem",
+    "hint",
+    "warning",
+}
 """Names of arguments that hold what is shown."""
 _HEAD = """# Messages
 
-What a person reads, package by package: the texts of errors, of `--help`, and what is printed and drawn. Written by `make messages`;
+What a person reads, package by package: the texts of errors, of `--help`, and what is printed and drawn. \
+Written by `make messages`;
 read it as a whole after changing texts. `{name}` stands for what is put in when the text is shown.
 """
 
@@ -35,11 +63,15 @@ _ESCAPED: Final = r"\\\g<0>"
 
 
 def texts_of(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield kind, line and text of every message in a module; docstrings are help where a command has them."""
+    """Yield kind, line and text of every message in a module; docstrings are help where a command has
+    them.
+    """
     tree = ast.parse(path.read_bytes())
     package = path.relative_to(PACKAGE).parts[0]
     seen: set[int] = set()
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings, also those of attributes
+    docs = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }  # docstrings, also those of attributes
     for node in ast.walk(tree):
         for kind, value in _said(node):
             if (text := text_of(value)) is not None and id(value) not in seen:
@@ -122,7 +154,12 @@ def _name(node: ast.expr) -> str:
             return name
         case ast.Call(args=[first, *_]):
             return _name(first)
-        case ast.Call(func=inner) | ast.Subscript(value=inner) | ast.GeneratorExp(elt=inner) | ast.ListComp(elt=inner):
+        case (
+            ast.Call(func=inner)
+            | ast.Subscript(value=inner)
+            | ast.GeneratorExp(elt=inner)
+            | ast.ListComp(elt=inner)
+        ):
             return _name(inner)
     return "…"
 
@@ -157,7 +194,9 @@ def page() -> str:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(prog="python -m bench.messages", description="List the texts that a person reads.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.messages", description="List the texts that a person reads."
+    )
     parser.add_argument("--out", type=Path, default=PAGE, help="the file (default: docs/messages.md)")
     parser.parse_args().out.write_text(page(), encoding="utf-8")
 

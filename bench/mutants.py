@@ -1,10 +1,13 @@
-"""Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants --out FOLDER`.
+"""Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants
+--out FOLDER`.
 
-A mutant is a function of the package with one comparison, condition, boolean, sum or return value changed. The tests that ran the changed
-statement when nothing was changed are asked, the quickest first. pytest collects the tests once, and each mutant is tried in a fork of that
-process, in which the function is given the changed code: a fifth of a second for most. What the tests run is recorded by coverage.py and
-kept in the folder until the package or the test file changes. What tests start in another process is the package as it is, so a mutant that
-only such tests would notice counts as missed. mutmut and cosmic-ray make every mutant of a project; neither draws a sample of the whole.
+A mutant is a function of the package with one comparison, condition, boolean, sum or return value changed.
+The tests that ran the changed statement when nothing was changed are asked, the quickest first. pytest
+collects the tests once, and each mutant is tried in a fork of that process, in which the function is given
+the changed code: a fifth of a second for most. What the tests run is recorded by coverage.py and kept in the
+folder until the package or the test file changes. What tests start in another process is the package as it
+is, so a mutant that only such tests would notice counts as missed. mutmut and cosmic-ray make every mutant of
+a project; neither draws a sample of the whole.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Di
 ENOUGH_S = 30.0
 """Tests of one mutant that take longer together are not all run."""
 SLOWER = 3
-"""So many times the seconds that its tests take otherwise a mutant may take, and half a minute more, before it is out of time."""
+"""So many times the seconds that its tests take otherwise a mutant may take, and half a minute more, before
+it is out of time.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,12 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return Mutant(
-            module, node.lineno, kind, lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset, text
+            module,
+            node.lineno,
+            kind,
+            lines[node.lineno - 1] + node.col_offset,
+            lines[node.end_lineno - 1] + node.end_col_offset,
+            text,
         )
 
     def said(node: ast.expr) -> str:
@@ -102,7 +112,9 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 yield mutant(node, "comparison", f"({said(left)} {COMPARED[type(op)]} {said(right)})")
-            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) if not isinstance(test, ast.Compare | ast.Constant):
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) if not isinstance(
+                test, ast.Compare | ast.Constant
+            ):
                 yield mutant(test, "condition", f"(not {said(test)})")
             case ast.BoolOp(op=op, values=values):
                 word = " or " if isinstance(op, ast.And) else " and "
@@ -111,14 +123,17 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
                 yield mutant(node, "boolean", str(not value))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in COUNTED and not texts(left, right):
                 yield mutant(node, "arithmetic", f"({said(left)} {COUNTED[type(op)]} {said(right)})")
-            case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            case ast.Return(value=ast.expr() as value) if not (
+                isinstance(value, ast.Constant) and value.value is None
+            ):
                 yield mutant(value, "return", "None")
 
 
 def texts(*nodes: ast.expr) -> bool:
     """Whether one of them is certainly no number."""
     return any(
-        isinstance(node, ast.JoinedStr | ast.List | ast.Tuple | ast.Constant) and not isinstance(getattr(node, "value", ""), int)
+        isinstance(node, ast.JoinedStr | ast.List | ast.Tuple | ast.Constant)
+        and not isinstance(getattr(node, "value", ""), int)
         for node in nodes
     )
 
@@ -130,7 +145,11 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
             continue
         for child in value if isinstance(value, list) else [value]:
             for_checkers = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            if isinstance(child, ast.AST) and not isinstance(child, ast.Assert | ast.JoinedStr) and not for_checkers:
+            if (
+                isinstance(child, ast.AST)
+                and not isinstance(child, ast.Assert | ast.JoinedStr)
+                and not for_checkers
+            ):
                 yield child
                 yield from nodes(child)
 
@@ -160,10 +179,16 @@ def reaching(mutant: Mutant, reached: Iterable[Path]) -> set[str]:
 
 
 def ran(mutant: Mutant) -> range | None:
-    """The lines of the changed statement, up to the change; none for what runs when the module is imported."""
+    """The lines of the changed statement, up to the change; none for what runs when the module is
+    imported.
+    """
     source = (PACKAGE / mutant.module).read_bytes()
     last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     inside = [
         node
         for function in functions
@@ -195,7 +220,10 @@ def codes(code: CodeType) -> dict[str, list[CodeType]]:
 def swap(mutant: Mutant, live: Sequence[FunctionType]) -> bool:
     """Give the functions of its module the changed code; `False` where none has the changed statement."""
     path = PACKAGE / mutant.module
-    old, new = functions(mutant.module), codes(compile(mutant.made(path.read_bytes()), str(path), "exec", dont_inherit=True))
+    old, new = (
+        functions(mutant.module),
+        codes(compile(mutant.made(path.read_bytes()), str(path), "exec", dont_inherit=True)),
+    )
     changed = False
     for function in live:
         name, line = function.__code__.co_qualname, function.__code__.co_firstlineno
@@ -208,10 +236,16 @@ def swap(mutant: Mutant, live: Sequence[FunctionType]) -> bool:
 
 def same(one: CodeType, other: CodeType) -> bool:
     """Whether two codes do the same, wherever they stand."""
-    if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
+    if (one.co_code, one.co_names, len(one.co_consts)) != (
+        other.co_code,
+        other.co_names,
+        len(other.co_consts),
+    ):
         return False
     return all(
-        same(left, right) if isinstance(left, CodeType) and isinstance(right, CodeType) else (type(left), left) == (type(right), right)
+        same(left, right)
+        if isinstance(left, CodeType) and isinstance(right, CodeType)
+        else (type(left), left) == (type(right), right)
         for left, right in zip(one.co_consts, other.co_consts, strict=True)
     )
 
@@ -219,7 +253,8 @@ def same(one: CodeType, other: CodeType) -> bool:
 class Trials:
     """A plugin of pytest that tries mutants instead of running the tests.
 
-    `share` of `shares` is which part of the tests it records, and which of the mutants it tries: others do the rest at the same time.
+    `share` of `shares` is which part of the tests it records, and which of the mutants it tries: others do
+    the rest at the same time.
     """
 
     def __init__(self, mutants: Sequence[Mutant], out: Path, share: int, shares: int) -> None:
@@ -236,15 +271,27 @@ class Trials:
         """Record what the tests run, then try each mutant in a process of its own."""
         package = sha256()
         for path in sorted(
-            [*PACKAGE.rglob("*.py"), *(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_"))]
+            [
+                *PACKAGE.rglob("*.py"),
+                *(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")),
+            ]
         ):
             package.update(path.read_bytes())
         files: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
             files[item.path].append(item)
         (self._out / "reached").mkdir(exist_ok=True)
-        reached = {self._out / "reached" / sha256(package.digest() + bytes(path) + path.read_bytes()).hexdigest(): path for path in files}
-        mine = [place for number, place in enumerate(reached) if number % self._shares == self._share and not recorded(place).exists()]
+        reached = {
+            self._out
+            / "reached"
+            / sha256(package.digest() + bytes(path) + path.read_bytes()).hexdigest(): path
+            for path in files
+        }
+        mine = [
+            place
+            for number, place in enumerate(reached)
+            if number % self._shares == self._share and not recorded(place).exists()
+        ]
         if mine:
             os.waitpid(self._fork(lambda: self._record({place: files[reached[place]] for place in mine})), 0)
             if unfinished := [str(reached[place]) for place in mine if not recorded(place).exists()]:
@@ -260,11 +307,20 @@ class Trials:
                 live[str(Path(one.__code__.co_filename).relative_to(PACKAGE))].append(one)
         gc.freeze()
         items = {item.nodeid: item for item in session.items}
-        took = {test: seconds for place in reached for test, seconds in json.loads(recorded(place).read_text()).items() if test in items}
+        took = {
+            test: seconds
+            for place in reached
+            for test, seconds in json.loads(recorded(place).read_text()).items()
+            if test in items
+        }
         for number, mutant in enumerate(self._mutants):
             if number % self._shares == self._share:
-                tests = sorted((test for test in reaching(mutant, reached) if test in took), key=lambda test: took[test])
-                end = self._tried(mutant, live[mutant.module], {test: (items[test], took[test]) for test in tests})
+                tests = sorted(
+                    (test for test in reaching(mutant, reached) if test in took), key=lambda test: took[test]
+                )
+                end = self._tried(
+                    mutant, live[mutant.module], {test: (items[test], took[test]) for test in tests}
+                )
                 with (self._out / "ends.jsonl").open("a") as file:
                     file.write(json.dumps([number, end]) + "\n")
                 if end != "caught":
@@ -272,7 +328,10 @@ class Trials:
         return True
 
     def _fork(self, work: Any) -> int:
-        """Do `work` in a process of its own, which ends with what it returns, and with 1 where it fails. Returns the id of the process."""
+        """Do `work` in a process of its own, which ends with what it returns, and with 1 where it fails.
+
+        Returns the id of the process.
+        """
         if pid := os.fork():
             return pid
         status = 1
@@ -293,7 +352,9 @@ class Trials:
             yield item
 
     def _record(self, files: dict[Path, list[pytest.Item]]) -> None:
-        """Write which lines each test runs, by test file, and how long those tests take that do not fail as the package is."""
+        """Write which lines each test runs, by test file, and how long those tests take that do not fail as
+        the package is.
+        """
         running = self._run([item for items in files.values() for item in items])
         for place, items in files.items():
             watch = coverage.Coverage(data_file=str(place), config_file=False, include=[f"{PACKAGE}/*"])
@@ -307,9 +368,13 @@ class Trials:
                 seconds[item.nodeid] = time.monotonic() - since
             watch.stop()
             watch.save()
-            recorded(place).write_text(json.dumps({test: seconds[test] for test in seconds if test not in self._failed}))
+            recorded(place).write_text(
+                json.dumps({test: seconds[test] for test in seconds if test not in self._failed})
+            )
 
-    def _tried(self, mutant: Mutant, live: Sequence[FunctionType], tests: Mapping[str, tuple[pytest.Item, float]]) -> str:
+    def _tried(
+        self, mutant: Mutant, live: Sequence[FunctionType], tests: Mapping[str, tuple[pytest.Item, float]]
+    ) -> str:
         """`caught`, `missed`, or `time` when its tests did not end in time."""
         chosen, takes = list[pytest.Item](), 0.0
         for item, seconds in tests.values():
@@ -328,13 +393,19 @@ class Trials:
         # On a busy machine a test may fail once that the change has nothing to do with: it has to fail twice.
         said.write_text("")
         end = self._end(lambda: notice(chosen), takes)
-        while end == "caught" and (name := said.read_text()) and (again := self._end(lambda: notice([tests[name][0]]), takes)) != "caught":
+        while (
+            end == "caught"
+            and (name := said.read_text())
+            and (again := self._end(lambda: notice([tests[name][0]]), takes)) != "caught"
+        ):
             chosen.remove(tests[name][0])
             end = again if again == "time" else self._end(lambda: notice(chosen), takes)
         return end
 
     def _end(self, work: Any, takes: float) -> str:
-        """Return `caught` where `work` fails, `missed` where it does not, and `time` where it takes much longer than `takes`."""
+        """Return `caught` where `work` fails, `missed` where it does not, and `time` where it takes much
+        longer than `takes`.
+        """
         until, pid = time.monotonic() + SLOWER * takes + 30, self._fork(work)
         while time.monotonic() < until:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -349,14 +420,17 @@ class Trials:
 def described(mutant: Mutant) -> str:
     """Where a mutant is and what it changes."""
     source = (PACKAGE / mutant.module).read_bytes()
-    was, now = (" ".join(text.split())[:80] for text in (source[mutant.start : mutant.end].decode(), mutant.text))
+    was, now = (
+        " ".join(text.split())[:80] for text in (source[mutant.start : mutant.end].decode(), mutant.text)
+    )
     return f"{mutant.module}:{mutant.line} {mutant.kind}: {was} -> {now}"
 
 
 def table(results: list[tuple[Mutant, str]], seed: int) -> str:
     """What was caught, by group and kind of change."""
     rows = [
-        "| mutants of | sample | made | caught | missed | out of time | caught of those that ended (95 %) | goal |",
+        "| mutants of | sample | made | caught | missed | out of time | caught of those that ended (95 "
+        "%) | goal |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for group, goal in GOALS.items():
@@ -370,32 +444,66 @@ def table(results: list[tuple[Mutant, str]], seed: int) -> str:
         rows.append(f"| {group} | seed {seed} | {counts} | {share} | {goal} % |")
     kinds = Counter((mutant.kind, end) for mutant, end in results)
     by_kind = ", ".join(
-        f"{kind} {kinds[kind, 'caught']} of {kinds[kind, 'caught'] + kinds[kind, 'missed']}" for kind in sorted({kind for kind, _ in kinds})
+        f"{kind} {kinds[kind, 'caught']} of {kinds[kind, 'caught'] + kinds[kind, 'missed']}"
+        for kind in sorted({kind for kind, _ in kinds})
     )
     return "\n".join([*rows, "", f"Caught by kind: {by_kind}."]) + "\n"
 
 
 def main() -> None:
     """Make mutants, try them and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.mutants", description="See which changes of the package its tests notice.")
-    parser.add_argument("--out", type=Path, default=Path("out/mutants"), help="folder for what was found (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.mutants", description="See which changes of the package its tests notice."
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/mutants"),
+        help="folder for what was found (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=14, help="of the sample (default: %(default)s)")
-    parser.add_argument("--number", type=int, default=200, help="mutants of each of the two groups (default: %(default)s)")
+    parser.add_argument(
+        "--number", type=int, default=200, help="mutants of each of the two groups (default: %(default)s)"
+    )
     parser.add_argument("--only", choices=GOALS, help="one group alone")
-    parser.add_argument("--modules", help="all mutants of these modules instead of a sample, such as 'permissions/*'")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (default: %(default)s)")
+    parser.add_argument(
+        "--modules", help="all mutants of these modules instead of a sample, such as 'permissions/*'"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (default: %(default)s)"
+    )
     given = parser.parse_args()
-    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if fnmatch(str(path.relative_to(PACKAGE)), given.modules or "*")]
+    paths = [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if fnmatch(str(path.relative_to(PACKAGE)), given.modules or "*")
+    ]
     made = [mutant for path in paths for mutant in mutants_of(path) if ran(mutant) is not None]
     sample: list[Mutant] = []
     for group in (given.only,) if given.only else GOALS:
         of_group = [mutant for mutant in made if mutant.group == group]
-        sample += of_group if given.modules else random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
+        sample += (
+            of_group
+            if given.modules
+            else random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
+        )
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     (out / "ends.jsonl").unlink(missing_ok=True)
-    plugins = ("no:cacheprovider", "pytest_timeout", "_hypothesis_pytestplugin")  # others take longer than most tests
-    asked = ["-qq", "--no-header", *(f"-p{name}" for name in plugins), "-m", "not long and not browser", f"--rootdir={ROOT}", "tests"]
+    plugins = (
+        "no:cacheprovider",
+        "pytest_timeout",
+        "_hypothesis_pytestplugin",
+    )  # others take longer than most tests
+    asked = [
+        "-qq",
+        "--no-header",
+        *(f"-p{name}" for name in plugins),
+        "-m",
+        "not long and not browser",
+        f"--rootdir={ROOT}",
+        "tests",
+    ]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.chdir(ROOT)
     jobs = []

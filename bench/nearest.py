@@ -1,8 +1,10 @@
-"""How long the ten nearest of 100,000 notes take: the memory's search, candidates from a `vec0` table re-scored, and exact search by numpy beside it.
+"""How long the ten nearest of 100,000 notes take: the memory's search, candidates from a `vec0` table
+re-scored, and exact search by numpy beside it.
 
-The vectors are random directions around a thousand centres, 256 numbers of 32 bits each. They are written into a log's
-database; that is opened anew, and searched: the first search indexes the vectors, those after it find the index. Both searches take turns on
-the same queries. Recall is the share of the ten that brute force in 64 bits finds. Run as `python -m bench nearest`.
+The vectors are random directions around a thousand centres, 256 numbers of 32 bits each. They are written
+into a log's database; that is opened anew, and searched: the first search indexes the vectors, those after it
+find the index. Both searches take turns on the same queries. Recall is the share of the ten that brute force
+in 64 bits finds. Run as `python -m bench nearest`.
 """
 
 from __future__ import annotations
@@ -43,10 +45,15 @@ BENCHMARK = Benchmark(
         Measure(key="peak_mb", heading="peak memory", unit="MB", digits=0),
     ),
     probes=(Probe(rows=(Row(name=_ROW, ours=True),), command=("-m", "bench.nearest")),),
-    targets=(Target(row=_ROW, measure="nearest_ms", at_most=BOUND_MS, meaning=f"the ten nearest of {MANY:,} × {WIDTH}"),),
+    targets=(
+        Target(
+            row=_ROW, measure="nearest_ms", at_most=BOUND_MS, meaning=f"the ten nearest of {MANY:,} × {WIDTH}"
+        ),
+    ),
     rounds=1,
     notes=(
-        f"Random vectors: how well notes are found is measured by `memory`. Recall of what brute force finds is at least {LEAST_RECALL}.",
+        "Random vectors: how well notes are found is measured by `memory`. Recall of what brute force "
+        f"finds is at least {LEAST_RECALL}.",
     ),
 )
 
@@ -80,9 +87,14 @@ def stored(path: Path, vectors: Any) -> None:
     SessionStore(path).close()
     connection = apsw.Connection(str(path))
     with connection:
-        notes = ((number, f"n{number}", _PLACE, number.to_bytes(4, "big"), str(number)) for number in range(1, len(vectors) + 1))
+        notes = (
+            (number, f"n{number}", _PLACE, number.to_bytes(4, "big"), str(number))
+            for number in range(1, len(vectors) + 1)
+        )
         connection.executemany(
-            "INSERT INTO notes(number, id, workspace, same, kind, text, confidence, at) VALUES (?,?,?,?,'fact',?,0.7,0)", notes
+            "INSERT INTO notes(number, id, workspace, same, kind, text, confidence, at) VALUES "
+            "(?,?,?,?,'fact',?,0.7,0)",
+            notes,
         )
         rows = ((number, _NAME, vector.tobytes()) for number, vector in enumerate(vectors, 1))
         connection.executemany("INSERT INTO note_vectors VALUES (?,?,?)", rows)
@@ -127,14 +139,21 @@ def measure(count: int = MANY, width: int = WIDTH, searches: int = 100) -> dict[
     for name, rows in times.items():
         took, cpu, shares = map(list, zip(*rows, strict=True))
         median, high = np.quantile(took, (0.5, 0.9)).tolist()
-        kept[name] = {"median_ms": median, "p90_ms": high, "processor_ms": float(np.median(cpu)), "recall": float(np.mean(shares))}
+        kept[name] = {
+            "median_ms": median,
+            "p90_ms": high,
+            "processor_ms": float(np.median(cpu)),
+            "recall": float(np.mean(shares)),
+        }
     kept["ours"]["first_ms"] = first_ms
     return kept
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 1 if a search takes more than the bound or finds too few of the nearest."""
-    parser = argparse.ArgumentParser(prog="python -m bench nearest", description="Measure the search for the nearest vectors.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench nearest", description="Measure the search for the nearest vectors."
+    )
     parser.add_argument("--count", type=int, default=MANY, help="vectors")
     parser.add_argument("--width", type=int, default=WIDTH, help="numbers in one")
     parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
@@ -144,7 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, shown in (("ours", "kestrel_lab (vec0, re-scored)"), ("numpy", "numpy (exact)")):
         each = kept[name]
         times = tuple(f"{each[key]:.1f}" for key in ("median_ms", "p90_ms", "processor_ms"))
-        rows.append((shown, *times, f"{each['first_ms']:.0f}" if "first_ms" in each else "", f"{each['recall']:.3f}"))
+        rows.append(
+            (shown, *times, f"{each['first_ms']:.0f}" if "first_ms" in each else "", f"{each['recall']:.3f}")
+        )
     print(f"nearest {TOP} of {given.count:,} × {given.width}\n")
     print(table_text(("search", "median ms", "p90 ms", "of processors", "first ms", f"recall@{TOP}"), rows))
     if given.out:
@@ -158,7 +179,14 @@ def probe() -> None:
     ours = measure(_QUICK if quick else MANY)["ours"]
     if ours["recall"] < LEAST_RECALL:
         sys.exit(f"recall@{TOP} is {ours['recall']:.3f}, less than {LEAST_RECALL}")
-    tell({"nearest_ms": ours["median_ms"], "cpu_ms": ours["processor_ms"], "first_s": ours["first_ms"] / 1000, "peak_mb": peak_mb()})
+    tell(
+        {
+            "nearest_ms": ours["median_ms"],
+            "cpu_ms": ours["processor_ms"],
+            "first_s": ours["first_ms"] / 1000,
+            "peak_mb": peak_mb(),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,13 @@ def of_measure(samples: Samples, measure: Measure) -> Spread | None:
 def ratio(outcome: Outcome, peer: Samples, ours: Samples, key: str = "") -> Spread | None:
     """A measure of `peer`, the first if none is named, over that of `ours`, round by round."""
     key = key or outcome.benchmark.measures[0].key
-    return spread([theirs[key] / own[key] for theirs, own in zip(peer.rounds, ours.rounds, strict=False) if own.get(key) and key in theirs])
+    return spread(
+        [
+            theirs[key] / own[key]
+            for theirs, own in zip(peer.rounds, ours.rounds, strict=False)
+            if own.get(key) and key in theirs
+        ]
+    )
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:

@@ -1,4 +1,6 @@
-"""What watching a run costs: events from a kernel through a real JupyterLab into the panel in a real browser."""
+"""What watching a run costs: events from a kernel through a real JupyterLab into the panel in a real
+browser.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,38 @@ BENCHMARK = Benchmark(
         Measure(key="click_ms", heading="click to call", unit="ms", digits=0),
         Measure(key="code_kb", heading="code of the panel", unit="kB", digits=1),
     ),
-    probes=(Probe(rows=tuple(Row(name=name, ours=True) for name in (_BURST, _PACED, _MANY, _CLICK)), command=("-m", "bench.panel")),),
+    probes=(
+        Probe(
+            rows=tuple(Row(name=name, ours=True) for name in (_BURST, _PACED, _MANY, _CLICK)),
+            command=("-m", "bench.panel"),
+        ),
+    ),
     targets=(
         Target(row=_BURST, measure="kernel_s", at_most=0.6, meaning="kernel time of 1,000 events"),
         Target(row=_BURST, measure="shown_s", at_most=2.2, meaning="1,000 events on the page"),
         Target(row=_PACED, measure="cpu_s", at_most=0.16, meaning="kernel CPU of 1,000 events in 4 s"),
         Target(
-            row=_PACED, measure="messages", at_most=106, meaning="messages of 1,000 events in 4 s (25 a second and a few that cannot wait)"
+            row=_PACED,
+            measure="messages",
+            at_most=106,
+            meaning="messages of 1,000 events in 4 s (25 a second and a few that cannot wait)",
         ),
         Target(row=_MANY, measure="shown_s", at_most=10, meaning="10,000 events on the page"),
-        Target(row=_MANY, measure="scroll_ms", at_most=200, meaning="longest frame while scrolling through 10,000 events"),
+        Target(
+            row=_MANY,
+            measure="scroll_ms",
+            at_most=200,
+            meaning="longest frame while scrolling through 10,000 events",
+        ),
         Target(row=_CLICK, measure="click_ms", at_most=100, meaning="from a click to the call"),
         Target(row=_CLICK, measure="code_kb", at_most=60, meaning="code of the panel, script and style"),
     ),
     rounds=2,
     notes=(
-        "A real JupyterLab and Chromium with software rendering on this machine. Events: texts that stream, calls and their results.",
-        "Shown: from the first event in the kernel to the last one's text in the page, measured with one clock.",
+        "A real JupyterLab and Chromium with software rendering on this machine. Events: texts that "
+        "stream, calls and their results.",
+        "Shown: from the first event in the kernel to the last one's text in the page, measured with "
+        "one clock.",
         "Kernel CPU: beside what the same loop uses without a panel.",
     ),
 )
@@ -72,12 +89,15 @@ def events(number):
     for n in range(number // 10):
         yield e.ModelCalled(call=f"m{n}", step="s", model="none", cycle=n, messages=n)
         for piece in range(4):
-            yield e.ModelDelta(call=f"m{n}", text=f"piece {piece} of what the model says in turn {n}, eighty characters or so. ")
-        yield e.ModelAnswered(call=f"m{n}", step="s", model="none", text="piece " * 40, tokens_in=9, tokens_out=9)
+            yield e.ModelDelta(call=f"m{n}", text=f"piece {piece} of what the model says in turn {n}, eighty \
+characters or so. ")
+        yield e.ModelAnswered(call=f"m{n}", step="s", model="none", text="piece " * 40, tokens_in=9, \
+tokens_out=9)
         for k in range(2):
             args = {"path": f"folder/file{n}.py", "pattern": "def "}
             yield e.ToolCalled(call=f"c{n}.{k}", step="s", tool="grep", args=args)
-            yield e.ToolAnswered(call=f"c{n}.{k}", step="s", tool="grep", text=f"line {n} " * 40, seconds=0.01)
+            yield e.ToolAnswered(call=f"c{n}.{k}", step="s", tool="grep", text=f"line {n} " * 40, \
+seconds=0.01)
 
 async def paced(number, seconds, tell):
     began = time.time()
@@ -105,7 +125,8 @@ async def feed(last, number, seconds=0.0):
 """
 _SHOWN = """last => new Promise(done => {
   const look = () => {
-    const found = [...document.querySelectorAll('.kst-progress')].some(node => node.textContent.includes(last));
+    const found = [...document.querySelectorAll('.kst-progress')].some(node => \
+node.textContent.includes(last));
     if (found) requestAnimationFrame(() => done(Date.now() / 1000)); else setTimeout(look, 5);
   };
   look();
@@ -125,7 +146,8 @@ _SCROLL = """async () => {
 _WRITES = """
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
-lab = Lab(model=ScriptedModel([*[[("write_file", {"path": f"{n}.txt", "content": "x"})] for n in range(CLICKS)], "done"]))
+lab = Lab(model=ScriptedModel([*[[("write_file", {"path": f"{n}.txt", "content": "x"})] for n in \
+range(CLICKS)], "done"]))
 """.replace("CLICKS", str(_CLICKS))
 
 
@@ -138,7 +160,13 @@ def _fed(page: Page, cell: int) -> dict[str, float]:
     text = page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea", has_text="TOLD").first
     text.wait_for(timeout=120_000)
     began, took, cpu, sends = map(float, text.inner_text().partition("TOLD ")[2].split()[:4])
-    return {"shown_s": shown_at - began, "kernel_s": took, "cpu_s": cpu, "messages": sends, "scroll_ms": page.evaluate(_SCROLL)}
+    return {
+        "shown_s": shown_at - began,
+        "kernel_s": took,
+        "cpu_s": cpu,
+        "messages": sends,
+        "scroll_ms": page.evaluate(_SCROLL),
+    }
 
 
 def _clicked(page: Page, cell: int) -> float:
@@ -185,8 +213,15 @@ def main() -> None:
         f'{_WRITES}\n%kestrel run "write" --as r',
         "print('CALLED', *[x.at for x in r.records() if x.event.type == 'tool_called'])",
     ]
-    code = sum((ROOT / "kestrel_lab" / "notebook" / name).stat().st_size for name in ("panel.js", "panel.css")) / 1000
-    with tempfile.TemporaryDirectory(dir=folder) as config, serve(folder, Path(config)) as url, sync_playwright() as playwright:
+    code = (
+        sum((ROOT / "kestrel_lab" / "notebook" / name).stat().st_size for name in ("panel.js", "panel.css"))
+        / 1000
+    )
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as config,
+        serve(folder, Path(config)) as url,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
         lab = JupyterLab(url, folder, browser)
         with lab.opened("panel", cells) as page:

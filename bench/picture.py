@@ -1,6 +1,8 @@
-"""The picture of README.md, taken of a run in a real JupyterLab: `python -m bench.picture`, which needs Chromium.
+"""The picture of README.md, taken of a run in a real JupyterLab: `python -m bench.picture`, which needs
+Chromium.
 
-The scene is scripted, and the panel says so in the picture. The folder, the calls, the diff and the plan are real.
+The scene is scripted, and the panel says so in the picture. The folder, the calls, the diff and the plan are
+real.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 _FILES = {
     "shop/__init__.py": "",
     "shop/cart.py": (
-        "from dataclasses import dataclass\n\n\n@dataclass\nclass Line:\n    name: str\n    price: float\n    quantity: int = 1\n\n\n"
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Line:\n    name: str\n    price: "
+        "float\n    quantity: int = 1\n\n\n"
         "def total(lines: list[Line]) -> float:\n"
         '    """Return what a cart costs."""\n    return sum(line.price for line in lines)\n'
     ),
@@ -42,10 +45,12 @@ OLD = "return sum(line.price for line in lines)"
 NEW = "return sum(line.price * line.quantity for line in lines)"
 TURNS = {
     "Find": [
-        [("grep", {"pattern": "def total", "path": "shop"}), ("read_file", {"path": "shop/cart.py"}), ("read_file", {"path": "tests/test_cart.py"})],
+        [("grep", {"pattern": "def total", "path": "shop"}), ("read_file", {"path": "shop/cart.py"}), \
+("read_file", {"path": "tests/test_cart.py"})],
         "`total` adds up prices and leaves the quantities out [shop/cart.py:13].",
     ],
-    "Mend": [[("edit_file", {"path": "shop/cart.py", "old": OLD, "new": NEW})], "Each price is multiplied by its quantity now [shop/cart.py:13]."],
+    "Mend": [[("edit_file", {"path": "shop/cart.py", "old": OLD, "new": NEW})], "Each price is multiplied by \
+its quantity now [shop/cart.py:13]."],
     "Run": [
         [("bash", {"command": "python -m pytest -q tests"})],
         [("read_file", {"path": "shop/cart.py"})],
@@ -58,8 +63,14 @@ def says(request):
     return turns[sum(message.role == "assistant" for message in request.messages)]
 lab = Lab(model=ScriptedModel(says))
 """
-_GOAL = "%%kestrel --plan mend.yaml --as run\nA customer was charged for one apple instead of four. Find out why, and mend it."
-_PLAIN = ".jp-Notebook .jp-Toolbar, .jp-Collapser { visibility: hidden } .jp-Cell, .jp-Notebook::after { border: none; box-shadow: none; outline: none }"
+_GOAL = (
+    "%%kestrel --plan mend.yaml --as run\nA customer was charged for one apple instead of four. Find "
+    "out why, and mend it."
+)
+_PLAIN = (
+    ".jp-Notebook .jp-Toolbar, .jp-Collapser { visibility: hidden } .jp-Cell, .jp-Notebook::after { "
+    "border: none; box-shadow: none; outline: none }"
+)
 """Neither the buttons of the active cell nor the bar beside it."""
 
 
@@ -78,14 +89,20 @@ def main() -> None:
             (file := Path(root) / name).parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         write_notebook(Path(root) / "shop.ipynb", [_SETUP, _GOAL])
-        with serve(Path(root), Path(config), {"USER": "ada", "LOGNAME": "ada"}) as url, sync_playwright() as playwright:
+        with (
+            serve(Path(root), Path(config), {"USER": "ada", "LOGNAME": "ada"}) as url,
+            sync_playwright() as playwright,
+        ):
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
             page = browser.new_page(viewport={"width": 1000, "height": 1900}, device_scale_factor=2)
             page.set_default_timeout(240_000)
             page.goto(f"{url}/doc/tree/shop.ipynb")
             page.wait_for_function(READY)
             page.add_style_tag(content=_PLAIN)
-            cells, approve = page.locator(".jp-Notebook .jp-Cell"), page.get_by_role("button", name="Approve", exact=True)
+            cells, approve = (
+                page.locator(".jp-Notebook .jp-Cell"),
+                page.get_by_role("button", name="Approve", exact=True),
+            )
             run_cell(page, 0)
             cells.nth(0).get_by_text("[1]:").wait_for()
             run_cell(page, 1)

@@ -1,4 +1,6 @@
-"""What a plan of many steps costs beside the steps, by the scheduler alone and as a whole run that is kept in the log."""
+"""What a plan of many steps costs beside the steps, by the scheduler alone and as a whole run that is kept in
+the log.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _RUN = "kestrel_lab, whole run"
 
 BENCHMARK = Benchmark(
     name="plans",
-    title=f"Plan of {STEPS:,} no-op steps with {EDGES:,} edges; plans of 12 steps in 4 chains of {IDEAL_S * 1000:.0f} ms",
+    title=f"Plan of {STEPS:,} no-op steps with {EDGES:,} edges; plans of 12 steps in 4 chains of "
+    f"{IDEAL_S * 1000:.0f} ms",
     measures=(
         Measure(key="step_ms", heading="per no-op step", unit="ms", digits=3),
         Measure(key="cpu_ms", heading="CPU per no-op step", unit="ms", digits=3),
@@ -29,21 +32,43 @@ BENCHMARK = Benchmark(
     probes=(
         Probe(rows=(Row(name=_SCHEDULER, ours=True),), command=("-m", "bench.plans", "scheduler")),
         Probe(rows=(Row(name=_RUN, ours=True),), command=("-m", "bench.plans", "run")),
-        Probe(rows=(Row(name="LangGraph, nothing kept"),), command=("-m", "bench.peers.langgraph_plans", "none"), peer="langgraph"),
-        Probe(rows=(Row(name="LangGraph, SQLite"),), command=("-m", "bench.peers.langgraph_plans", "sqlite"), peer="langgraph"),
+        Probe(
+            rows=(Row(name="LangGraph, nothing kept"),),
+            command=("-m", "bench.peers.langgraph_plans", "none"),
+            peer="langgraph",
+        ),
+        Probe(
+            rows=(Row(name="LangGraph, SQLite"),),
+            command=("-m", "bench.peers.langgraph_plans", "sqlite"),
+            peer="langgraph",
+        ),
     ),
     targets=(
         Target(row=_SCHEDULER, measure="step_ms", at_most=0.25, meaning="a no-op step"),
-        Target(row=_SCHEDULER, measure="to_ideal", at_most=1.1, meaning="steps that take time, against the longest chain"),
-        Target(row=_SCHEDULER, measure="uneven", at_most=1.1, meaning="the same where long and short steps are mixed"),
+        Target(
+            row=_SCHEDULER,
+            measure="to_ideal",
+            at_most=1.1,
+            meaning="steps that take time, against the longest chain",
+        ),
+        Target(
+            row=_SCHEDULER,
+            measure="uneven",
+            at_most=1.1,
+            meaning="the same where long and short steps are mixed",
+        ),
         Target(row=_RUN, measure="to_ideal", at_most=1.1, meaning="steps that take time, in a whole run"),
-        Target(row=_RUN, measure="uneven", at_most=1.1, meaning="the same where long and short steps are mixed"),
+        Target(
+            row=_RUN, measure="uneven", at_most=1.1, meaning="the same where long and short steps are mixed"
+        ),
     ),
     rounds=5,
     notes=(
         "Building and checking the plan is counted. At most 8 steps run at once, as in every run.",
-        "LangGraph goes on in lockstep: a layer of steps begins when the one before has ended, hence the price of uneven steps.",
-        "A step of the whole run is a call of a pure tool with all layers around it; all events are on disk (fsync) when the run ends.",
+        "LangGraph goes on in lockstep: a layer of steps begins when the one before has ended, hence "
+        "the price of uneven steps.",
+        "A step of the whole run is a call of a pure tool with all layers around it; all events are on "
+        "disk (fsync) when the run ends.",
     ),
 )
 
@@ -53,7 +78,10 @@ def _plan(steps: Mapping[str, tuple[Sequence[str], float]]) -> Plan:
     from kestrel_lab.core.plan import Plan, Step
 
     return Plan(
-        steps=tuple(Step(id=name, tool="nap", args={"seconds": nap}, depends_on=tuple(needs)) for name, (needs, nap) in steps.items())
+        steps=tuple(
+            Step(id=name, tool="nap", args={"seconds": nap}, depends_on=tuple(needs))
+            for name, (needs, nap) in steps.items()
+        )
     )
 
 

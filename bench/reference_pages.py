@@ -1,4 +1,6 @@
-"""Write the pages of the documentation site that come from code: public names, the command line from its definitions, settings."""
+"""Write the pages of the documentation site that come from code: public names, the command line from its
+definitions, settings.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +38,49 @@ def main() -> None:
 
 
 def python_page() -> str:
-    """Return the page of public names, each with a directive that the site's generator fills from its docstring and signature."""
+    """Return the page of public names, each with a directive that the site's generator fills from its
+    docstring and signature.
+    """
     names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
     parts = ["# Python", "Everything on this page can be imported from `kestrel_lab`. Other names may move."]
     for name in names:
-        listed = "\n    options:\n      show_if_no_docstring: true" if isinstance(getattr(kestrel_lab, name), EnumType) else ""
-        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}{listed}")  # the members of an enumeration are all that it has
+        listed = (
+            "\n    options:\n      show_if_no_docstring: true"
+            if isinstance(getattr(kestrel_lab, name), EnumType)
+            else ""
+        )
+        parts.append(
+            f"::: {kestrel_lab._HOMES[name]}.{name}{listed}"
+        )  # the members of an enumeration are all that it has
         if name == "Lab":
             parts += [_forwarded(method) for method in sorted(vars(Lab)) if _is_forwarded(method)]
-    parts += ["## Options", "What a lab, a run and a suite can be given, as keyword arguments or as one of these objects."]
-    parts += [_directive(each.__module__, each.__qualname__, each.__name__) for each in (SessionOptions, RunOptions, EvalOptions)]
+    parts += [
+        "## Options",
+        "What a lab, a run and a suite can be given, as keyword arguments or as one of these objects.",
+    ]
+    parts += [
+        _directive(each.__module__, each.__qualname__, each.__name__)
+        for each in (SessionOptions, RunOptions, EvalOptions)
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def _is_forwarded(name: str) -> bool:
-    """Whether a public method of the lab is one of a part of it, or a `…_sync` twin: the generator reads source and finds neither."""
-    return not name.startswith("_") and callable(found := getattr(Lab, name)) and hasattr(found, "__wrapped__") and name != "websearch"
+    """Whether a public method of the lab is one of a part of it, or a `…_sync` twin: the generator reads
+    source and finds neither.
+    """
+    return (
+        not name.startswith("_")
+        and callable(found := getattr(Lab, name))
+        and hasattr(found, "__wrapped__")
+        and name != "websearch"
+    )
 
 
 def _forwarded(name: str) -> str:
-    """Return the entry of such a method: a directive that names where it is written; for a twin a few words, and the method it waits for."""
+    """Return the entry of such a method: a directive that names where it is written; for a twin a few words,
+    and the method it waits for.
+    """
     method = getattr(Lab, name)
     written = inspect.unwrap(method)
     if written.__name__ == name:
@@ -69,16 +94,22 @@ def _forwarded(name: str) -> str:
 
 
 def _directive(module: str, name: str, heading: str) -> str:
-    return f"::: {module}.{name}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n      heading_level: 3"
+    return (
+        f"::: {module}.{name}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n    "
+        "  heading_level: 3"
+    )
 
 
 def events_page() -> str:
     """Return the page of the events of a log, by what they are about, with their fields."""
     parts = [
         "# Events",
-        "`run.events()` gives the records of a run. Each has a number within the run (`seq`), a time (`at`) and an event of one of these types. "
-        "Events only ever gain fields. A question to a person is `approval_asked`, and the answer `approval_given`, whether it is about a "
-        "call or asked by the agent (`ask_user`); the concerns and citations of an answer are in `run_finished`.",
+        "`run.events()` gives the records of a run. Each has a number within the run (`seq`), a time "
+        "(`at`) and an event of one of these types. "
+        "Events only ever gain fields. A question to a person is `approval_asked`, and the answer "
+        "`approval_given`, whether it is about a "
+        "call or asked by the agent (`ask_user`); the concerns and citations of an answer are in "
+        "`run_finished`.",
     ]
     source = griffe.load("kestrel_lab.core.events", allow_inspection=False)
     for module, heading in {
@@ -110,8 +141,10 @@ def settings_page() -> str:
     with TemporaryDirectory() as empty, Lab(home=Path(empty) / ".kestrel", env={}) as lab:
         rows = [f"| `{each.key}` | `{_default(each)}` | {_cell(each.meaning)} |" for each in lab.settings]
     return (
-        "# Settings\n\nA setting comes from `kestrel.toml`, from `[tool.kestrel]` in `pyproject.toml`, or from a variable such as\n"
-        "`KESTREL_APPROVE`; the last one wins. `kestrel config` shows each setting with its value and where it came from.\n\n"
+        "# Settings\n\nA setting comes from `kestrel.toml`, from `[tool.kestrel]` in `pyproject.toml`, "
+        "or from a variable such as\n"
+        "`KESTREL_APPROVE`; the last one wins. `kestrel config` shows each setting with its value and "
+        "where it came from.\n\n"
         "| Setting | Default | Meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )
 
@@ -125,7 +158,8 @@ def cli_page() -> str:
     root = typer.main.get_command(app)
     parts = [
         "# Command line",
-        "Each command also explains itself: `kestrel COMMAND --help`. In a notebook, `%kestrel` takes the same words.",
+        "Each command also explains itself: `kestrel COMMAND --help`. In a notebook, `%kestrel` takes "
+        "the same words.",
     ]
     parts += _command(root, "kestrel")
     return "\n\n".join(parts) + "\n"
@@ -135,7 +169,11 @@ def _command(command: click.Command, path: str) -> list[str]:
     parts = []
     if path != "kestrel":
         parts = [f"{'##' if path.count(' ') == 1 else '###'} {path}", " ".join((command.help or "").split())]
-        rows = [_parameter(each, path) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+        rows = [
+            _parameter(each, path)
+            for each in command.params
+            if not getattr(each, "hidden", False) and each.name != "help"
+        ]
         if rows:
             parts.append("| Argument or option | Meaning |\n| --- | --- |\n" + "\n".join(rows))
     for name, child in sorted(getattr(command, "commands", {}).items()):
@@ -146,7 +184,9 @@ def _command(command: click.Command, path: str) -> list[str]:
 
 def _parameter(parameter: click.Parameter, path: str) -> str:
     name = (
-        parameter.make_metavar(click.Context(click.Command(path))) if isinstance(parameter, click.Argument) else ", ".join(parameter.opts)
+        parameter.make_metavar(click.Context(click.Command(path)))
+        if isinstance(parameter, click.Argument)
+        else ", ".join(parameter.opts)
     )
     return f"| `{_cell(name)}` | {_cell(getattr(parameter, 'help', None) or '')} |"
 

@@ -1,10 +1,12 @@
-"""How well files are found: `python -m bench retrieval --data FOLDER --repositories FOLDER`, plain full-text search beside ours in the same run.
+"""How well files are found: `python -m bench retrieval --data FOLDER --repositories FOLDER`, plain full-text
+search beside ours in the same run.
 
 Two public sets. Localisation: issues of repositories, and which files the change that closed them touched
-(`localisation/issues.jsonl`); the repositories are git folders called `owner+name`, and are checked out commit by commit
-into copies. SciFact: claims, and the abstracts that speak of them (`scifact/`). The weights were chosen on the issues
-whose id has an even hash (`dev`) and on a sample of a repository that is not reported, those of ties between files on
-commits of ten logs, older than the issues where a repository has any; the issues of `test` were left alone.
+(`localisation/issues.jsonl`); the repositories are git folders called `owner+name`, and are checked out
+commit by commit into copies. SciFact: claims, and the abstracts that speak of them (`scifact/`). The weights
+were chosen on the issues whose id has an even hash (`dev`) and on a sample of a repository that is not
+reported, those of ties between files on commits of ten logs, older than the issues where a repository has
+any; the issues of `test` were left alone.
 """
 
 from __future__ import annotations
@@ -55,16 +57,26 @@ class Counts:
             self.right[depth] += set(wanted) <= set(ranked[:depth])
 
     def row(self) -> list[str]:
-        """The number of issues, the shares in per cent, and between what the share at 5 may lie (Wilson, 95 %)."""
+        """The number of issues, the shares in per cent, and between what the share at 5 may lie (Wilson, 95
+        %).
+        """
         low, high = wilson_interval(self.right[5], self.issues) if self.issues else (None, None)
         interval = "" if low is None or high is None else f"{100 * low:.1f}–{100 * high:.1f}"
-        return [str(self.issues), *(f"{100 * self.right[depth] / max(1, self.issues):.1f}" for depth in _DEPTHS), interval]
+        return [
+            str(self.issues),
+            *(f"{100 * self.right[depth] / max(1, self.issues):.1f}" for depth in _DEPTHS),
+            interval,
+        ]
 
 
 def check_out(mirror: Path, copy: Path, commit: str) -> None:
-    """Let `copy` be the files of `commit`, with the log that led there and nothing later; large files may be missing from a mirror."""
+    """Let `copy` be the files of `commit`, with the log that led there and nothing later; large files may be
+    missing from a mirror.
+    """
     if not copy.is_dir():
-        subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", str(mirror), str(copy)], check=True)
+        subprocess.run(
+            ["git", "clone", "-q", "--shared", "--no-checkout", str(mirror), str(copy)], check=True
+        )
     git = ["git", "-C", str(copy)]
     subprocess.run([*git, "update-ref", "--no-deref", "HEAD", commit], check=True)
     subprocess.run([*git, "read-tree", commit], check=True)
@@ -79,7 +91,10 @@ class Plain:
         self._index = apsw.Connection(":memory:")
         self._index.execute("CREATE VIRTUAL TABLE files USING fts5(path, text)")
         for path in paths:
-            self._index.execute("INSERT INTO files VALUES (?, ?)", (path, (folder / path).read_text(encoding="utf-8", errors="replace")))
+            self._index.execute(
+                "INSERT INTO files VALUES (?, ?)",
+                (path, (folder / path).read_text(encoding="utf-8", errors="replace")),
+            )
 
     def __call__(self, question: str, top_k: int) -> list[str]:
         """The paths, best first."""
@@ -89,15 +104,23 @@ class Plain:
         return [str(row[0]) for row in self._index.execute(sql, (match, top_k))]
 
 
-def localisation(data: Path, repositories: Path, work: Path, say: Say, *, only: Sequence[str] = (), plain: bool = True) -> dict[str, Any]:
+def localisation(
+    data: Path, repositories: Path, work: Path, say: Say, *, only: Sequence[str] = (), plain: bool = True
+) -> dict[str, Any]:
     """Ask every issue at its commit; returns counts by repository, half and number of files, and times."""
-    issues = [issue for issue in _lines(data / "localisation" / "issues.jsonl") if issue["repo"] != NOT_REPORTED]
+    issues = [
+        issue for issue in _lines(data / "localisation" / "issues.jsonl") if issue["repo"] != NOT_REPORTED
+    ]
     issues = [issue for issue in issues if not only or any(word in issue["repo"] for word in only)]
     counts: dict[tuple[str, str], Counts] = defaultdict(Counts)
     times: dict[str, list[float]] = defaultdict(list)
-    for number, issue in enumerate(sorted(issues, key=lambda issue: (issue["repo"], issue["instance_id"])), 1):
+    for number, issue in enumerate(
+        sorted(issues, key=lambda issue: (issue["repo"], issue["instance_id"])), 1
+    ):
         name = issue["repo"].replace("/", "+")
-        mirror = next((place for place in (repositories / name / "repo", repositories / name) if place.is_dir()), None)
+        mirror = next(
+            (place for place in (repositories / name / "repo", repositories / name) if place.is_dir()), None
+        )
         if mirror is None:
             say(f"no repository {name} in {repositories}: {issue['instance_id']} is left out")
             continue
@@ -106,13 +129,19 @@ def localisation(data: Path, repositories: Path, work: Path, say: Say, *, only: 
         index = CodeIndex(copy, work / "home")
         first = not index.exists
         refreshed = index.refresh()
-        times["build, ms a file" if first else "update, s"].append(refreshed.seconds * (1000 / max(1, refreshed.changed) if first else 1))
+        times["build, ms a file" if first else "update, s"].append(
+            refreshed.seconds * (1000 / max(1, refreshed.changed) if first else 1)
+        )
         ways: dict[str, Callable[[str, int], Sequence[str]]] = {
-            "ours: search": lambda text, k, index=index: [one.path for one in Search(index).ranking(text).files[:k]],  # type: ignore[misc]
+            "ours: search": lambda text, k, index=index: [
+                one.path for one in Search(index).ranking(text).files[:k]
+            ],  # type: ignore[misc]
             "ours: cascade": lambda text, k, index=index: Cascade(index)(text, k).paths,  # type: ignore[misc]
         }
         if plain:
-            ways["plain FTS5"] = Plain(copy, [str(row[0]) for row in index.rows("SELECT path FROM files WHERE skipped = ''")])
+            ways["plain FTS5"] = Plain(
+                copy, [str(row[0]) for row in index.rows("SELECT path FROM files WHERE skipped = ''")]
+            )
         for way, find in ways.items():
             began, cpu = time.perf_counter(), time.process_time()
             ranked = find(issue["problem_statement"], max(_DEPTHS))
@@ -121,8 +150,17 @@ def localisation(data: Path, repositories: Path, work: Path, say: Say, *, only: 
             times[f"{way}, s of processor"].append(spent)
             if way == "ours: cascade":
                 times[f"{way}, s of processor, {issue['repo']}"].append(spent)
-            half = "dev" if int(hashlib.sha256(issue["instance_id"].encode()).hexdigest(), 16) % 2 == 0 else "test"
-            groups = ["all", half, issue["repo"], "several files" if len(issue["gold_files"]) > 1 else "one file"]
+            half = (
+                "dev"
+                if int(hashlib.sha256(issue["instance_id"].encode()).hexdigest(), 16) % 2 == 0
+                else "test"
+            )
+            groups = [
+                "all",
+                half,
+                issue["repo"],
+                "several files" if len(issue["gold_files"]) > 1 else "one file",
+            ]
             for group in groups:
                 counts[way, group].add(ranked, issue["gold_files"])
         index.close()
@@ -132,7 +170,9 @@ def localisation(data: Path, repositories: Path, work: Path, say: Say, *, only: 
 
 
 def scifact(data: Path, work: Path, say: Say) -> dict[str, Any]:
-    """Ask every claim; returns nDCG@10 of plain search, of ours, and of ours with vectors where their extra is installed."""
+    """Ask every claim; returns nDCG@10 of plain search, of ours, and of ours with vectors where their extra
+    is installed.
+    """
     folder = work / "abstracts"
     folder.mkdir()
     for each in _lines(data / "scifact" / "corpus.jsonl"):
@@ -145,7 +185,11 @@ def scifact(data: Path, work: Path, say: Say) -> dict[str, Any]:
         query, document, relevant = line.split("\t")
         if int(relevant) > 0:
             wanted[query].add(f"{document}.md")
-    queries = {each["_id"]: each["text"] for each in _lines(data / "scifact" / "queries_train.jsonl") if each["_id"] in wanted}
+    queries = {
+        each["_id"]: each["text"]
+        for each in _lines(data / "scifact" / "queries_train.jsonl")
+        if each["_id"] in wanted
+    }
     index = CodeIndex(folder, work / "home")
     built = index.refresh()
     say(f"{built.files:,} abstracts indexed in {built.seconds:.1f} s")
@@ -167,7 +211,13 @@ def scifact(data: Path, work: Path, say: Say) -> dict[str, Any]:
         scores[way] = sum(gains) / len(gains)
         say(f"{way}: nDCG@10 {scores[way]:.4f}")
     index.close()
-    return {"ndcg": scores, "s": times, "questions": len(queries), "build_s": built.seconds, "files": built.files}
+    return {
+        "ndcg": scores,
+        "s": times,
+        "questions": len(queries),
+        "build_s": built.seconds,
+        "files": built.files,
+    }
 
 
 def _ndcg(ranked: Sequence[str], wanted: set[str]) -> float:
@@ -176,12 +226,25 @@ def _ndcg(ranked: Sequence[str], wanted: set[str]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; with `--out` write them as JSON too. Returns 1 if ours is not better than plain search."""
-    parser = argparse.ArgumentParser(prog="python -m bench retrieval", description="Measure how well files are found.")
+    """Print the tables; with `--out` write them as JSON too.
+
+    Returns 1 if ours is not better than plain search.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m bench retrieval", description="Measure how well files are found."
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with localisation/ and scifact/")
-    parser.add_argument("--repositories", type=Path, help="folder with git repositories called owner+name; without it SciFact alone")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="WORD", help="only repositories with this in their name; may be repeated"
+        "--repositories",
+        type=Path,
+        help="folder with git repositories called owner+name; without it SciFact alone",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only repositories with this in their name; may be repeated",
     )
     parser.add_argument("--no-scifact", action="store_true", help="localisation alone")
     parser.add_argument("--work", type=Path, help="folder for copies and indexes; a temporary one by default")
@@ -194,8 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not asked.no_scifact:
             found = scifact(asked.data, work, _say)
-            rows = [(way, f"{score:.4f}", f"{1000 * found['s'][way]:.0f}") for way, score in found["ndcg"].items()]
-            print(f"\nSciFact: {found['files']:,} abstracts, {found['questions']:,} claims (its training part)\n")
+            rows = [
+                (way, f"{score:.4f}", f"{1000 * found['s'][way]:.0f}") for way, score in found["ndcg"].items()
+            ]
+            print(
+                f"\nSciFact: {found['files']:,} abstracts, {found['questions']:,} claims (its training "
+                "part)\n"
+            )
             print(table_text(("search", "nDCG@10", "ms a claim"), rows))
             kept["scifact"] = found
             worse |= found["ndcg"]["ours"] <= found["ndcg"]["plain FTS5"]
@@ -210,8 +278,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
             print()
-            print(table_text(("time", "median", "90 %", "most"), [_spread(name, values) for name, values in found["times"].items()]))
-            kept["localisation"] = {f"{way} | {group}": {"issues": c.issues, **c.right} for (way, group), c in counts.items()}
+            print(
+                table_text(
+                    ("time", "median", "90 %", "most"),
+                    [_spread(name, values) for name, values in found["times"].items()],
+                )
+            )
+            kept["localisation"] = {
+                f"{way} | {group}": {"issues": c.issues, **c.right} for (way, group), c in counts.items()
+            }
             kept["times"] = found["times"]
             worse |= counts["ours: search", "all"].right[5] <= counts["plain FTS5", "all"].right[5]
     finally:
@@ -224,7 +299,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _spread(name: str, values: Sequence[float]) -> tuple[str, ...]:
     ordered = sorted(values)
-    return (name, *(f"{ordered[min(int(share * len(ordered)), len(ordered) - 1)]:.3f}" for share in (0.5, 0.9, 1)))
+    return (
+        name,
+        *(f"{ordered[min(int(share * len(ordered)), len(ordered) - 1)]:.3f}" for share in (0.5, 0.9, 1)),
+    )
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,6 @@
-"""Start every program of a benchmark in turn, round after round, so that what disturbs the machine disturbs all alike."""
+"""Start every program of a benchmark in turn, round after round, so that what disturbs the machine disturbs
+all alike.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,19 @@ def make_environments(benchmarks: list[Benchmark], say: Say) -> dict[str, Enviro
 
 def count_programs(benchmark: Benchmark, rounds: int | None, *, peers: bool) -> int:
     """How many programs `run_rounds` will start."""
-    return len([probe for probe in benchmark.probes if peers or not probe.peer]) * (1 + (rounds or benchmark.rounds))
+    return len([probe for probe in benchmark.probes if peers or not probe.peer]) * (
+        1 + (rounds or benchmark.rounds)
+    )
 
 
 def run_rounds(
-    benchmark: Benchmark, environments: Mapping[str, Environment], *, rounds: int | None, quick: bool, work: Path, say: Say
+    benchmark: Benchmark,
+    environments: Mapping[str, Environment],
+    *,
+    rounds: int | None,
+    quick: bool,
+    work: Path,
+    say: Say,
 ) -> Outcome:
     """Measure; peers without an environment in `environments` are left out.
 
@@ -75,7 +85,9 @@ def run_rounds(
     not started again, and its rows say why.
     """
     probes = [probe for probe in benchmark.probes if not probe.peer or probe.peer in environments]
-    samples = {row.name: Samples(row=row) for row in benchmark.rows if any(row in probe.rows for probe in probes)}
+    samples = {
+        row.name: Samples(row=row) for row in benchmark.rows if any(row in probe.rows for probe in probes)
+    }
     for probe in probes:
         for row in probe.rows:
             samples[row.name].version = version(probe.peer) if probe.peer else ""
@@ -86,7 +98,10 @@ def run_rounds(
     for number in range(total + 1):
         loads.append(load())
         for probe in probes:
-            say(f"{benchmark.name}, {f'round {number} of {total}' if number else 'warming up'}: {probe.rows[0].name}")
+            say(
+                f"{benchmark.name}, {f'round {number} of {total}' if number else 'warming up'}: "
+                f"{probe.rows[0].name}"
+            )
             if samples[probe.rows[0].name].missing:
                 continue
             python = environments[probe.peer].python if probe.peer else Path(sys.executable)
@@ -124,8 +139,18 @@ def _measure(python: Path, probe: Probe, *, quick: bool, work: Path) -> list[dic
 
 
 def _environ(home: str) -> dict[str, str]:
-    """The environment of a program: no settings of ours or of Python, and a home of its own to leave things in."""
+    """The environment of a program: no settings of ours or of Python, and a home of its own to leave things
+    in.
+    """
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("KESTREL_", "PYTHON", "LANG", "LITELLM_", "INSPECT_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KESTREL_", "PYTHON", "LANG", "LITELLM_", "INSPECT_"))
     }
-    return {**kept, "PYTHONPATH": str(ROOT), "HOME": home, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LC_ALL": "C.UTF-8"}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "HOME": home,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LC_ALL": "C.UTF-8",
+    }

@@ -1,7 +1,9 @@
-"""Routers on public data: `python -m bench.routing FOLDER --out FOLDER`, where the first folder holds JSON Lines files of RouteLLM or nine models.
+"""Routers on public data: `python -m bench.routing FOLDER --out FOLDER`, where the first folder holds JSON
+Lines files of RouteLLM or nine models.
 
-The learned router is measured on prompts that it was not fitted on (nested cross-validation inside each file), beside routers with known
-results. What kind of prompt it is (`domain`, `task`) is not used as a feature; `--tasks` holds out whole tasks instead of random prompts.
+The learned router is measured on prompts that it was not fitted on (nested cross-validation inside each
+file), beside routers with known results. What kind of prompt it is (`domain`, `task`) is not used as a
+feature; `--tasks` holds out whole tasks instead of random prompts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _HARD = {"code": 3.0, "analysis": 2.0, None: 1.0, "fast": 0.0, "simple": 0.0}
 
 
 def two_models(frame: pd.DataFrame, held_out: np.ndarray | None) -> list[RouterCurve]:
-    """Routers between a strong and a weak model; `held_out` are predictions for strong and weak, by repetition."""
+    """Routers between a strong and a weak model; `held_out` are predictions for strong and weak, by
+    repetition.
+    """
     wide = frame.pivot_table(index="scenario", columns="config", values="success", sort=False)
     prompts = frame.drop_duplicates("scenario").set_index("scenario")["prompt"].reindex(wide.index)
     strong, weak = wide["strong"].tolist(), wide["weak"].tolist()
@@ -44,7 +48,9 @@ def two_models(frame: pd.DataFrame, held_out: np.ndarray | None) -> list[RouterC
 
 
 def unseen_tasks(frame: pd.DataFrame, *, vectors: bool) -> dict[str, float]:
-    """What a router is worth on tasks of which it saw no prompt, in five parts: APGR of two models, else the score beside the best single."""
+    """What a router is worth on tasks of which it saw no prompt, in five parts: APGR of two models, else the
+    score beside the best single.
+    """
     wide = frame.pivot_table(index="scenario", columns="config", values="success", sort=False)
     first = frame.drop_duplicates("scenario").set_index("scenario").reindex(wide.index)
     tasks, marks = sorted(first["family"].unique()), wide.to_numpy()
@@ -59,9 +65,14 @@ def unseen_tasks(frame: pd.DataFrame, *, vectors: bool) -> dict[str, float]:
         single[own] = marks[own, marks[~own].mean(axis=0).argmax()]
     if marks.shape[1] == 2:
         strong, weak = (marks[:, list(wide.columns).index(name)].tolist() for name in ("strong", "weak"))
-        gain = predicted[:, list(wide.columns).index("strong")] - predicted[:, list(wide.columns).index("weak")]
+        gain = (
+            predicted[:, list(wide.columns).index("strong")] - predicted[:, list(wide.columns).index("weak")]
+        )
         return {"apgr": router_curve("unseen tasks", gain.tolist(), strong, weak).apgr.mean}
-    return {"routed": float(marks[np.arange(len(marks)), predicted.argmax(axis=1)].mean()), "single": float(single.mean())}
+    return {
+        "routed": float(marks[np.arange(len(marks)), predicted.argmax(axis=1)].mean()),
+        "single": float(single.mean()),
+    }
 
 
 def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +91,11 @@ def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
         print(f"  {fitted!r}".replace("\n", "\n  "), flush=True)
         held_out = fitted.held_out
         rows = {row["name"]: row for row in fitted.router.measured["rows"]}
-        told |= {"gain": rows["router"], "length": rows[LENGTH], "calibration": fitted.router.measured["calibration"]}
+        told |= {
+            "gain": rows["router"],
+            "length": rows[LENGTH],
+            "calibration": fitted.router.measured["calibration"],
+        }
     if models == {"strong", "weak"}:
         curves = two_models(frame, held_out)
         for curve in curves:
@@ -94,15 +109,24 @@ def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print what each file's routers reach, draw those of two models, and write all numbers to routing.json."""
+    """Print what each file's routers reach, draw those of two models, and write all numbers to
+    routing.json.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.routing", description=__doc__)
     parser.add_argument("data", type=Path, help="folder with .jsonl files")
     parser.add_argument(
-        "--out", type=Path, default=Path("out/routing"), help="folder for routing.json and the plots (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=Path("out/routing"),
+        help="folder for routing.json and the plots (default: %(default)s)",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="repetitions of the cross-validation (default: %(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="repetitions of the cross-validation (default: %(default)s)"
+    )
     parser.add_argument("--tasks", action="store_true", help="hold out whole tasks, too")
-    parser.add_argument("--no-vectors", action="store_true", help="without word vectors, also where they are installed")
+    parser.add_argument(
+        "--no-vectors", action="store_true", help="without word vectors, also where they are installed"
+    )
     asked = parser.parse_args(words)
     asked.out.mkdir(parents=True, exist_ok=True)
     told = {file.stem: measure(file, asked.out, asked) for file in sorted(asked.data.glob("*.jsonl"))}

@@ -1,4 +1,7 @@
-"""What a sandbox adds to each command: `python -m bench --only sandbox`. All ways take turns, so that a busy machine is busy for all."""
+"""What a sandbox adds to each command: `python -m bench --only sandbox`.
+
+All ways take turns, so that a busy machine is busy for all.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,14 @@ BENCHMARK = Benchmark(
         Measure(key="fastest_ms", heading="fastest", unit="ms", digits=1),
     ),
     probes=(
-        Probe(rows=(*(Row(name=name, ours=True) for name in _LEVELS), Row(name=_PLAIN), Row(name=_BARE)), command=("-m", "bench.sandbox")),
+        Probe(
+            rows=(*(Row(name=name, ours=True) for name in _LEVELS), Row(name=_PLAIN), Row(name=_BARE)),
+            command=("-m", "bench.sandbox"),
+        ),
     ),
-    targets=tuple(Target(row=name, measure="added_ms", at_most=10, meaning="added to each command") for name in _LEVELS),
+    targets=tuple(
+        Target(row=name, measure="added_ms", at_most=10, meaning="added to each command") for name in _LEVELS
+    ),
     rounds=1,
     notes=(
         "Levels that do not pass their test on this machine are left out.",
@@ -49,13 +57,30 @@ def quiet(_: bytes) -> bool:
 
 async def plain(folder: Path) -> None:
     """A child of this process in a group of its own."""
-    await run_process(COMMAND, cwd=str(folder), env=clean_environment(), stdout=quiet, stderr=quiet, timeout_s=60)
+    await run_process(
+        COMMAND, cwd=str(folder), env=clean_environment(), stdout=quiet, stderr=quiet, timeout_s=60
+    )
 
 
 async def bare(folder: Path) -> None:
-    """Bubblewrap with the mounts that everybody needs, started by this process: what no recipe can be faster than."""
-    argv = [bwrap_path() or "bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-    await run_process([*argv, *COMMAND], cwd=str(folder), env=clean_environment(), stdout=quiet, stderr=quiet, timeout_s=60)
+    """Bubblewrap with the mounts that everybody needs, started by this process: what no recipe can be faster
+    than.
+    """
+    argv = [
+        bwrap_path() or "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+    ]
+    await run_process(
+        [*argv, *COMMAND], cwd=str(folder), env=clean_environment(), stdout=quiet, stderr=quiet, timeout_s=60
+    )
 
 
 def at(level: Level) -> Callable[[Path], Awaitable[None]]:
@@ -80,7 +105,9 @@ async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
             began = time.perf_counter()
             await run(folder)
             found[way].append((time.perf_counter() - began) * 1e3)
-            await asyncio.sleep(0.05)  # the kernel clears up the namespaces before; an agent's commands come seconds apart
+            await asyncio.sleep(
+                0.05
+            )  # the kernel clears up the namespaces before; an agent's commands come seconds apart
     return {way: sorted(times) for way, times in found.items()}
 
 
@@ -89,7 +116,10 @@ def main() -> None:
     folder, quick = asked(sys.argv[1:])
     found = asyncio.run(measure(folder.resolve(), 5 if quick else 50))
     middle = {way: statistics.median(times) for way, times in found.items()}
-    told = {way: {"ms": middle[way], "added_ms": middle[way] - middle[_PLAIN], "fastest_ms": times[0]} for way, times in found.items()}
+    told = {
+        way: {"ms": middle[way], "added_ms": middle[way] - middle[_PLAIN], "fastest_ms": times[0]}
+        for way, times in found.items()
+    }
     tell(*(told.get(row.name, {}) for row in BENCHMARK.probes[0].rows))
 
 

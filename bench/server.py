@@ -1,7 +1,8 @@
-"""A small OpenAI-compatible server on 127.0.0.1 that takes its time: `python -m bench.server` prints its address.
+"""A small OpenAI-compatible server on 127.0.0.1 that takes its time: `python -m bench.server` prints its
+address.
 
-It asks for one tool call a turn until it sees `TURNS` of them in the conversation, then says it is done. Stopped by
-closing its standard input.
+It asks for one tool call a turn until it sees `TURNS` of them in the conversation, then says it is done.
+Stopped by closing its standard input.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def _whole(asked: dict[str, Any]) -> bytes:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
     }
     body = json.dumps(answer).encode()
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
 
 
 def _streamed(asked: dict[str, Any]) -> bytes:
@@ -51,10 +55,16 @@ def _streamed(asked: dict[str, Any]) -> bytes:
         {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
         {**head, "choices": [], "usage": _USAGE},
     ]
-    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
-    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
-        len(body),
-        body,
+    body = (
+        b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+    )
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: "
+        b"chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+        % (
+            len(body),
+            body,
+        )
     )
 
 
@@ -67,7 +77,11 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             await asyncio.sleep(LATENCY_S)
             writer.write(_streamed(asked) if asked.get("stream") else _whole(asked))
             await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # the client went away, or the server ends
+    except (
+        asyncio.IncompleteReadError,
+        ConnectionError,
+        asyncio.CancelledError,
+    ):  # the client went away, or the server ends
         writer.close()
 
 

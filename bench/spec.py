@@ -1,4 +1,6 @@
-"""What a benchmark consists of: rows to compare, programs that measure them, and the bounds we set ourselves."""
+"""What a benchmark consists of: rows to compare, programs that measure them, and the bounds we set
+ourselves.
+"""
 
 from __future__ import annotations
 

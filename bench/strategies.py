@@ -1,6 +1,8 @@
-"""What each strategy reaches and what it costs, with one simulated reasoner: `python -m bench.strategies --out FOLDER`.
+"""What each strategy reaches and what it costs, with one simulated reasoner: `python -m bench.strategies
+--out FOLDER`.
 
-It measures control flow, not models and not speed: the reasoner of `evals/strategies/reasoner.py` is the same for all.
+It measures control flow, not models and not speed: the reasoner of `evals/strategies/reasoner.py` is the same
+for all.
 """
 
 from __future__ import annotations
@@ -43,15 +45,34 @@ def measured(frame: pd.DataFrame) -> list[Found]:
 
     found = []
     for (family, strategy), part in frame.groupby(["family", "config"], sort=False):
-        rate = proportion_interval((part["outcome"] == "pass").astype(float).tolist(), part["scenario"].tolist())
+        rate = proportion_interval(
+            (part["outcome"] == "pass").astype(float).tolist(), part["scenario"].tolist()
+        )
         costs = {key: float(part[key].mean()) for key in MEASURES}
-        found.append(Found(family=family, strategy=strategy, trials=len(part), rate=rate.mean, low=rate.low, high=rate.high, costs=costs))
+        found.append(
+            Found(
+                family=family,
+                strategy=strategy,
+                trials=len(part),
+                rate=rate.mean,
+                low=rate.low,
+                high=rate.high,
+                costs=costs,
+            )
+        )
     return found
 
 
 def markdown(found: list[Found], line: str) -> str:
     """The results as a table."""
-    heads = ["game", "strategy", "trials", "solved", "95 %", *(f"{word} per trial" for word in MEASURES.values())]
+    heads = [
+        "game",
+        "strategy",
+        "trials",
+        "solved",
+        "95 %",
+        *(f"{word} per trial" for word in MEASURES.values()),
+    ]
     rows = [
         [
             one.family,
@@ -65,7 +86,9 @@ def markdown(found: list[Found], line: str) -> str:
     ]
     lines = [heads, ["---"] * len(heads), *rows]
     note = "A simulated reasoner, no model: the same for all strategies. Intervals by scenario."
-    return f"# Strategies\n\n{note} {line}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+    return (
+        f"# Strategies\n\n{note} {line}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+    )
 
 
 def draw(path: Path, found: list[Found], line: str) -> None:
@@ -81,7 +104,10 @@ def draw(path: Path, found: list[Found], line: str) -> None:
         ours = [one for one in found if one.family == family][::-1]
         colours = [_COLOURS.get(one.strategy, _INK) for one in ours]
         names = [one.strategy for one in ours]
-        reach = [[max(0.0, one.rate - one.low) for one in ours], [max(0.0, one.high - one.rate) for one in ours]]
+        reach = [
+            [max(0.0, one.rate - one.low) for one in ours],
+            [max(0.0, one.high - one.rate) for one in ours],
+        ]
         left.barh(names, [one.rate for one in ours], xerr=reach, color=colours, ecolor=_INK, capsize=2)
         left.set_xlim(0, 1.05)
         left.set_title(f"{family}: share solved, with 95 % interval", fontsize=10, loc="left")
@@ -101,9 +127,15 @@ def main() -> None:
     """Run the suite and write `strategies.json`, `strategies.md` and `strategies.png`."""
     from kestrel_lab import Lab
 
-    parser = argparse.ArgumentParser(prog="python -m bench.strategies", description="Compare strategies. Takes some minutes.")
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder for the results (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="how often each scenario is tried; the suite's number by default")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.strategies", description="Compare strategies. Takes some minutes."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/bench"), help="folder for the results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=int, help="how often each scenario is tried; the suite's number by default"
+    )
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:

@@ -1,4 +1,6 @@
-"""What it takes to say something of many trials: comparing two runs, adding up what is stored, in how much memory."""
+"""What it takes to say something of many trials: comparing two runs, adding up what is stored, in how much
+memory.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,28 @@ BENCHMARK = Benchmark(
         Probe(rows=(Row(name=_MANY, ours=True),), command=("-m", "bench.summaries", "100000")),
     ),
     targets=(
-        Target(row=_COMPARE, measure="wall_s", at_most=0.5, meaning="from two lists of trials to the frame with intervals, pandas loaded"),
-        Target(row=_STORED, measure="wall_s", at_most=1.0, meaning="from the log to rates, means and intervals"),
-        Target(row=_MANY, measure="peak_mb", at_most=120, meaning="memory of a process that adds up 100,000 stored trials"),
+        Target(
+            row=_COMPARE,
+            measure="wall_s",
+            at_most=0.5,
+            meaning="from two lists of trials to the frame with intervals, pandas loaded",
+        ),
+        Target(
+            row=_STORED, measure="wall_s", at_most=1.0, meaning="from the log to rates, means and intervals"
+        ),
+        Target(
+            row=_MANY,
+            measure="peak_mb",
+            at_most=120,
+            meaning="memory of a process that adds up 100,000 stored trials",
+        ),
     ),
     rounds=3,
     notes=(
-        "Trials are made up, with six checked metrics and answers of 1,000 characters; no peer offers the same: no clustered intervals, no paired tests.",
-        "The log is written by another process, so that its memory does not count. What is imported is imported before the clock; pandas for the comparison only.",
+        "Trials are made up, with six checked metrics and answers of 1,000 characters; no peer offers "
+        "the same: no clustered intervals, no paired tests.",
+        "The log is written by another process, so that its memory does not count. What is imported is "
+        "imported before the clock; pandas for the comparison only.",
     ),
 )
 
@@ -55,17 +71,39 @@ def _rows(count: int, seed: int) -> Iterator[EvalRow]:
         passed = chance.random() > hard[scenario]
         tokens = float(chance.randrange(500, 5000))
         result: dict[str, Any] = {
-            "family": f"f{scenario % 8}", "weight": 1.0, "model": "m", "model_kind": "scripted", "outcome": "pass" if passed else "fail",
-            "reason": "" if passed else "no", "status": "COMPLETE", "answer": "x" * 1000, "run": f"r{number}",
-            "scores": [{"check": "answer contains 'x'", "passed": passed, "value": float(passed), "reason": ""}],
-        }  # fmt: skip
+            "family": f"f{scenario % 8}",
+            "weight": 1.0,
+            "model": "m",
+            "model_kind": "scripted",
+            "outcome": "pass" if passed else "fail",
+            "reason": "" if passed else "no",
+            "status": "COMPLETE",
+            "answer": "x" * 1000,
+            "run": f"r{number}",
+            "scores": [
+                {"check": "answer contains 'x'", "passed": passed, "value": float(passed), "reason": ""}
+            ],
+        }
         metrics: dict[str, Any] = dict.fromkeys(METRICS, 0.0)
-        metrics |= {"working_time": chance.lognormvariate(2, 0.5), "token_usage": tokens, "cost_estimate": tokens * 1e-6, "tool_calls": 3.0}
+        metrics |= {
+            "working_time": chance.lognormvariate(2, 0.5),
+            "token_usage": tokens,
+            "cost_estimate": tokens * 1e-6,
+            "tool_calls": 3.0,
+        }
         # Both sides of an epoch one after the other, in turns: times can be compared.
         yield EvalRow(
-            id=f"t{seed}-{number:06}", scenario=f"s{scenario}", result=result, metrics=metrics, git_sha=str(seed) * 40,
-            created_at=float(2 * epoch + (seed + epoch) % 2), suite="bench", config=_CONFIG, epoch=epoch, key=f"{seed}-{number}",
-        )  # fmt: skip
+            id=f"t{seed}-{number:06}",
+            scenario=f"s{scenario}",
+            result=result,
+            metrics=metrics,
+            git_sha=str(seed) * 40,
+            created_at=float(2 * epoch + (seed + epoch) % 2),
+            suite="bench",
+            config=_CONFIG,
+            epoch=epoch,
+            key=f"{seed}-{number}",
+        )
 
 
 def _warm() -> None:
@@ -89,7 +127,9 @@ def _compare(*, quick: bool) -> None:
     check = AnswerContains(texts=("x",))
     scenarios = tuple(Scenario(id=f"s{n}", goal="g", checks=(check,)) for n in range(_SCENARIOS))
     suite = Suite(name="bench", scenarios=scenarios, configs=(Config(name=_CONFIG),))
-    base, head = (Side(name=name, sha=name * 40, rows=tuple(_rows(count, seed))) for seed, name in ((0, "a"), (1, "b")))
+    base, head = (
+        Side(name=name, sha=name * 40, rows=tuple(_rows(count, seed))) for seed, name in ((0, "a"), (1, "b"))
+    )
     comparison = Comparison(suite=suite, base=base, head=head)
     wall, cpu = time.perf_counter(), time.process_time()
     frame = comparison.frame

@@ -1,6 +1,8 @@
-"""How often time expressions are read right, wrong, or refused: `python -m bench.times --data FOLDER --out FOLDER`.
+"""How often time expressions are read right, wrong, or refused: `python -m bench.times --data FOLDER --out
+FOLDER`.
 
-The folder holds `recognizers_simple.jsonl` (text, ref, future, past, kind) and, if there, `chrono.jsonl` (text, ref, start).
+The folder holds `recognizers_simple.jsonl` (text, ref, future, past, kind) and, if there, `chrono.jsonl`
+(text, ref, start).
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ Answer = tuple[str, str] | None
 NOTES = (
     "Right: the start that the set gives for the coming or for the last one; a day must be said to be a day.",
     "Refused: no answer. Four of the 199 name days that do not exist, so 195 can be right.",
-    "Our rules were written with the even rows in sight (0, 2, 4 …) and with their failures; the odd rows were only counted.",
-    "`told`: month before day is allowed, which the set and the peers take for granted; we refuse it unless told.",
-    "The chrono rows are sentences, compared by day; our rules never saw them. Refusing most is expected: we read expressions, not sentences.",
+    "Our rules were written with the even rows in sight (0, 2, 4 …) and with their failures; the odd "
+    "rows were only counted.",
+    "`told`: month before day is allowed, which the set and the peers take for granted; we refuse it "
+    "unless told.",
+    "The chrono rows are sentences, compared by day; our rules never saw them. Refusing most is "
+    "expected: we read expressions, not sentences.",
 )
 
 
@@ -54,7 +59,9 @@ def ours(**settled: Any) -> Callable[[Sequence[Asked]], list[Answer]]:
         answers: list[Answer] = []
         for row in rows:
             try:
-                found = parse_relative(row["text"], datetime.fromisoformat(row["ref"]).replace(tzinfo=UTC), **settled)
+                found = parse_relative(
+                    row["text"], datetime.fromisoformat(row["ref"]).replace(tzinfo=UTC), **settled
+                )
             except UsageError:
                 answers.append(None)
                 continue
@@ -92,14 +99,23 @@ def right(row: Asked, answer: tuple[str, str]) -> bool:
     return start[:10] == row["start"][:10]
 
 
-def score(rows: Sequence[Asked], answers: Sequence[Answer], name: str, reader: str, ms: float | None) -> Score:
+def score(
+    rows: Sequence[Asked], answers: Sequence[Answer], name: str, reader: str, ms: float | None
+) -> Score:
     """Count."""
-    found = Counter("refused" if a is None else "right" if right(row, a) else "wrong" for row, a in zip(rows, answers, strict=True))
-    return Score(rows=name, reader=reader, right=found["right"], wrong=found["wrong"], refused=found["refused"], ms=ms)
+    found = Counter(
+        "refused" if a is None else "right" if right(row, a) else "wrong"
+        for row, a in zip(rows, answers, strict=True)
+    )
+    return Score(
+        rows=name, reader=reader, right=found["right"], wrong=found["wrong"], refused=found["refused"], ms=ms
+    )
 
 
 def recognizers(rows: Sequence[Asked]) -> tuple[list[Answer], float | None, str]:
-    """recognizers-text in an environment of its own: answers, milliseconds, and why there are none if there are none."""
+    """recognizers-text in an environment of its own: answers, milliseconds, and why there are none if there
+    are none.
+    """
     place = environment("recognizers-text")
     if place.missing:
         return [], None, place.missing
@@ -115,7 +131,11 @@ def recognizers(rows: Sequence[Asked]) -> tuple[list[Answer], float | None, str]
     if "MEASURED " not in done.stdout:
         return [], None, (done.stderr.strip().splitlines() or ["it told nothing"])[-1]
     told = json.loads(done.stdout.partition("MEASURED ")[2])
-    return [None if value is None else (_padded(value), "either") for value in told["answers"]], told["ms"], ""
+    return (
+        [None if value is None else (_padded(value), "either") for value in told["answers"]],
+        told["ms"],
+        "",
+    )
 
 
 def _padded(value: str) -> str:
@@ -169,18 +189,35 @@ def measure(folder: Path, *, peers: bool) -> list[Score]:
 
 def markdown(scores: Sequence[Score], line: str) -> str:
     """The results as a table."""
-    rows = [[s.rows, s.reader, str(s.right), str(s.wrong), str(s.refused), "" if s.ms is None else f"{s.ms:.1f}"] for s in scores]
+    rows = [
+        [s.rows, s.reader, str(s.right), str(s.wrong), str(s.refused), "" if s.ms is None else f"{s.ms:.1f}"]
+        for s in scores
+    ]
     heads = ["rows", "reader", "right", "wrong", "refused", "ms each"]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in [heads, ["---"] * len(heads), *sorted(rows, key=lambda row: row[0])])
+    table = "\n".join(
+        f"| {' | '.join(cells)} |"
+        for cells in [heads, ["---"] * len(heads), *sorted(rows, key=lambda row: row[0])]
+    )
     return f"# Time expressions\n\n{line}\n\n{table}\n\n" + "\n".join(f"- {note}" for note in NOTES) + "\n"
 
 
 def main() -> None:
     """Measure, print and write `times.json` and `times.md`."""
-    parser = argparse.ArgumentParser(prog="python -m bench.times", description="Read time expressions and count what is right.")
-    parser.add_argument("--data", type=Path, required=True, help="folder with recognizers_simple.jsonl and perhaps chrono.jsonl")
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder for the results (default: %(default)s)")
-    parser.add_argument("--no-peers", action="store_true", help="install nothing; dateparser is measured all the same")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.times", description="Read time expressions and count what is right."
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder with recognizers_simple.jsonl and perhaps chrono.jsonl",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/bench"), help="folder for the results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--no-peers", action="store_true", help="install nothing; dateparser is measured all the same"
+    )
     asked = parser.parse_args()
     if not (asked.data / "recognizers_simple.jsonl").is_file():
         parser.error(f"{asked.data} has no recognizers_simple.jsonl")

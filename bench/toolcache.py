@@ -1,4 +1,6 @@
-"""What an answer from the tool cache costs beside the call itself: `python -m bench --only toolcache`; with a server `python -m bench.toolcache --server URL FOLDER`."""
+"""What an answer from the tool cache costs beside the call itself: `python -m bench --only toolcache`; with a
+server `python -m bench.toolcache --server URL FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,32 @@ _NAMES = {name: f"kestrel_lab, {name}" for name, _ in CALLS}
 BENCHMARK = Benchmark(
     name="toolcache",
     title="A stored answer beside the call itself",
-    measures=(Measure(key="hit_ms", heading="stored", unit="ms"), Measure(key="call_ms", heading="called", unit="ms")),
-    probes=(Probe(rows=tuple(Row(name=name, ours=True) for name in _NAMES.values()), command=("-m", "bench.toolcache")),),
-    targets=(Target(row=_NAMES["read_file"], measure="hit_ms", at_most=0.3, meaning="a stored answer, the file looked at included"),),
+    measures=(
+        Measure(key="hit_ms", heading="stored", unit="ms"),
+        Measure(key="call_ms", heading="called", unit="ms"),
+    ),
+    probes=(
+        Probe(
+            rows=tuple(Row(name=name, ours=True) for name in _NAMES.values()),
+            command=("-m", "bench.toolcache"),
+        ),
+    ),
+    targets=(
+        Target(
+            row=_NAMES["read_file"],
+            measure="hit_ms",
+            at_most=0.3,
+            meaning="a stored answer, the file looked at included",
+        ),
+    ),
     rounds=1,
     notes=("What a call costs in a run beside the tool is in neither number: it is the same for both.",),
 )
 
 
-async def measure(root: Path, caching: ToolCaching, name: str, args: dict[str, Any], times: int) -> tuple[float, float]:
+async def measure(
+    root: Path, caching: ToolCaching, name: str, args: dict[str, Any], times: int
+) -> tuple[float, float]:
     """Milliseconds of a hit and of a call, medians of `times`."""
     tools = native_tools()
     tool, scope = tools.get(name), ToolContext(workspace=Workspace(root), run_id="bench")
@@ -66,9 +85,15 @@ async def measure(root: Path, caching: ToolCaching, name: str, args: dict[str, A
 
 def main() -> None:
     """Measure the shelf on disk, or with `--server` one of Redis or PostgreSQL."""
-    parser = argparse.ArgumentParser(prog="python -m bench.toolcache", description="What a stored answer costs beside the call itself.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.toolcache", description="What a stored answer costs beside the call itself."
+    )
     parser.add_argument("folder", type=Path, help="folder to work in")
-    parser.add_argument("--server", metavar="URL", help="measure a server, e.g. redis://localhost or postgresql://localhost/postgres")
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help="measure a server, e.g. redis://localhost or postgresql://localhost/postgres",
+    )
     parser.add_argument("--quick", action="store_true", help="few calls of each kind")
     asked = parser.parse_args()
     root, times = asked.folder / "work", 30 if asked.quick else 300

@@ -1,9 +1,10 @@
 """How well tools are found: plain BM25 beside ours, by category, on the same questions in one run.
 
-A folder with `bfcl_tools.jsonl` (name, description, parameters) and `bfcl_queries.jsonl` (a question, and the tools it needs).
-Questions are parted into two halves by a hash of their ids: `choose` shows what settings were chosen by, `report` what they
-give on questions that nothing was chosen by. Both halves are about the same tools, and the way of searching itself was
-found while looking at questions of this kind: these are numbers of development, not of a test.
+A folder with `bfcl_tools.jsonl` (name, description, parameters) and `bfcl_queries.jsonl` (a question, and the
+tools it needs). Questions are parted into two halves by a hash of their ids: `choose` shows what settings
+were chosen by, `report` what they give on questions that nothing was chosen by. Both halves are about the
+same tools, and the way of searching itself was found while looking at questions of this kind: these are
+numbers of development, not of a test.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def read(folder: Path) -> tuple[list[ToolDescription], list[Question]]:
         for item in _lines(folder / "bfcl_tools.jsonl")
     ]
     questions = [
-        Question(id=item["_id"], text=item["query"], category=item["category"], wanted=frozenset(item["gold"]))
+        Question(
+            id=item["_id"], text=item["query"], category=item["category"], wanted=frozenset(item["gold"])
+        )
         for item in _lines(folder / "bfcl_queries.jsonl")
     ]
     return tools, questions
@@ -66,12 +69,20 @@ def plain(tools: Iterable[ToolDescription]) -> Find:
     """Full-text search as it comes: one text per tool, every word of the question, BM25."""
     index = apsw.Connection(":memory:")
     index.execute("CREATE VIRTUAL TABLE tools USING fts5(name UNINDEXED, text)")
-    index.executemany("INSERT INTO tools VALUES (?, ?)", [(one.name, f"{one.name} {one.description} {one.parameters}") for one in tools])
+    index.executemany(
+        "INSERT INTO tools VALUES (?, ?)",
+        [(one.name, f"{one.name} {one.description} {one.parameters}") for one in tools],
+    )
 
     def find(question: str) -> list[str]:
         words = "".join(sign if sign.isalnum() else " " for sign in question).split()
         match = " OR ".join(f'"{word}"' for word in words)
-        return [str(row[0]) for row in index.execute("SELECT name FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?", (match, AT))]
+        return [
+            str(row[0])
+            for row in index.execute(
+                "SELECT name FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?", (match, AT)
+            )
+        ]
 
     return find
 
@@ -83,7 +94,9 @@ def ours(tools: Iterable[ToolDescription], weights: Weights, *, meaning: bool) -
 
 
 def recall(find: Find, questions: Sequence[Question]) -> dict[str, float]:
-    """Recall at 5, the mean share of the needed tools that is among the first five, by category and in all (`all`); `ms` a question."""
+    """Recall at 5, the mean share of the needed tools that is among the first five, by category and in all
+    (`all`); `ms` a question.
+    """
     shares: dict[str, list[float]] = defaultdict(list)
     began = time.perf_counter()
     for question in questions:
@@ -91,7 +104,9 @@ def recall(find: Find, questions: Sequence[Question]) -> dict[str, float]:
         shares[question.category].append(share)
         shares["all"].append(share)
     took = time.perf_counter() - began
-    return {name: sum(each) / len(each) for name, each in sorted(shares.items())} | {"ms": took * 1000 / len(questions)}
+    return {name: sum(each) / len(each) for name, each in sorted(shares.items())} | {
+        "ms": took * 1000 / len(questions)
+    }
 
 
 def ways(tools: Sequence[ToolDescription]) -> dict[str, Find]:
@@ -114,17 +129,30 @@ def grid(tools: Sequence[ToolDescription]) -> dict[str, Find]:
         Weights(pairs=0.0),
         Weights(pairs=0.5),
     ):
-        found[f"name {weights.name:g}, parameters {weights.parameters:g}, pairs {weights.pairs:g}"] = ours(tools, weights, meaning=False)
+        found[f"name {weights.name:g}, parameters {weights.parameters:g}, pairs {weights.pairs:g}"] = ours(
+            tools, weights, meaning=False
+        )
     for meaning in (0.3, 0.5, 0.7, 1.0) if default_embedder() is not None else ():
         found[f"meaning {meaning:g}"] = ours(tools, Weights(meaning=meaning), meaning=True)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; with `--out` write them as JSON too. Returns 1 if ours is not better than BM25 in every category of both halves."""
-    parser = argparse.ArgumentParser(prog="python -m bench tools", description="Measure how well tools are found.")
-    parser.add_argument("--data", type=Path, required=True, help="folder with bfcl_tools.jsonl and bfcl_queries.jsonl")
-    parser.add_argument("--grid", action="store_true", help="show the settings that were looked at, on the half they were chosen by")
+    """Print the tables; with `--out` write them as JSON too.
+
+    Returns 1 if ours is not better than BM25 in every category of both halves.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m bench tools", description="Measure how well tools are found."
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with bfcl_tools.jsonl and bfcl_queries.jsonl"
+    )
+    parser.add_argument(
+        "--grid",
+        action="store_true",
+        help="show the settings that were looked at, on the half they were chosen by",
+    )
     parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
     asked = parser.parse_args(arguments)
     tools, questions = read(asked.data)
@@ -137,10 +165,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {name: recall(find, mine) for name, find in searched.items()}
         heads = list(next(iter(found.values())))
         print(f"\n{half}: {len(mine):,} questions\n")
-        print(table_text(("search", *heads), [(name, *(f"{row[head]:.3f}" for head in heads)) for name, row in found.items()]))
+        print(
+            table_text(
+                ("search", *heads),
+                [(name, *(f"{row[head]:.3f}" for head in heads)) for name, row in found.items()],
+            )
+        )
         kept[half] = found
         bar = found["plain BM25"]
-        worse = any(row[head] <= bar[head] for name, row in found.items() if name.startswith("ours") for head in heads if head != "ms")
+        worse = any(
+            row[head] <= bar[head]
+            for name, row in found.items()
+            if name.startswith("ours")
+            for head in heads
+            if head != "ms"
+        )
     if asked.out:
         asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return int(worse)

@@ -1,4 +1,6 @@
-"""What a whole trial of a suite costs beside model and tool: agent loop with one tool call, log, score, result row."""
+"""What a whole trial of a suite costs beside model and tool: agent loop with one tool call, log, score,
+result row.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,15 @@ BENCHMARK = Benchmark(
     ),
     probes=(
         _ours(_PURE, "pure"),
-        Probe(rows=(Row(name="pydantic-evals"),), command=("-m", "bench.peers.pydantic_evals_trials"), peer="pydantic-evals"),
+        Probe(
+            rows=(Row(name="pydantic-evals"),),
+            command=("-m", "bench.peers.pydantic_evals_trials"),
+            peer="pydantic-evals",
+        ),
         _ours(_OPAQUE, "opaque"),
-        Probe(rows=(Row(name="Inspect AI"),), command=("-m", "bench.peers.inspect_ai_trials"), peer="inspect-ai"),
+        Probe(
+            rows=(Row(name="Inspect AI"),), command=("-m", "bench.peers.inspect_ai_trials"), peer="inspect-ai"
+        ),
     ),
     targets=(
         Target(row=_PURE, measure="trial_ms", at_most=2.0, meaning="a trial with a pure tool"),
@@ -44,7 +52,8 @@ BENCHMARK = Benchmark(
     ),
     rounds=3,
     notes=(
-        "Each tool with its own default number of trials at once: kestrel_lab 4, Inspect AI 10, pydantic-evals all.",
+        "Each tool with its own default number of trials at once: kestrel_lab 4, Inspect AI 10, "
+        "pydantic-evals all.",
         "kestrel_lab and Inspect AI keep a log of every trial; pydantic-evals keeps nothing.",
     ),
 )
@@ -54,7 +63,9 @@ async def _suite(effect: Effect, home: Path, trials: int) -> dict[str, float]:
     from kestrel_lab import Lab, tool
     from kestrel_lab.checks.answer import AnswerContains
     from kestrel_lab.core.messages import ModelRequest
-    from kestrel_lab.evals.execution.runner import run_suite  # noqa: F401  # `Lab.eval` would load it at its first use; the peers are loaded before the clock, too
+    from kestrel_lab.evals.execution.runner import (
+        run_suite,  # noqa: F401
+    )  # `Lab.eval` would load it at its first use; the peers are loaded before the clock, too
     from kestrel_lab.evals.suite import Scenario, Suite
     from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -77,7 +88,12 @@ async def _suite(effect: Effect, home: Path, trials: int) -> dict[str, float]:
         return [("add", {**summands(last.text)})] if last.role == "user" else f"The sum is {last.text}."
 
     scenarios = tuple(
-        Scenario(id=str(number), goal=sum_goal(number), checks=(AnswerContains(texts=(sum_answer(number),)),), tools=("add",))
+        Scenario(
+            id=str(number),
+            goal=sum_goal(number),
+            checks=(AnswerContains(texts=(sum_answer(number),)),),
+            tools=("add",),
+        )
         for number in range(trials)
     )
     lab = Lab(home / "log", tools=[add], env={})

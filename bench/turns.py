@@ -49,13 +49,17 @@ BENCHMARK = Benchmark(
     ),
     targets=(
         Target(row=_PURE, measure="turn_ms", at_most=1.2, meaning="a turn with pure tools"),
-        Target(row=_PURE, measure="growth", at_most=_GROWTH, meaning="turns of a run of 100 against a run of 20"),
+        Target(
+            row=_PURE, measure="growth", at_most=_GROWTH, meaning="turns of a run of 100 against a run of 20"
+        ),
         Target(row=_OPAQUE, measure="growth", at_most=_GROWTH, meaning="the same with opaque tools"),
     ),
     rounds=5,
     notes=(
-        "kestrel_lab: all events are on disk (fsync) when a run ends; before an opaque tool begins, the disk has its intent.",
-        "LangGraph keeps checkpoints in SQLite: by default (async) while the next step goes on, with sync before it.",
+        "kestrel_lab: all events are on disk (fsync) when a run ends; before an opaque tool begins, "
+        "the disk has its intent.",
+        "LangGraph keeps checkpoints in SQLite: by default (async) while the next step goes on, with "
+        "sync before it.",
         "smolagents and pydantic-ai keep nothing: a crash loses the run.",
     ),
 )

@@ -30,10 +30,15 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(ROOT / "datasets" / "handbook", place / "handbook")
     shutil.copy(ROOT / "scenarios" / "handbook" / "questions.yaml", place / "questions.yaml")
-    (place / "suite.yaml").write_text(SUITE.format(cassettes=ROOT / "evals" / "cassettes" / "demo"), encoding="utf-8")
+    (place / "suite.yaml").write_text(
+        SUITE.format(cassettes=ROOT / "evals" / "cassettes" / "demo"), encoding="utf-8"
+    )
     (place / ".gitignore").write_text(".kestrel/\n", encoding="utf-8")
     git(place, "init", "--quiet", "--initial-branch", "main")
-    commits = {"search": "The assistant searches the handbook", "memory": "Simplify the assistant: one step is enough"}
+    commits = {
+        "search": "The assistant searches the handbook",
+        "memory": "Simplify the assistant: one step is enough",
+    }
     for workflow, message in commits.items():
         shutil.copy(ROOT / "scenarios" / "handbook" / f"{workflow}.yaml", place / "answer.yaml")
         git(place, "add", "--all")
@@ -43,7 +48,16 @@ def main() -> None:
 
 def git(place: Path, *words: str) -> None:
     """Run git as somebody who need not have a name here."""
-    who = ["-c", "user.name=demo", "-c", "user.email=demo@example.org", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
+    who = [
+        "-c",
+        "user.name=demo",
+        "-c",
+        "user.email=demo@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "core.hooksPath=/dev/null",
+    ]
     subprocess.run(["git", *who, *words], cwd=place, check=True)
 
 

@@ -1,4 +1,5 @@
-"""Run, watch, steer and measure LLM agents: a durable runtime for notebooks and scripts, and evaluation one can trust.
+"""Run, watch, steer and measure LLM agents: a durable runtime for notebooks and scripts, and evaluation one
+can trust.
 
     from kestrel_lab import Lab, Limits, tool
 

@@ -65,9 +65,12 @@ class LLMAgent:
     temperature: float | None = field(default=None, kw_only=True)
     """The sampling temperature; the model's own by default."""
     params: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
-    """Further parameters of the model, such as `{"reasoning_effort": "low"}`: see `core.messages.ModelParams`."""
+    """Further parameters of the model, such as `{"reasoning_effort": "low"}`: see
+    `core.messages.ModelParams`.
+    """
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
-    """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model."""
+    """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model.
+    """
     output: Any = field(default=None, kw_only=True)
     """The type of the answer in place of `schema`; see `RunOptions.output`."""
     team: Sequence[LLMAgent] = field(default=(), kw_only=True)
@@ -75,7 +78,7 @@ class LLMAgent:
     description: str = field(default="", kw_only=True)
     """What it is for, told to an agent that may delegate to it."""
 
-    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
+    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan in which this agent works on `goal`.
 
         Raises `UsageError` like `Step`, and for an `output` that is no type.
@@ -89,7 +92,9 @@ class LLMAgent:
         return Step(
             id=id,
             goal=goal,
-            instructions="\n\n".join(filter(None, (self.instructions, "" if output is None else output.instructions))),
+            instructions="\n\n".join(
+                filter(None, (self.instructions, "" if output is None else output.instructions))
+            ),
             tools=None if self.tools is None else tuple(self.tools),
             model=self.model,
             turns=self.turns,
@@ -97,7 +102,10 @@ class LLMAgent:
             temperature=self.temperature,
             params=ModelParams.of(self.params).as_json(),
             schema=None if schema is None else dict(schema),
-            team={agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description} for agent in self.team},
+            team={
+                agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description}
+                for agent in self.team
+            },
             **place,
         )
 
@@ -108,7 +116,9 @@ class LLMAgent:
 
 @dataclass(frozen=True)
 class ReActAgent(LLMAgent):
-    """An agent that writes thought, action and observation as text: readable in the run, and for models without tool calling."""
+    """An agent that writes thought, action and observation as text: readable in the run, and for models
+    without tool calling.
+    """
 
     react: ClassVar[bool] = True
 
@@ -134,9 +144,14 @@ class SearchAgent:
     instructions: str = field(default="", kw_only=True)
     description: str = field(default="", kw_only=True)
 
-    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
+    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
-        args: dict[str, Json] = {"question": goal, "queries": self.queries, "results": self.results, "pages": self.pages}
+        args: dict[str, Json] = {
+            "question": goal,
+            "queries": self.queries,
+            "results": self.results,
+            "pages": self.pages,
+        }
         asked = escape_template(args | {"grounded": self.grounded})
         where: Place = {"produces": ("evidence",), **place}
         return Step(
@@ -165,17 +180,20 @@ class MakesPlan(Protocol):
 
 
 Node = LLMAgent | tuple[LLMAgent, str] | Step | MakesPlan | Plan
-"""An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), any step, or a workflow within this one."""
+"""An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), any
+step, or a workflow within this one.
+"""
 Way = tuple[str, ...]
 """The ids of two nodes and, optionally, a condition on artifacts."""
 
 
 @dataclass(frozen=True)
 class GraphAgent:
-    """Agents and calls as nodes of a graph, with conditions on its edges and named state; see `core.plan_shapes.along_edges`.
+    """Agents and calls as nodes of a graph, with conditions on its edges and named state; see
+    `core.plan_shapes.along_edges`.
 
-    Each node produces an artifact of its own name, unless it is a step with others. An agent consumes the artifacts of the
-    nodes before it.
+    Each node produces an artifact of its own name, unless it is a step with others. An agent consumes the
+    artifacts of the nodes before it.
     """
 
     name: str
@@ -207,7 +225,9 @@ class GraphAgent:
 
 @dataclass(frozen=True)
 class Router:
-    """An agent chooses one of several nodes, which alone works on the goal; see `core.plan_shapes.router_plan`."""
+    """An agent chooses one of several nodes, which alone works on the goal; see
+    `core.plan_shapes.router_plan`.
+    """
 
     name: str
     routes: Mapping[str, Node] | Sequence[LLMAgent]
@@ -223,20 +243,27 @@ class Router:
         """Return the plan of the router; raises `UsageError` for an invalid one."""
         nodes = _named(self.routes)
         routes = [_part(name, node, goal) for name, node in nodes.items()]
-        purposes = {name: node.description for name, node in nodes.items() if isinstance(node, LLMAgent)} | dict(self.purposes)
+        purposes = {
+            name: node.description for name, node in nodes.items() if isinstance(node, LLMAgent)
+        } | dict(self.purposes)
         router = _part(self.router.name, self.router, goal)
-        return _plan_of(router_plan(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal)
+        return _plan_of(
+            router_plan(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal
+        )
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several nodes work on the goal at once, and a synthesiser answers from what they made; see `core.plan_shapes.ensemble_plan`."""
+    """Several nodes work on the goal at once, and a synthesiser answers from what they made; see
+    `core.plan_shapes.ensemble_plan`.
+    """
 
     name: str
     members: Mapping[str, Node] | Sequence[LLMAgent]
     """Nodes by name, or agents."""
     synthesiser: LLMAgent = field(
-        default=LLMAgent("synthesiser", "Answer from what the others found; say where they differ."), kw_only=True
+        default=LLMAgent("synthesiser", "Answer from what the others found; say where they differ."),
+        kw_only=True,
     )
 
     def plan(self, goal: str) -> Plan:
@@ -247,7 +274,9 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class Council:
-    """Agents take positions with evidence in rounds and vote, and a chair decides; see `core.plan_shapes.council_plan`."""
+    """Agents take positions with evidence in rounds and vote, and a chair decides; see
+    `core.plan_shapes.council_plan`.
+    """
 
     name: str
     members: Sequence[LLMAgent]
@@ -261,12 +290,16 @@ class Council:
         """Return the plan of the council; raises `UsageError` for an invalid one."""
         members = [_part(agent.name, agent, goal) for agent in self.members]
         chair = _part(self.chair.name, self.chair, goal)
-        return _plan_of(council_plan(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal)
+        return _plan_of(
+            council_plan(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal
+        )
 
 
 @dataclass(frozen=True)
 class Escalation:
-    """Nodes that take over from each other on failure, low confidence or a split vote; see `core.plan_shapes.escalation_plan`."""
+    """Nodes that take over from each other on failure, low confidence or a split vote; see
+    `core.plan_shapes.escalation_plan`.
+    """
 
     name: str
     tiers: Mapping[str, Node] | Sequence[LLMAgent]
@@ -285,12 +318,17 @@ def _plan_of(shape: Shape, goal: str) -> Plan:
 
 
 def with_goal(text: str, scope: Mapping[str, Json]) -> str:
-    """Return `text` with the goal and other values of `scope` inserted; raises `UsageError` with the nearest name for others.
+    """Return `text` with the goal and other values of `scope` inserted; raises `UsageError` with the nearest
+    name for others.
 
-    Only text of a person becomes part of an agent's instructions: the results of steps are consumed, never inserted.
+    Only text of a person becomes part of an agent's instructions: the results of steps are consumed, never
+    inserted.
     """
     if unknown := sorted(referenced_names(text) - set(scope)):
-        msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {did_you_mean(unknown[0], scope)}. What steps make is consumed, not put in"
+        msg = (
+            f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; "
+            f"{did_you_mean(unknown[0], scope)}. What steps make is consumed, not put in"
+        )
         raise UsageError(msg)
     found = render_template(f"{text} ", scope)  # the space, so that a text that is all reference stays text
     return str(found)[:-1]

@@ -54,13 +54,17 @@ def _tell(text: str) -> None:
         sys.stderr.write(f"{sanitize_text(text)}\n")
 
 
-def _part(find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]) -> Callable[Concatenate[Lab, P], T]:
+def _part(
+    find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]
+) -> Callable[Concatenate[Lab, P], T]:
     """Offer a method of a part of the lab as one of the lab's own, with its parameters and documentation."""
     return cast("Callable[Concatenate[Lab, P], T]", _Part(find, method))
 
 
 class _Part:
-    """Stands for a method of a part until it is first used: half of the package is loaded for a part, and not to import `Lab`."""
+    """Stands for a method of a part until it is first used: half of the package is loaded for a part, and not
+    to import `Lab`.
+    """
 
     def __init__(self, find: Callable[[Lab], Any], method: Callable[[], Callable[..., Any]]) -> None:
         self._find, self._method = find, method
@@ -113,19 +117,22 @@ def _of_evals() -> type[Evaluations]:
 class Lab:
     """Runs agents and measures them.
 
-    Takes the options of `SessionOptions`, which describes them. What is not given comes from `kestrel.toml`, `[tool.kestrel]` in
-    `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which), and at last from built-in defaults:
-    `Lab(home=None, model=None, approve="ask")`. Without a `home` the log is kept outside of the current folder, in one of its own below the
-    user's state folder: `kestrel home` shows where, and moves it.
+    Takes the options of `SessionOptions`, which describes them. What is not given comes from `kestrel.toml`,
+    `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which),
+    and at last from built-in defaults: `Lab(home=None, model=None, approve="ask")`. Without a `home` the log
+    is kept outside of the current folder, in one of its own below the user's state folder: `kestrel home`
+    shows where, and moves it.
 
-    `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`. Their
-    tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says otherwise.
+    `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`.
+    Their tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says
+    otherwise.
 
-    `rules` adds rules about calls to those of the settings, as a file or as tables:
-    `Lab(rules=[{"tool": "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
+    `rules` adds rules about calls to those of the settings, as a file or as tables: `Lab(rules=[{"tool":
+    "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
 
-    `session` has what is used less often: the log, models and tools, the run history. `evals` has everything that is done with
-    suites, of which `eval` and `compare` are here too. Leaving `with Lab(…)` or `async with Lab(…)` closes all of it.
+    `session` has what is used less often: the log, models and tools, the run history. `evals` has everything
+    that is done with suites, of which `eval` and `compare` are here too. Leaving `with Lab(…)` or `async with
+    Lab(…)` closes all of it.
     """
 
     __slots__ = ("__weakref__", "evals", "session", "settings")
@@ -141,7 +148,9 @@ class Lab:
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         env = given.setdefault("env", os.environ)
         limits = given.pop("limits", None)
-        bounds = {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
+        bounds = (
+            {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
+        )
         settings = load_settings(Path.cwd(), env)
         same = {one.name for one in fields(SessionOptions)} & settings.items.keys() - {"model"}
         self.settings = settings.given(
@@ -188,30 +197,39 @@ class Lab:
     if not TYPE_CHECKING:  # type checkers lead to the part that has it
 
         def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `evals` and `session` from the lab itself, as scripts written before they were parts do."""
+            """Reach the public names of `evals` and `session` from the lab itself, as scripts written before
+            they were parts do.
+            """
             if not name.startswith("_") and name not in Lab.__slots__:
                 for part in (self.evals, self.session):
                     with suppress(AttributeError):
                         return getattr(part, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )  # as Python words it
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.session.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.session.__aexit__(kind, error, trace)
 
     def configure(self, key: str, value: Any) -> Settings:
-        """Change a setting for the runs that this lab begins from now on, as text or as the value itself; returns that setting.
+        """Change a setting for the runs that this lab begins from now on, as text or as the value itself;
+        returns that setting.
 
-        Files stay as they are. Raises `UsageError` for a setting that does not exist, a value that it cannot have, and
-        for `home` and others that a lab is made with.
+        Files stay as they are. Raises `UsageError` for a setting that does not exist, a value that it cannot
+        have, and for `home` and others that a lab is made with.
         """
         changed = self.settings.given("this session", **{key: value})
         if key in LIMITS:
@@ -219,7 +237,10 @@ class Lab:
         elif key in {one.name for one in fields(SessionOptions)} - _OPENED_WITH:
             update = {key: changed[key]}  # type: ignore[misc]  # a field that is a setting of the same name
         else:
-            msg = f"{key} cannot be changed in a lab that is at work: make another with Lab(…), or set it in kestrel.toml and begin anew"
+            msg = (
+                f"{key} cannot be changed in a lab that is at work: make another with Lab(…), or set "
+                "it in kestrel.toml and begin anew"
+            )
             raise UsageError(msg)
         self.session.change(**update)
         self.settings = changed
@@ -227,7 +248,9 @@ class Lab:
 
     @property
     def macros(self) -> WorkspaceMacros:
-        """The macros (tool sequences that agents use again) of the current folder, saved or proposed; `macros.at(folder)` for another."""
+        """The macros (tool sequences that agents use again) of the current folder, saved or proposed;
+        `macros.at(folder)` for another.
+        """
         from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 
         return WorkspaceMacros(self.session)
@@ -250,19 +273,23 @@ class Lab:
         grounded: bool = False,
         **options: Unpack[RunChanges],
     ) -> EvidenceBundle:
-        """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes checked.
+        """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes
+        checked.
 
-        At most so many `queries`, `results` of each and `pages` read; searching is LOW, reading a page is MEDIUM and
-        asked about unless the policy allows it (`approve="auto:medium"`). `grounded` has the model's own web search find the pages.
-        Where no model can be used, or `model="none"`, there are results and no facts. Takes the options of `run`.
-        Raises `UsageError` for a model without web search where `grounded` is asked for, `RunFailed` when the run fails,
-        `ApprovalRequired` like `run`.
+        At most so many `queries`, `results` of each and `pages` read; searching is LOW, reading a page is
+        MEDIUM and asked about unless the policy allows it (`approve="auto:medium"`). `grounded` has the
+        model's own web search find the pages. Where no model can be used, or `model="none"`, there are
+        results and no facts. Takes the options of `run`. Raises `UsageError` for a model without web search
+        where `grounded` is asked for, `RunFailed` when the run fails, `ApprovalRequired` like `run`.
         """
         from kestrel_lab.agents import SearchAgent
         from kestrel_lab.runtime.workspace.search import evidence_of, search_model
 
         agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
-        options["model"], options["plan"] = search_model(self.session, options.get("model"), grounded=grounded), agent
+        options["model"], options["plan"] = (
+            search_model(self.session, options.get("model"), grounded=grounded),
+            agent,
+        )
         return evidence_of(await self.session.run(question, **options))
 
     websearch_sync = blocking_twin(websearch)
@@ -270,15 +297,26 @@ class Lab:
     def __repr__(self) -> str:
         session = self.session
         tools = len(session.registry.known_at_once(None)[0])
-        return f"Lab(home={str(session.home)!r}, model={self._model_name()!r}, approve={session.options.approve!r}): {tools} tools"
+        return (
+            f"Lab(home={str(session.home)!r}, model={self._model_name()!r}, "
+            f"approve={session.options.approve!r}): {tools} tools"
+        )
 
     def _repr_html_(self) -> str:
         session, registry = self.session, self.session.registry
         rows = [
             ("log", str(session.store.path)),
             ("model", self._model_name()),
-            ("approval policy", session.options.approve + (f", {len(session.rules)} rules" if session.rules else "")),
-            ("limits", ", ".join(f"{key} {value}" for key, value in session.limits.as_json().items() if value is not None)),
+            (
+                "approval policy",
+                session.options.approve + (f", {len(session.rules)} rules" if session.rules else ""),
+            ),
+            (
+                "limits",
+                ", ".join(
+                    f"{key} {value}" for key, value in session.limits.as_json().items() if value is not None
+                ),
+            ),
             ("tools", ", ".join(registry.known_at_once(None)[0].names)),
             ("tools on request", ", ".join(tool.name for tool in registry.toolbox if tool.group)),
             ("runs", str(session.history.count())),

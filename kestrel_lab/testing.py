@@ -17,7 +17,15 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.protocols import Claim, GatheredContext, Handler, ModelKind, OnDelta, Trial, Verification
+from kestrel_lab.core.protocols import (
+    Claim,
+    GatheredContext,
+    Handler,
+    ModelKind,
+    OnDelta,
+    Trial,
+    Verification,
+)
 from kestrel_lab.core.scores import Score
 
 ScriptedCall = tuple[str, dict[str, Json]]
@@ -26,7 +34,8 @@ Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception
 
 
 class ScriptedModel:
-    """Plays prepared turns. The conversation of the run decides which one, so a script may serve many runs at once.
+    """Plays prepared turns. The conversation of the run decides which one, so a script may serve many runs at
+    once.
 
     `turns` is a list, or a function from the request to a turn. Raises `ModelError` when the list is
     used up, so that a script that is too short cannot pass for an answer.
@@ -64,7 +73,9 @@ class ScriptedModel:
             for word in re.findall(r"\S+\s*", turn):
                 on_delta(word)
             return ModelAnswer(text=turn, usage=self._usage, model=self._name)
-        calls = tuple(ToolRequest(id=str(place), name=name, args=args) for place, (name, args) in enumerate(turn))
+        calls = tuple(
+            ToolRequest(id=str(place), name=name, args=args) for place, (name, args) in enumerate(turn)
+        )
         return ModelAnswer(calls=calls, usage=self._usage, model=self._name, finish="tool_calls")
 
     def _turn(self, request: ModelRequest) -> Turn:
@@ -72,7 +83,9 @@ class ScriptedModel:
             return self._turns(request)
         played = sum(message.role == "assistant" and not message.earlier for message in request.messages)
         if played >= len(self._turns):
-            raise ModelError(f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more")
+            raise ModelError(
+                f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more"
+            )
         return self._turns[played]
 
 
@@ -86,8 +99,10 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     source = Path(path)
     if not str(path):
         raise UsageError(
-            "a scripted model plays turns from a file, to try things out or test them without a real model: write scripted:FILE, "
-            "the file being YAML like `rules: [{when: PATTERN IN THE GOAL, turns: [ANSWER]}]`; kestrel models lists real ones"
+            "a scripted model plays turns from a file, to try things out or test them without a real "
+            "model: write scripted:FILE, "
+            "the file being YAML like `rules: [{when: PATTERN IN THE GOAL, turns: [ANSWER]}]`; kestrel "
+            "models lists real ones"
         )
     if not source.is_file():
         raise UsageError(f"there is no script {str(path)!r}")
@@ -126,17 +141,22 @@ def _rule(rule: Json, place: str) -> tuple[re.Pattern[str], list[Turn]]:
 def _turn(turn: Json, place: str) -> Turn:
     if isinstance(turn, str):
         return turn
-    if not isinstance(turn, list) or not all(isinstance(call, dict) and "tool" in call and set(call) <= {"tool", "args"} for call in turn):
+    if not isinstance(turn, list) or not all(
+        isinstance(call, dict) and "tool" in call and set(call) <= {"tool", "args"} for call in turn
+    ):
         raise UsageError(f"{place}: a turn is a text or a list of {{tool: …, args: {{…}}}}")
     calls = cast("list[dict[str, Json]]", turn)
     if wrong := next((call for call in calls if not isinstance(call.get("args") or {}, dict)), None):
-        raise UsageError(f"{place}: the args of {wrong['tool']} are a table of names and values, not {wrong['args']!r}")
+        raise UsageError(
+            f"{place}: the args of {wrong['tool']} are a table of names and values, not {wrong['args']!r}"
+        )
     return [(str(call["tool"]), cast("dict[str, Json]", call.get("args") or {})) for call in calls]
 
 
 @dataclass
 class ScriptedApprover:
-    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; records the questions.
+    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; records the
+    questions.
 
     A text is the answer where an agent asks a question.
     """
@@ -233,7 +253,12 @@ class FixedCheck:
 
     async def __call__(self, trial: Trial) -> Score:
         """Return the score."""
-        return Score(check=self.label, passed=self.passes, value=float(self.passes), reason="" if self.passes else "as told")
+        return Score(
+            check=self.label,
+            passed=self.passes,
+            value=float(self.passes),
+            reason="" if self.passes else "as told",
+        )
 
 
 @dataclass
@@ -256,7 +281,9 @@ class ListMemory:
 
     kept: list[Note] = field(default_factory=list)
 
-    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+    async def recall(
+        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
+    ) -> tuple[Note, ...]:
         """Return the newest notes."""
         return tuple(reversed(self.kept))[:top_k]
 

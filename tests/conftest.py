@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from outcomes import pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  # hooks
+from outcomes import (
+    pytest_addoption,  # noqa: F401
+    pytest_runtest_logreport,  # noqa: F401
+    pytest_sessionfinish,  # noqa: F401
+    pytest_terminal_summary,  # noqa: F401
+)  # hooks
 
-# Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a hundred times as long.
+# Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a
+# hundred times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from kestrel_lab.eventlog.store import SessionStore
@@ -29,22 +35,28 @@ if TYPE_CHECKING:
     from postgres_server import PostgresServer
 
 if sys.dont_write_bytecode:
-    # Half of what collection takes is the rewriting of assertions, in each process and each run where nothing is kept of it; and hundreds of
-    # processes that tests start would compile the package anew. What those write of the user's own is left as the environment says.
+    # Half of what collection takes is the rewriting of assertions, in each process and each run where nothing
+    # is kept of it; and hundreds of processes that tests start would compile the package anew. What those
+    # write of the user's own is left as the environment says.
     sys.dont_write_bytecode = False
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compileall.compile_dir(Path(__file__).parents[1] / "kestrel_lab", quiet=2)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
+    # Started in the background by a script: what this process ignores its children would ignore too, and
+    # Ctrl-C is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_FREE = 4 * 1024**3
-"""Bytes that have to be free there: a run of all tests makes one thousand megabytes, of which those of tests that pass are removed at once."""
+"""Bytes that have to be free there: a run of all tests makes one thousand megabytes, of which those of tests
+that pass are removed at once.
+"""
 _FILES_IN_PARALLEL = 6
-"""Test files that have to be in the folders asked for: what the processes take to start is as long as a few files take."""
+"""Test files that have to be in the folders asked for: what the processes take to start is as long as a few
+files take.
+"""
 _KEPT = {"KESTREL_ARTIFACTS", "KESTREL_CUTS", "KESTREL_KILLS"}
 _SECRET_ENDINGS = ("_API_KEY", "_API_BASE", "_AUTH_TOKEN", "_ACCESS_KEY")
 
@@ -66,7 +78,9 @@ def _loopback(host: object) -> bool:
 def _guard(event: str, args: tuple[object, ...]) -> None:
     if event in ("socket.getaddrinfo", "socket.gethostbyname"):
         host = args[0]
-    elif event in ("socket.connect", "socket.sendto") and isinstance(args[1], tuple):  # a path otherwise: a Unix socket
+    elif event in ("socket.connect", "socket.sendto") and isinstance(
+        args[1], tuple
+    ):  # a path otherwise: a Unix socket
         host = args[1][0]
     else:
         return
@@ -77,7 +91,11 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
 
 def _in_memory() -> bool:
     try:
-        return os.path.ismount(_MEMORY) and os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE
+        return (
+            os.path.ismount(_MEMORY)
+            and os.access(_MEMORY, os.W_OK | os.X_OK)
+            and shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE
+        )
     except OSError:
         return False
 
@@ -85,17 +103,26 @@ def _in_memory() -> bool:
 def pytest_configure() -> None:
     """Install the guard, which no code can get around or take away, and clean the environment."""
     if "TMPDIR" not in os.environ and _in_memory():
-        # Logs are written with a flush for each commit, which on a disk is a seventh of a test's processor time and more of its waiting.
+        # Logs are written with a flush for each commit, which on a disk is a seventh of a test's processor
+        # time and more of its waiting.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
     temporary = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()).resolve()
     for place in (temporary, *temporary.parents):
-        if (place / ".git").exists():  # it happened: every suite of a test was then part of that repository, and its trials "dirty"
-            msg = f"{place} is a git repository, and tests make their folders in it: remove {place / '.git'}, or set TMPDIR"
+        if (place / ".git").exists():
+            # it happened: every suite of a test was then part of that repository, and its trials "dirty"
+            msg = (
+                f"{place} is a git repository, and tests make their folders in it: remove "
+                f"{place / '.git'}, or set TMPDIR"
+            )
             raise pytest.UsageError(msg)
-    # A first import takes longer than any deadline, and a busy machine longer for an example than hypothesis thinks healthy. In CI each
-    # run tries the same examples: what a change breaks is red, and what others find by chance is found at their desks.
+    # A first import takes longer than any deadline, and a busy machine longer for an example than hypothesis
+    # thinks healthy. In CI each run tries the same examples: what a change breaks is red, and what others
+    # find by chance is found at their desks.
     settings.register_profile(
-        "kestrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+        "kestrel",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=bool(os.environ.get("CI")),
     )
     settings.load_profile("kestrel")
     sys.addaudithook(_guard)
@@ -109,16 +136,26 @@ def pytest_configure() -> None:
     skill.OF_HOME = ()  # nobody's own skills are seen
     # Labs without a home keep their logs where nobody's own are.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="kestrel-state-", dir=temporary)
-    os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
+    os.environ["KESTREL_TRUST"] = (
+        "all"  # tests write the settings of their projects themselves, as a user does
+    )
     # Whichever test imports litellm first: by itself it asks the internet for prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Let the files of a folder share the processors as in `make test`; a few files end sooner in one process, and `-n 0` keeps all in one."""
+    """Let the files of a folder share the processors as in `make test`; a few files end sooner in one
+    process, and `-n 0` keeps all in one.
+    """
     option = config.option
-    alone = hasattr(config, "workerinput") or option.usepdb or option.trace or option.capture == "no" or option.collectonly
+    alone = (
+        hasattr(config, "workerinput")
+        or option.usepdb
+        or option.trace
+        or option.capture == "no"
+        or option.collectonly
+    )
     if not alone and getattr(option, "numprocesses", 0) is None and not option.tx:
         folders = [Path(config.invocation_params.dir, arg) for arg in config.args if "::" not in arg]
         if sum(1 for folder in folders for _ in folder.rglob("test_*.py")) >= _FILES_IN_PARALLEL:
@@ -127,7 +164,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
-    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays until the end.
+    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays
+    until the end.
 
     It comes less often, too: as Python sets it, it took 7 % of the processor time of a third of the tests.
     """
@@ -142,7 +180,9 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_unconfigure() -> Iterator[None]:
-    """Let the collector pass over everything on the way out: each shell of IPython collects once at exit, which took twice as long as its tests."""
+    """Let the collector pass over everything on the way out: each shell of IPython collects once at exit,
+    which took twice as long as its tests.
+    """
     yield
     gc.freeze()
     shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
@@ -150,13 +190,19 @@ def pytest_unconfigure() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: one that begins last would keep all but one processor idle."""
-    slow = {item.path for item in items if any(item.get_closest_marker(name) for name in ("slow", "browser", "long"))}
+    slow = {
+        item.path
+        for item in items
+        if any(item.get_closest_marker(name) for name in ("slow", "browser", "long"))
+    }
     items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: a good part of the time tests wait, for kernels, browsers, servers and disks."""
+    """One more than there are processors: a good part of the time tests wait, for kernels, browsers, servers
+    and disks.
+    """
     return (os.cpu_count() or 1) + 1
 
 
@@ -164,9 +210,10 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Leave nothing behind in what a process keeps for all of its sessions.
 
-    Homes of workspaces that are gone go with them. The workspaces of a test are forgotten: in a folder around those of later tests no program would be found. Litellm keeps the clients that
-    it caches for each event loop: it drops those of 10 minutes ago, whose loops have ended, unclosed, and whichever test came next would
-    fail of a connection that is collected, only on machines that are slower than that.
+    Homes of workspaces that are gone go with them. The workspaces of a test are forgotten: in a folder around
+    those of later tests no program would be found. Litellm keeps the clients that it caches for each event
+    loop: it drops those of 10 minutes ago, whose loops have ended, unclosed, and whichever test came next
+    would fail of a connection that is collected, only on machines that are slower than that.
     """
     yield
     for home in known_homes(os.environ):
@@ -183,7 +230,9 @@ def pytest_runtest_teardown() -> Iterator[None]:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """An empty folder where temporary files are kept, for what differs there: `tmp_path` may be a place in memory."""
+    """An empty folder where temporary files are kept, for what differs there: `tmp_path` may be a place in
+    memory.
+    """
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -198,7 +247,9 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def empty_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log without runs, to be copied: making its tables is a fifth of the processor time of a short test."""
+    """A log without runs, to be copied: making its tables is a fifth of the processor time of a short
+    test.
+    """
     path = tmp_path_factory.mktemp("empty") / "kestrel.db"
     SessionStore(path).close()
     return path

@@ -1,4 +1,6 @@
-"""`kestrel` in this process: the same entry point as the command's, without a second or two for each start."""
+"""`kestrel` in this process: the same entry point as the command's, without a second or two for each
+start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
         main(list(words))
-    return subprocess.CompletedProcess(["kestrel", *words], int(end.value.code or 0), out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(
+        ["kestrel", *words], int(end.value.code or 0), out.getvalue(), err.getvalue()
+    )
 
 
 def home_of(folder: Path) -> Path:

@@ -12,7 +12,9 @@ _skipped: Counter[str] = Counter()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option by which `second_pass.py` learns what failed."""
-    parser.addoption("--failures-file", type=Path, help="write what failed into this file as JSON, for second_pass.py")
+    parser.addoption(
+        "--failures-file", type=Path, help="write what failed into this file as JSON, for second_pass.py"
+    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -24,7 +26,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write `--failures-file`; the processes of xdist send what they know to the one that has the option's file."""
+    """Write `--failures-file`; the processes of xdist send what they know to the one that has the option's
+    file.
+    """
     place: Path | None = session.config.getoption("--failures-file")
     if place is not None and not hasattr(session.config, "workerinput"):
         failures = [{"test": name, "text": text, "once": once} for name, (text, once) in _failed.items()]
@@ -32,7 +36,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in a line per reason what was skipped, most first: on a bare machine there are hundreds of places and few reasons."""
+    """Say in a line per reason what was skipped, most first: on a bare machine there are hundreds of places
+    and few reasons.
+    """
     if _skipped:
         terminalreporter.section("skipped")
         for reason, count in _skipped.most_common():

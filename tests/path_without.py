@@ -11,7 +11,9 @@ from pathlib import Path
 
 
 def links_without(missing: set[str], folder: Path) -> str:
-    """Fill `folder` with links to every program of the PATH but these, the first of a name, and return a PATH of it alone."""
+    """Fill `folder` with links to every program of the PATH but these, the first of a name, and return a PATH
+    of it alone.
+    """
     for place in os.environ["PATH"].split(os.pathsep):
         for program in sorted(Path(place).iterdir()) if Path(place).is_dir() else ():
             if program.name not in missing and not (link := folder / program.name).is_symlink():

@@ -10,7 +10,8 @@ _BELOW_THE_SYSTEMS_OWN = range(20_000, 32_000)
 def free_port() -> int:
     """Return a port that nobody has and that the system gives to nobody who asks for any port.
 
-    One that the system chose may be somebody else's connection by the time that a program has started to listen on it.
+    One that the system chose may be somebody else's connection by the time that a program has started to
+    listen on it.
     """
     while True:
         port = random.SystemRandom().choice(_BELOW_THE_SYSTEMS_OWN)

@@ -1,4 +1,6 @@
-"""A real PostgreSQL server of the tests' own: in a folder of its own, on a socket and a loopback port, as a user without rights."""
+"""A real PostgreSQL server of the tests' own: in a folder of its own, on a socket and a loopback port, as a
+user without rights.
+"""
 
 import asyncio
 import os
@@ -19,10 +21,15 @@ PASSWORD = "hunter2-of-the-tests"
 
 def program(name: str) -> str:
     """One of the server's programs, which Debian keeps off the PATH; skips the test where there is none."""
-    known = [shutil.which(name), *map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True))]
+    known = [
+        shutil.which(name),
+        *map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)),
+    ]
     found = next((one for one in known if one), None)
     if found is None:
-        assert not os.environ.get("CI"), "in CI the tests of PostgreSQL have to run: .ci/run installs the server"
+        assert not os.environ.get("CI"), (
+            "in CI the tests of PostgreSQL have to run: .ci/run installs the server"
+        )
         pytest.skip("PostgreSQL is not installed")
     return str(Path(found).resolve())
 
@@ -32,7 +39,9 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self._client: Any = pytest.importorskip("asyncpg")
-        self.folder = Path(tempfile.mkdtemp(prefix="kestrel-pg-", dir="/tmp"))  # a socket's path has to be short
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="kestrel-pg-", dir="/tmp")
+        )  # a socket's path has to be short
         self.process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         # The server refuses to run as root.
@@ -57,7 +66,9 @@ class PostgresServer:
             "UTF8",
             "--locale=C",
         ]
-        subprocess.run([*initdb, str(self.folder / "data")], check=True, capture_output=True, cwd=self.folder, **self._as)
+        subprocess.run(
+            [*initdb, str(self.folder / "data")], check=True, capture_output=True, cwd=self.folder, **self._as
+        )
 
     def url(self, database: str = "postgres", *, password: str = PASSWORD, user: str = "kestrel") -> str:
         """The address of a database, by the port."""
@@ -70,18 +81,29 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        options = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder, "fsync": "off"}
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self.folder,
+            "fsync": "off",
+        }
         words = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [program("postgres"), "-D", str(self.folder / "data"), *words], stdout=log, stderr=log, cwd=self.folder, **self._as
+                [program("postgres"), "-D", str(self.folder / "data"), *words],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                **self._as,
             )
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.sql("SELECT 1")
             except (OSError, self._client.PostgresError):
-                assert time.monotonic() < until and self.process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < until and self.process.poll() is None, (
+                    self.folder / "log"
+                ).read_text()
                 time.sleep(0.02)
             else:
                 return

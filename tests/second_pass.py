@@ -1,10 +1,12 @@
-"""pytest for CI: what failed is run once more, alone, and what passes then is reported as unsteady and does not fail the run.
+"""pytest for CI: what failed is run once more, alone, and what passes then is reported as unsteady and does
+not fail the run.
 
     python tests/second_pass.py PYTEST_ARGUMENTS
 
-A busy machine fails a test among thousands. A change must not wait a day for that, and the test must not be forgotten: each is
-printed as `unsteady: NAME` with the traceback of its first failure. More than five failures are not repeated, for then something
-is broken. Nor is a test with the marker `once`: it looks for a rare event, which a second try would most likely miss.
+A busy machine fails a test among thousands. A change must not wait a day for that, and the test must not be
+forgotten: each is printed as `unsteady: NAME` with the traceback of its first failure. More than five
+failures are not repeated, for then something is broken. Nor is a test with the marker `once`: it looks for a
+rare event, which a second try would most likely miss.
 """
 
 import json
@@ -38,9 +40,14 @@ def main(arguments: list[str]) -> int:
         print(f"second pass: none, {reason}")
         return 1
     print(f"second pass: {len(failures)} of the tests failed; each is run once more, alone")
-    unsteady = [failure for failure in failures if _pytest(["-n", "0", "-m", "", "--no-header", failure["test"]]) == 0]
+    unsteady = [
+        failure for failure in failures if _pytest(["-n", "0", "-m", "", "--no-header", failure["test"]]) == 0
+    ]
     for failure in unsteady:
-        print(f"\n{failure['text']}\nunsteady: {failure['test']} failed at first, as shown above, and passed alone")
+        print(
+            f"\n{failure['text']}\nunsteady: {failure['test']} failed at first, as shown above, and "
+            "passed alone"
+        )
     failed = [failure for failure in failures if failure not in unsteady]
     for failure in failed:
         print(f"failed twice: {failure['test']}")

@@ -22,8 +22,18 @@ def measure(what: str) -> str:
 
 def test_an_agent_is_the_plan_of_its_step() -> None:
     """Everything an agent is goes into its step; the goal is there as an artifact too."""
-    agent = LLMAgent("critic", "Be strict.", tools=["measure"], model="small", turns=3, schema={"type": "object"})
-    step = Step(id="critic", goal="Judge", instructions="Be strict.", tools=("measure",), model="small", turns=3, schema={"type": "object"})
+    agent = LLMAgent(
+        "critic", "Be strict.", tools=["measure"], model="small", turns=3, schema={"type": "object"}
+    )
+    step = Step(
+        id="critic",
+        goal="Judge",
+        instructions="Be strict.",
+        tools=("measure",),
+        model="small",
+        turns=3,
+        schema={"type": "object"},
+    )
     assert agent.plan("Judge") == Plan(steps=(step,), artifacts={"goal": "Judge"})
     assert agent.step("last", "Judge", consumes=("text",), when="text != ''").consumes == ("text",)
     with pytest.raises(UsageError, match="tools of agent 'x' must be a list, not the text 'measure'"):
@@ -31,7 +41,9 @@ def test_an_agent_is_the_plan_of_its_step() -> None:
 
 
 def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Session, workspace: Path) -> None:
-    """Thought and action are text, the observation comes back as text, and all three are to be read in the run; no tools are offered on the wire."""
+    """Thought and action are text, the observation comes back as text, and all three are to be read in the
+    run; no tools are offered on the wire.
+    """
     offered: list[int] = []
 
     def says(request: ModelRequest) -> Turn:
@@ -41,14 +53,24 @@ def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Session
         return '{"thought": "I know it now.", "answer": "7 m"}'
 
     agent = ReActAgent("surveyor", "Measure before you answer.", tools=["measure"])
-    run = asyncio.run(session.run("How long is the roof?", plan=agent, model=ScriptedModel(says), tools=[measure], workspace=workspace))
+    run = asyncio.run(
+        session.run(
+            "How long is the roof?",
+            plan=agent,
+            model=ScriptedModel(says),
+            tools=[measure],
+            workspace=workspace,
+        )
+    )
     assert (run.status, run.answer, set(offered)) == (RunStatus.COMPLETE, "7 m", {0})
     shown = repr(run.report)
     assert [part in shown for part in ("I must look.", "measure", "roof is 7 m", "7 m")] == [True] * 4
 
 
 def test_a_graph_agent_follows_its_edges_and_keeps_its_state(session: Session, workspace: Path) -> None:
-    """Agents, an agent with a goal of its own and a call are nodes; a way back is taken until its condition fails; state is carried."""
+    """Agents, an agent with a goal of its own and a call are nodes; a way back is taken until its condition
+    fails; state is carried.
+    """
     wins = {"guess": 0}
 
     def says(request: ModelRequest) -> Turn:
@@ -63,16 +85,27 @@ def test_a_graph_agent_follows_its_edges_and_keeps_its_state(session: Session, w
         {
             "look": Step(id="look", tool="measure", args={"what": "roof"}),
             "guess": LLMAgent("guesser"),
-            "check": (LLMAgent("checker", schema={"type": "object", "required": ["right"]}), "Is it right: {{goal}}"),
+            "check": (
+                LLMAgent("checker", schema={"type": "object", "required": ["right"]}),
+                "Is it right: {{goal}}",
+            ),
         },
         [("look", "guess"), ("guess", "check"), ("check", "guess", "not check.right")],
         state={"guess": "nothing yet"},
         limit=8,
         result="guess",
     )
-    run = asyncio.run(session.run("a number", plan=graph, model=ScriptedModel(says), tools=[measure], workspace=workspace))
+    run = asyncio.run(
+        session.run("a number", plan=graph, model=ScriptedModel(says), tools=[measure], workspace=workspace)
+    )
     assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "guess 2")
-    assert [step.id for step in run.plan.steps if not step.operation] == ["look#1", "guess#1", "check#1", "guess#2", "check#2"]
+    assert [step.id for step in run.plan.steps if not step.operation] == [
+        "look#1",
+        "guess#1",
+        "check#1",
+        "guess#2",
+        "check#2",
+    ]
     assert "roof is 7 m" in run._state.conversations["guess#1"].messages[1].text
     assert run._state.conversations["check#1"].messages[1].text.startswith("Is it right: a number")
 
@@ -88,7 +121,9 @@ def test_a_graph_that_is_not_in_order_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [Ensemble, Router, Escalation])
 def test_agents_may_be_given_as_a_list(kind: type[Ensemble] | type[Router] | type[Escalation]) -> None:
-    """As for a council: their names are those of the agents, so they must differ, and anything else needs a name."""
+    """As for a council: their names are those of the agents, so they must differ, and anything else needs a
+    name.
+    """
     ann, bob = LLMAgent("ann", description="Measures."), LLMAgent("bob", description="Guesses.")
     assert kind("all", [ann, bob]).plan("go") == kind("all", {"ann": ann, "bob": bob}).plan("go")
     with pytest.raises(UsageError, match="the same name: ann, ann"):

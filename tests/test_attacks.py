@@ -1,7 +1,8 @@
 """Which test shows what becomes of each attack and each bad input that this package must survive.
 
-The numbers are those of the project's list of thirty attacks; `ASI01` to `ASI10` are the OWASP list for agentic applications.
-A test that is renamed or removed makes this file fail, and so does an attack without a test, unless it stands among the gaps.
+The numbers are those of the project's list of thirty attacks; `ASI01` to `ASI10` are the OWASP list for
+agentic applications. A test that is renamed or removed makes this file fail, and so does an attack without a
+test, unless it stands among the gaps.
 """
 
 import ast
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.language.python_ast import tree_of  # `ast.parse` fails now and then while other threads parse, see there
+from kestrel_lab.language.python_ast import (
+    tree_of,
+)  # `ast.parse` fails now and then while other threads parse, see there
 
 TESTS = Path(__file__).parent
 
@@ -18,7 +21,10 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     # a kill between an effect and its result
     1: ("runtime/resume/test_crash.py::test_killed_at_every_boundary_nothing_is_lost_or_done_twice",),
     # a power cut in a commit
-    2: ("eventlog/test_power.py::test_a_power_cut_loses_nothing_acknowledged", "eventlog/test_power.py::test_less_synchronous_is_caught"),
+    2: (
+        "eventlog/test_power.py::test_a_power_cut_loses_nothing_acknowledged",
+        "eventlog/test_power.py::test_less_synchronous_is_caught",
+    ),
     # two processes resume one run
     3: (
         "runtime/resume/test_fencing.py::test_of_two_processes_that_resume_a_dead_run_one_wins",
@@ -138,7 +144,8 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "runtime/mcp/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
         "runtime/mcp/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
     ),
-    # an installation that does more than it says, of a version nobody named, under a name that is nearly another
+    # an installation that does more than it says, of a version nobody named, under a name that is nearly
+    # another
     21: (
         "tools/test_mcp_catalogue.py::test_a_package_that_could_mean_something_else_is_not_installed",
         "tools/test_mcp_catalogue.py::test_a_name_that_is_nearly_a_known_one_is_told",
@@ -153,7 +160,10 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "core/test_conditions.py::test_nothing_of_python_gets_in",
     ),
     # rows of the cache that somebody wrote
-    23: ("middleware/test_cache.py::test_a_tampered_row_is_a_miss", "middleware/test_cache.py::test_a_tampered_key_is_not_unpickled"),
+    23: (
+        "middleware/test_cache.py::test_a_tampered_row_is_a_miss",
+        "middleware/test_cache.py::test_a_tampered_key_is_not_unpickled",
+    ),
     # text that is markup, an escape, or too much
     24: (
         "notebook/test_safety_in_browser.py::test_no_text_makes_an_element",
@@ -236,10 +246,18 @@ def named_in(path: str) -> frozenset[str]:
 
 
 def unfounded(claims: dict[int, tuple[str, ...]], gaps: dict[int, str]) -> list[str]:
-    """What of the claims does not hold: attacks without a test, tests that are not there, gaps that are none."""
-    problems = [f"attack {number} has neither a test nor a gap" for number in range(1, 31) if not claims.get(number) and number not in gaps]
+    """What of the claims does not hold: attacks without a test, tests that are not there, gaps that are
+    none.
+    """
+    problems = [
+        f"attack {number} has neither a test nor a gap"
+        for number in range(1, 31)
+        if not claims.get(number) and number not in gaps
+    ]
     problems += [f"attack {number} is a gap and has tests" for number in claims.keys() & gaps.keys()]
-    problems += [f"there is no attack {number}" for number in (claims.keys() | gaps.keys()) - set(range(1, 31))]
+    problems += [
+        f"there is no attack {number}" for number in (claims.keys() | gaps.keys()) - set(range(1, 31))
+    ]
     for number, tests in claims.items():
         for name in tests:
             path, _, function = name.partition("::")
@@ -257,13 +275,23 @@ def test_every_attack_names_tests_that_exist() -> None:
     ("claims", "gaps", "said"),
     [
         ({**ATTACKS, 9: ()}, GAPS, "attack 9 has neither a test nor a gap"),
-        ({**ATTACKS, 9: ("tools/test_sandbox.py::test_gone",)}, GAPS, "attack 9: there is no test tools/test_sandbox.py::test_gone"),
-        ({**ATTACKS, 9: ("tools/test_gone.py::test_gone",)}, GAPS, "attack 9: there is no test tools/test_gone.py::test_gone"),
+        (
+            {**ATTACKS, 9: ("tools/test_sandbox.py::test_gone",)},
+            GAPS,
+            "attack 9: there is no test tools/test_sandbox.py::test_gone",
+        ),
+        (
+            {**ATTACKS, 9: ("tools/test_gone.py::test_gone",)},
+            GAPS,
+            "attack 9: there is no test tools/test_gone.py::test_gone",
+        ),
         (ATTACKS, {**GAPS, 9: "?"}, "attack 9 is a gap and has tests"),
         (ATTACKS, {**GAPS, 31: "?"}, "there is no attack 31"),
     ],
 )
-def test_a_claim_without_ground_is_noticed(claims: dict[int, tuple[str, ...]], gaps: dict[int, str], said: str) -> None:
+def test_a_claim_without_ground_is_noticed(
+    claims: dict[int, tuple[str, ...]], gaps: dict[int, str], said: str
+) -> None:
     """The mutants: a test that is gone, an attack that was forgotten, a gap that is none."""
     assert said in unfounded(claims, gaps)
 
@@ -271,4 +299,6 @@ def test_a_claim_without_ground_is_noticed(claims: dict[int, tuple[str, ...]], g
 def test_every_item_of_owasp_leads_to_tests() -> None:
     """ASI01 to ASI10 each name attacks that have tests."""
     assert [name[:5] for name in OWASP] == [f"ASI{number:02}" for number in range(1, 11)]
-    assert [name for name, numbers in OWASP.items() if not any(ATTACKS.get(number) for number in numbers)] == []
+    assert [
+        name for name, numbers in OWASP.items() if not any(ATTACKS.get(number) for number in numbers)
+    ] == []

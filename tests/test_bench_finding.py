@@ -14,7 +14,9 @@ from bench.finding import Bench, Bound
 from bench.numbers import Verdict
 from bench.report import as_json, markdown
 
-MACHINE: dict[str, str | int] = {name: "?" for name in ("cores", "processor", "system", "Python", "kestrel_lab", "litellm", "apsw", "date")}
+MACHINE: dict[str, str | int] = {
+    name: "?" for name in ("cores", "processor", "system", "Python", "kestrel_lab", "litellm", "apsw", "date")
+}
 
 
 def bench(told: object, code: int = 0, folder: str = "") -> Bench:
@@ -29,18 +31,30 @@ def bench(told: object, code: int = 0, folder: str = "") -> Bench:
     high = Bound(meaning="high", value=lambda found: found["high"], at_least=0.8)
     low = Bound(meaning="low", value=lambda found: found["low"], at_most=2, digits=0, needs="claims")
     return Bench(
-        main=main, arguments=lambda data, mirrors, out: [str(out)], told="told.json", bounds=(high, low), folder=folder, better="better"
+        main=main,
+        arguments=lambda data, mirrors, out: [str(out)],
+        told="told.json",
+        bounds=(high, low),
+        folder=folder,
+        better="better",
     )
 
 
-def verdicts(one: Bench, out: Path, monkeypatch: pytest.MonkeyPatch, data: Path | None) -> list[tuple[str, str, bool | None]]:
+def verdicts(
+    one: Bench, out: Path, monkeypatch: pytest.MonkeyPatch, data: Path | None
+) -> list[tuple[str, str, bool | None]]:
     """What is said of its bounds."""
     monkeypatch.setitem(finding.BENCHES, "b", one)
-    return [(found.meaning, found.measured, found.met) for found in finding.run(["b"], data, None, out, lambda _: None)]
+    return [
+        (found.meaning, found.measured, found.met)
+        for found in finding.run(["b"], data, None, out, lambda _: None)
+    ]
 
 
 def test_bounds_are_met_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number within its bound meets it, another misses it, and the exit code says whether ours is better."""
+    """A number within its bound meets it, another misses it, and the exit code says whether ours is
+    better.
+    """
     (tmp_path / "claims").mkdir()
     assert verdicts(bench({"high": 0.79, "low": 2}, code=1), tmp_path, monkeypatch, tmp_path) == [
         ("better", "no", False),
@@ -50,11 +64,18 @@ def test_bounds_are_met_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_not_measured_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing data, a number that is not told and a bench that breaks are neither met nor missed; an old result is not taken for a new one."""
+    """Missing data, a number that is not told and a bench that breaks are neither met nor missed; an old
+    result is not taken for a new one.
+    """
     (tmp_path / "told.json").write_text('{"high": 1, "low": 0}', encoding="utf-8")
     skipped = "skipped: DATA= was not given (a folder with claims/)"
-    assert verdicts(bench({"high": 0.8}), tmp_path, monkeypatch, None)[1:] == [("high", "0.800", True), ("low", skipped, None)]
-    assert {found[1:] for found in verdicts(bench({}, folder="claims"), tmp_path, monkeypatch, None)} == {(skipped, None)}
+    assert verdicts(bench({"high": 0.8}), tmp_path, monkeypatch, None)[1:] == [
+        ("high", "0.800", True),
+        ("low", skipped, None),
+    ]
+    assert {found[1:] for found in verdicts(bench({}, folder="claims"), tmp_path, monkeypatch, None)} == {
+        (skipped, None)
+    }
     assert verdicts(bench({}), tmp_path, monkeypatch, tmp_path)[1:] == [
         ("high", "the bench did not tell it (KeyError: 'high')", None),
         ("low", f"skipped: there is no claims/ in {tmp_path}", None),

@@ -40,7 +40,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int
 
 
 def test_each_change_is_one_place_of_a_module_that_can_be_read(made: list[tuple[str, int, str]]) -> None:
-    """Comparisons, conditions, booleans, sums and what is returned; neither assertions nor what is for type checkers."""
+    """Comparisons, conditions, booleans, sums and what is returned; neither assertions nor what is for type
+    checkers.
+    """
     assert sorted(made) == sorted(
         [
             ("boolean", 4, 'def f(é: int, b: bool = True) -> "int | None":'),
@@ -58,7 +60,9 @@ def test_each_change_is_one_place_of_a_module_that_can_be_read(made: list[tuple[
 def test_the_table_counts_by_group_and_leaves_out_what_ran_out_of_time() -> None:
     """The share is of the mutants whose tests ended."""
     one = Mutant("eventlog/store.py", 1, "return", 0, 1, "None")
-    lines = table([(one, "caught"), (one, "caught"), (one, "caught"), (one, "missed"), (one, "time")], 1).splitlines()
+    lines = table(
+        [(one, "caught"), (one, "caught"), (one, "caught"), (one, "missed"), (one, "time")], 1
+    ).splitlines()
     assert lines[2] == "| promises | seed 1 | 5 | 3 | 1 | 1 | 75% (30–95) | 85 % |"
     assert lines[-1] == "Caught by kind: return 3 of 4."
 
@@ -77,8 +81,12 @@ def f(a, b=2 + 1):
 """
 
 
-def test_the_tests_of_a_change_are_those_that_ran_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From where the statement begins to where the change ends; for what runs at import no test is left out."""
+def test_the_tests_of_a_change_are_those_that_ran_its_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where the statement begins to where the change ends; for what runs at import no test is left
+    out.
+    """
     monkeypatch.setattr(mutants, "PACKAGE", tmp_path)
     (tmp_path / "m.py").write_text(STATEMENTS)
     found = {(one.line, one.kind): mutants.ran(one) for one in mutants_of(tmp_path / "m.py")}
@@ -142,7 +150,8 @@ from kestrel_lab.core.sanitize import one_line, shown_folder
 
 def first(function):
     start = function.__code__.co_firstlineno
-    return next(one for one in mutants_of(PACKAGE / "core/sanitize.py") if one.line >= start and one.kind == "return")
+    return next(one for one in mutants_of(PACKAGE / "core/sanitize.py") if one.line >= start and one.kind == \
+"return")
 
 
 here = Path.cwd()
@@ -154,9 +163,20 @@ sys.exit(pytest.main(["-qq", "-pno:cacheprovider", "--rootdir=.", "test_it.py"],
 
 
 def test_a_change_is_noticed_by_a_test_that_fails_twice(tmp_path: Path) -> None:
-    """One that fails anyway is not asked; one that fails once, as happens on a busy machine, notices nothing."""
+    """One that fails anyway is not asked; one that fails once, as happens on a busy machine, notices
+    nothing.
+    """
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "drive.py").write_text(DRIVER)
-    subprocess.run([sys.executable, "drive.py"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, check=True, capture_output=True)
-    assert [json.loads(line) for line in (tmp_path / "ends.jsonl").read_text().splitlines()] == [[0, "caught"], [1, "missed"]]
+    subprocess.run(
+        [sys.executable, "drive.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        check=True,
+        capture_output=True,
+    )
+    assert [json.loads(line) for line in (tmp_path / "ends.jsonl").read_text().splitlines()] == [
+        [0, "caught"],
+        [1, "missed"],
+    ]
     assert not (tmp_path / "busy").exists()

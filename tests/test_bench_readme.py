@@ -18,13 +18,20 @@ ROOT = Path(__file__).parent.parent
 
 
 def outcomes(**missing: str) -> list[Outcome]:
-    """What every benchmark of the table gave: 2 for us and 5 for others, all measures, three rounds; `missing` says why a benchmark's rows have none."""
+    """What every benchmark of the table gave: 2 for us and 5 for others, all measures, three rounds;
+    `missing` says why a benchmark's rows have none.
+    """
     found = []
     for name in dict.fromkeys(line.benchmark for line in LINES):
         benchmark = BENCHMARKS[name]
-        rounds = [{measure.key: 2.0 for measure in benchmark.measures}, {measure.key: 5.0 for measure in benchmark.measures}]
+        rounds = [
+            {measure.key: 2.0 for measure in benchmark.measures},
+            {measure.key: 5.0 for measure in benchmark.measures},
+        ]
         samples = {
-            row.name: Samples(row=row, missing=missing[name]) if name in missing else Samples(row=row, rounds=[rounds[not row.ours]] * 3)
+            row.name: Samples(row=row, missing=missing[name])
+            if name in missing
+            else Samples(row=row, rounds=[rounds[not row.ours]] * 3)
             for row in benchmark.rows
         }
         found.append(Outcome(benchmark=benchmark, samples=samples, loads=(0.1,)))
@@ -32,12 +39,16 @@ def outcomes(**missing: str) -> list[Outcome]:
 
 
 def test_every_line_has_its_number_and_the_ratios() -> None:
-    """A line for each question with our median and how many times as much a peer needs; commit, date and machine stand above."""
+    """A line for each question with our median and how many times as much a peer needs; commit, date and
+    machine stand above.
+    """
     table = readme.table(outcomes(), MACHINE, "`abc`")
     assert table.startswith("Commit `abc`, 2030-12-31 10:00 UTC, 2 cores, Python 3.11.7: medians of 3 rounds")
     lines = table.splitlines()[-len(LINES) :]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [line.text for line in LINES]
-    assert lines[0].endswith("| 2.000 s | import inspect_ai 5.000 s (2.5 ×) · import pydantic_evals 5.000 s (2.5 ×) |")
+    assert lines[0].endswith(
+        "| 2.000 s | import inspect_ai 5.000 s (2.5 ×) · import pydantic_evals 5.000 s (2.5 ×) |"
+    )
     assert lines[1].endswith("| 2.000 s |  |")
     assert all(re.search(r"\| .*2\.?0* ?(s|ms|MB)? ", line) for line in lines)
 
@@ -46,7 +57,9 @@ def test_what_was_not_measured_leaves_the_file_alone(tmp_path: Path) -> None:
     """A benchmark that broke or did not run is named, and nothing is written."""
     file = tmp_path / "README.md"
     file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    with pytest.raises(Unmeasured, match=r"'agent turn, three tool calls' was not measured: .*: failed: boom"):
+    with pytest.raises(
+        Unmeasured, match=r"'agent turn, three tool calls' was not measured: .*: failed: boom"
+    ):
         readme.write([file], outcomes(turns="failed: boom"), MACHINE, "c")
     with pytest.raises(Unmeasured, match="the benchmark panel did not run"):
         readme.write([file], [one for one in outcomes() if one.benchmark.name != "panel"], MACHINE, "c")
@@ -65,7 +78,9 @@ def test_markers_are_needed(text: str) -> None:
 
 
 def test_both_pages_have_the_same_table() -> None:
-    """README.md and the comparison cannot tell of different commits, and all else in them stays when the table is written again."""
+    """README.md and the comparison cannot tell of different commits, and all else in them stays when the
+    table is written again.
+    """
     tables = set()
     for page in readme.PAGES:
         text = page.read_text(encoding="utf-8")

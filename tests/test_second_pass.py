@@ -20,15 +20,20 @@ def failing_first(name):
 
 
 def second_pass(folder: Path, tests: str, *more: str) -> tuple[int, str]:
-    """Run the tests of a file in CI's way, with the hooks of the project; return the exit code and what was printed."""
+    """Run the tests of a file in CI's way, with the hooks of the project; return the exit code and what was
+    printed.
+    """
     (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["once: x"]\n')
     (folder / "conftest.py").write_text(
         f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n"
-        "from outcomes import pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish, pytest_terminal_summary\n"
+        "from outcomes import pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish, "
+        "pytest_terminal_summary\n"
     )
     (folder / "test_it.py").write_text(FIRST_TIME + tests)
     command = [sys.executable, str(TESTS / "second_pass.py"), "-p", "no:cacheprovider", *more, "test_it.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -63,7 +68,9 @@ def test_more_than_five_are_not_unsteady(tmp_path: Path, number: int, code: int)
     assert second_pass(tmp_path, tests)[0] == code
 
 
-@pytest.mark.parametrize(("tests", "code"), [("import nothing_of_this_name\n", 2), ("", 5), ("def test_a(): pass\n", 0)])
+@pytest.mark.parametrize(
+    ("tests", "code"), [("import nothing_of_this_name\n", 2), ("", 5), ("def test_a(): pass\n", 0)]
+)
 def test_other_ends_are_those_of_pytest(tmp_path: Path, tests: str, code: int) -> None:
     """A file that cannot be imported is not a failed test, and no test at all is no success."""
     found, out = second_pass(tmp_path, tests)
@@ -73,19 +80,29 @@ def test_other_ends_are_those_of_pytest(tmp_path: Path, tests: str, code: int) -
 def test_skips_are_counted_by_reason(tmp_path: Path) -> None:
     """A line for each reason, however many tests have it; an expected failure is no skip."""
     tests = (
-        "@pytest.mark.parametrize('n', range(12))\n@pytest.mark.skipif(True, reason='bubblewrap is not installed')\ndef test_a(n): pass\n"
-        "def test_b(): pytest.skip('no browser')\n@pytest.mark.xfail\ndef test_c(): assert 0\ndef test_d(): pass\n"
+        "@pytest.mark.parametrize('n', range(12))\n@pytest.mark.skipif(True, reason='bubblewrap is not "
+        "installed')\ndef test_a(n): pass\n"
+        "def test_b(): pytest.skip('no browser')\n@pytest.mark.xfail\ndef test_c(): assert 0\ndef "
+        "test_d(): pass\n"
     )
     code, out = second_pass(tmp_path, tests)
     assert code == 0 and "  12 bubblewrap is not installed\n   1 no browser\n" in out
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
-    """Word for word and before all else, so that nothing which CI installs by itself hides what they do not."""
+    """Word for word and before all else, so that nothing which CI installs by itself hides what they do
+    not.
+    """
     project = TESTS.parent
-    shown = [line.partition("#")[0].strip() for line in (project / "README.md").read_text().splitlines() if line.startswith("    make ")]
+    shown = [
+        line.partition("#")[0].strip()
+        for line in (project / "README.md").read_text().splitlines()
+        if line.startswith("    make ")
+    ]
     ran = [
-        line for line in (project / ".ci" / "run").read_text().splitlines() if line and not line.startswith(("#", "set ", "cd ", "export "))
+        line
+        for line in (project / ".ci" / "run").read_text().splitlines()
+        if line and not line.startswith(("#", "set ", "cd ", "export "))
     ]
     assert shown and ran[: len(shown)] == shown
     assert all(line.startswith("make ") for line in ran)
@@ -93,7 +110,15 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 
 def test_a_program_is_hidden_from_the_path(tmp_path: Path) -> None:
     """The command finds every program but that one, and its exit code is the command's."""
-    script = [sys.executable, str(TESTS / "path_without.py"), "ls", "--", "sh", "-c", "command -v ls || cat /dev/null && exit 7"]
+    script = [
+        sys.executable,
+        str(TESTS / "path_without.py"),
+        "ls",
+        "--",
+        "sh",
+        "-c",
+        "command -v ls || cat /dev/null && exit 7",
+    ]
     assert subprocess.run(script, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 7
     script[-1] = "command -v ls"
     assert subprocess.run(script, capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0

@@ -1,4 +1,6 @@
-"""Waiting in tests: for a condition and not for a time, so that a busy machine makes a test slow and never red."""
+"""Waiting in tests: for a condition and not for a time, so that a busy machine makes a test slow and never
+red.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ PATIENCE_S = 120.0
 PATIENCE_MS = 1_000 * PATIENCE_S
 """The same for browsers."""
 FOREVER_S = 86_400.0
-"""A pause that only somebody's interruption ends: a test in which nobody interrupts it is ended by pytest's own limit."""
+"""A pause that only somebody's interruption ends: a test in which nobody interrupts it is ended by pytest's
+own limit.
+"""
 
 
 def until(found: Callable[[], T], what: str = "what is waited for") -> T:
@@ -36,7 +40,9 @@ async def becomes(found: Callable[[], T], what: str = "what is waited for") -> T
 
 
 class Meeting:
-    """Who enters waits until so many are within at once: what runs side by side does so, however long each takes to come."""
+    """Who enters waits until so many are within at once: what runs side by side does so, however long each
+    takes to come.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number

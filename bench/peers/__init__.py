@@ -1,1 +1,3 @@
-"""The same jobs as `bench` measures, done with other tools; each module runs in that tool's own environment."""
+"""The same jobs as `bench` measures, done with other tools; each module runs in that tool's own
+environment.
+"""

@@ -15,7 +15,17 @@ from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import tool
 
-from bench.job import QUICK_TRIALS, TRIALS, Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
+from bench.job import (
+    QUICK_TRIALS,
+    TRIALS,
+    Count,
+    asked,
+    sum_answer,
+    sum_goal,
+    summands,
+    tell,
+    trials_measures,
+)
 
 COUNT = Count()
 MODEL = "mockllm/model"
@@ -54,8 +64,12 @@ def main() -> None:
     """Measure; arguments: `--quick`, folder."""
     folder, quick = asked(sys.argv[1:])
     trials = QUICK_TRIALS if quick else TRIALS
-    samples = [Sample(id=number, input=sum_goal(number), target=sum_answer(number)) for number in range(trials)]
-    task = Task(dataset=MemoryDataset(samples), solver=[use_tools(add()), generate()], scorer=includes(), name="bench")
+    samples = [
+        Sample(id=number, input=sum_goal(number), target=sum_answer(number)) for number in range(trials)
+    ]
+    task = Task(
+        dataset=MemoryDataset(samples), solver=[use_tools(add()), generate()], scorer=includes(), name="bench"
+    )
     model = get_model(MODEL, custom_outputs=play, memoize=False)
     cpu, wall = time.process_time(), time.perf_counter()
     (log,) = evaluate(task, model=model, display="none", log_dir=str(folder), score_display=False)

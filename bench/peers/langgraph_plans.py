@@ -51,7 +51,11 @@ async def main() -> dict[str, float]:
     """Measure; graphs are built and compiled for each run, as plans are."""
     threads = itertools.count()
     async with AsyncExitStack() as stack:
-        saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(str(FOLDER / "graph.db"))) if KEPT == "sqlite" else None
+        saver = (
+            await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(str(FOLDER / "graph.db")))
+            if KEPT == "sqlite"
+            else None
+        )
 
         async def carry_out(steps: Steps) -> int:
             app = graph(steps).compile(checkpointer=saver)

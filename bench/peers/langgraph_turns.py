@@ -1,4 +1,6 @@
-"""The agent turns with LangGraph and its SQLite checkpoints; the argument is its durability, `async` or `sync`."""
+"""The agent turns with LangGraph and its SQLite checkpoints; the argument is its durability, `async` or
+`sync`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Script(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         self.count.models += 1
         turn = (len(messages) - 1) // (1 + CALLS)
-        calls = [{"name": "look_up", "args": query(turn, place), "id": f"{turn}.{place}"} for place in range(CALLS)]
+        calls = [
+            {"name": "look_up", "args": query(turn, place), "id": f"{turn}.{place}"} for place in range(CALLS)
+        ]
         said = AIMessage(content="done") if turn == self.turns else AIMessage(content="", tool_calls=calls)
         return ChatResult(generations=[ChatGeneration(message=said)])
 
@@ -61,10 +65,14 @@ def agent(turns: int, count: Count) -> Callable[[], Awaitable[str]]:
         if not kept:
             saver = AsyncSqliteSaver.from_conn_string(str(FOLDER / f"{turns}.db"))
             kept["saver"] = saver
-            kept["agent"] = create_agent(Script(turns=turns, count=count), tools=[look_up], checkpointer=await saver.__aenter__())
+            kept["agent"] = create_agent(
+                Script(turns=turns, count=count), tools=[look_up], checkpointer=await saver.__aenter__()
+            )
         thread = next(threads)
         config = {"recursion_limit": 4 * turns + 10, "configurable": {"thread_id": str(thread)}}
-        state = await kept["agent"].ainvoke({"messages": [{"role": "user", "content": GOAL}]}, config, durability=DURABILITY)
+        state = await kept["agent"].ainvoke(
+            {"messages": [{"role": "user", "content": GOAL}]}, config, durability=DURABILITY
+        )
         return str(state["messages"][-1].content)
 
     return once

@@ -32,7 +32,10 @@ def agent(turns: int, count: Count) -> Callable[[], Awaitable[str]]:
         usage = RequestUsage(input_tokens=20, output_tokens=5)
         if turn == turns:
             return ModelResponse(parts=[TextPart("done")], usage=usage)
-        calls = [ToolCallPart("look_up", query(turn, place), tool_call_id=f"{turn}.{place}") for place in range(CALLS)]
+        calls = [
+            ToolCallPart("look_up", query(turn, place), tool_call_id=f"{turn}.{place}")
+            for place in range(CALLS)
+        ]
         return ModelResponse(parts=calls, usage=usage)
 
     runner = Agent(FunctionModel(play), tools=[look_up])

@@ -12,7 +12,17 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import Evaluator, EvaluatorContext
 
-from bench.job import QUICK_TRIALS, TRIALS, Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
+from bench.job import (
+    QUICK_TRIALS,
+    TRIALS,
+    Count,
+    asked,
+    sum_answer,
+    sum_goal,
+    summands,
+    tell,
+    trials_measures,
+)
 
 COUNT = Count()
 
@@ -20,7 +30,11 @@ COUNT = Count()
 async def play(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
     """Ask for the sum, then tell it."""
     last = messages[-1].parts[-1]
-    said = TextPart(f"The sum is {last.content}.") if isinstance(last, ToolReturnPart) else ToolCallPart("add", summands(str(last.content)))
+    said = (
+        TextPart(f"The sum is {last.content}.")
+        if isinstance(last, ToolReturnPart)
+        else ToolCallPart("add", summands(str(last.content)))
+    )
     return ModelResponse(parts=[said], usage=RequestUsage(input_tokens=20, output_tokens=5))
 
 
@@ -52,7 +66,10 @@ def main() -> None:
     async def task(goal: str) -> str:
         return (await agent.run(goal)).output
 
-    cases = [Case(name=str(number), inputs=sum_goal(number), expected_output=sum_answer(number)) for number in range(trials)]
+    cases = [
+        Case(name=str(number), inputs=sum_goal(number), expected_output=sum_answer(number))
+        for number in range(trials)
+    ]
     dataset = Dataset(name="bench", cases=cases, evaluators=[Contains()])
     cpu, wall = time.process_time(), time.perf_counter()
     report = dataset.evaluate_sync(task, progress=False)

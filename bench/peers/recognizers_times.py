@@ -1,4 +1,6 @@
-"""recognizers-text reads time expressions: standard input has them as JSON, `MEASURED` and the answers are printed."""
+"""recognizers-text reads time expressions: standard input has them as JSON, `MEASURED` and the answers are
+printed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def main() -> None:
         values = (whole[0].resolution or {}).get("values", []) if len(found) == len(whole) == 1 else []
         value = values[-1].get("value") or values[-1].get("start") if values else None
         answers.append(None if value in (None, "not resolved") else value)
-    print("MEASURED " + json.dumps({"answers": answers, "ms": (time.perf_counter() - began) * 1000 / max(len(answers), 1)}))
+    print(
+        "MEASURED "
+        + json.dumps({"answers": answers, "ms": (time.perf_counter() - began) * 1000 / max(len(answers), 1)})
+    )
 
 
 if __name__ == "__main__":

@@ -31,12 +31,16 @@ class Script(Model):
         )
         calls = [
             ChatMessageToolCall(
-                id=f"{self.turn}.{place}", type="function", function=ChatMessageToolCallFunction(name=name, arguments=arguments)
+                id=f"{self.turn}.{place}",
+                type="function",
+                function=ChatMessageToolCallFunction(name=name, arguments=arguments),
             )
             for place, (name, arguments) in enumerate(wanted)
         ]
         self.turn += 1
-        return ChatMessage(role=MessageRole.ASSISTANT, content="", tool_calls=calls, token_usage=TokenUsage(20, 5))
+        return ChatMessage(
+            role=MessageRole.ASSISTANT, content="", tool_calls=calls, token_usage=TokenUsage(20, 5)
+        )
 
 
 def agent(turns: int, count: Count) -> Callable[[], Awaitable[str]]:
@@ -54,7 +58,9 @@ def agent(turns: int, count: Count) -> Callable[[], Awaitable[str]]:
         return ENTRY
 
     script = Script(turns, count)
-    runner = ToolCallingAgent(tools=[look_up], model=script, verbosity_level=LogLevel.OFF, max_steps=turns + 2)
+    runner = ToolCallingAgent(
+        tools=[look_up], model=script, verbosity_level=LogLevel.OFF, max_steps=turns + 2
+    )
 
     async def once() -> str:
         script.turn = 0

@@ -30,7 +30,9 @@ def not_misled(trial: Trial) -> tuple[bool, str]:
     end = next(record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished))
     marks = [str(one["what"]) for one in end.concerns if one["severity"] != "minor"]
     made_up = trial.answer.strip() != trial.expected
-    reason = "it is made up, and nothing says so" if made_up else f"it is true, and is doubted: {'; '.join(marks)}"
+    reason = (
+        "it is made up, and nothing says so" if made_up else f"it is true, and is doubted: {'; '.join(marks)}"
+    )
     return made_up == bool(marks), "" if made_up == bool(marks) else reason
 
 

@@ -31,17 +31,30 @@ def reasoner(request: ModelRequest) -> ModelAnswer:
     asked = re.search(r"Question (\d+) \((\w+)\), options ([A-Z ]+), right: ([A-Z])", first)
     assert asked is not None
     number, family, options, right = asked[1], asked[2], asked[3].split(), asked[4]
-    name = re.search(r"You are (\w+)\.", request.messages[0].text)  # the rest of the system message holds the time of day
+    name = re.search(
+        r"You are (\w+)\.", request.messages[0].text
+    )  # the rest of the system message holds the time of day
     told: list[Json] = [message.text for message in request.messages if message.role == "user"]
-    chance = random.Random(content_key(request.seed, number, name and name[1], told))  # noqa: S311  # the same again for the same seed
+    chance = random.Random(  # noqa: S311
+        content_key(request.seed, number, name and name[1], told)
+    )  # the same again for the same seed
     own = _thought(chance, family, options, right)
     form = set((request.schema or {}).get("properties", {}))  # type: ignore[arg-type]
     held: dict[str, str] = dict(re.findall(r'"(\w+)":\s*\{\s*"position":\s*"([A-Z])"', first))
     votes = re.findall(r'"vote":\s*"(\w+)"', first)
     if "decision" in form:
-        said: Json = {"decision": held[_most(votes)], "reason": "most votes", "confidence": votes.count(_most(votes)) / len(votes)}
+        said: Json = {
+            "decision": held[_most(votes)],
+            "reason": "most votes",
+            "confidence": votes.count(_most(votes)) / len(votes),
+        }
     elif "vote" in form:
-        said = {"vote": next(member for member, position in held.items() if position == _most(list(held.values()))), "reason": "most agree"}
+        said = {
+            "vote": next(
+                member for member, position in held.items() if position == _most(list(held.values()))
+            ),
+            "reason": "most agree",
+        }
     elif "position" in form:
         if held:
             member = re.search(r"You are (\w+),", first)
@@ -55,7 +68,10 @@ def reasoner(request: ModelRequest) -> ModelAnswer:
         others = re.findall(r"artifact '\w+' \w+ ---\n([A-Z])\n", first)
         said = _most(others) if others else own
     text = said if isinstance(said, str) else json.dumps(said)
-    usage = Usage(tokens_in=sum(len(message.text) for message in request.messages) // 4, tokens_out=max(1, len(text) // 4))
+    usage = Usage(
+        tokens_in=sum(len(message.text) for message in request.messages) // 4,
+        tokens_out=max(1, len(text) // 4),
+    )
     return ModelAnswer(text=text, usage=usage)
 
 

@@ -44,7 +44,9 @@ async def full_text(query: str, context: ToolContext, top_k: int = 10) -> list[s
         context: The run.
         top_k: Files to return.
     """
-    return _told(query, "full text", await asyncio.to_thread(_ranked, context.workspace.root, query, top_k), context)
+    return _told(
+        query, "full text", await asyncio.to_thread(_ranked, context.workspace.root, query, top_k), context
+    )
 
 
 @tool(danger_level="safe", effect="pure", version="1", reads="workspace", reaches="nothing")
@@ -64,7 +66,9 @@ def _told(query: str, name: str, paths: list[str], context: ToolContext) -> list
     """The paths, told in the log like those of a look-up."""
     hits = tuple(Hit(path=path, first=1, last=1, text="", hash="", how=name, why="") for path in paths)
     steps = (Step(retriever=name, query=query, found=len(paths), chosen=tuple(paths)),)
-    return _tell(Retrieval(query=query, hits=hits, steps=steps, stopped="limit" if paths else "nothing"), context)
+    return _tell(
+        Retrieval(query=query, hits=hits, steps=steps, stopped="limit" if paths else "nothing"), context
+    )
 
 
 def _tell(found: Retrieval, context: ToolContext) -> list[str]:
@@ -95,7 +99,9 @@ def _table(folder: Path) -> Path:
     connection.execute("CREATE VIRTUAL TABLE files USING fts5(path, text)")
     with connection:
         for path in files_of(folder):
-            if not skip_reason(path, (folder / path).stat().st_size) and isinstance(text := read_text(folder, path), tuple):
+            if not skip_reason(path, (folder / path).stat().st_size) and isinstance(
+                text := read_text(folder, path), tuple
+            ):
                 connection.execute("INSERT INTO files VALUES (?, ?)", (path, text[0]))
     connection.close()
     return place

@@ -26,8 +26,11 @@ Said = str | tuple[str, dict[str, Any]]
 
 def reasoner(request: ModelRequest) -> ModelAnswer:
     """Answer as the plan's prompts ask for."""
-    texts = [message.text + "".join(json.dumps(call.args) for call in message.calls) for message in request.messages]
-    draw = random.Random(content_key(request.seed, texts))  # noqa: S311  # must be the same again for the same seed
+    texts = [
+        message.text + "".join(json.dumps(call.args) for call in message.calls)
+        for message in request.messages
+    ]
+    draw = random.Random(content_key(request.seed, texts))  # must be the same again for the same seed  # noqa: S311
     first = next(message.text for message in request.messages if message.role == "user")
     maze = "maze" in first
     if first.startswith("Make a plan"):
@@ -43,7 +46,9 @@ def reasoner(request: ModelRequest) -> ModelAnswer:
     usage = Usage(tokens_in=sum(map(len, texts)) // 4, tokens_out=len(str(said)) // 4)
     if isinstance(said, str):
         return ModelAnswer(text=said, usage=usage)
-    return ModelAnswer(calls=(ToolRequest(id="1", name=said[0], args=said[1]),), usage=usage, finish="tool_calls")
+    return ModelAnswer(
+        calls=(ToolRequest(id="1", name=said[0], args=said[1]),), usage=usage, finish="tool_calls"
+    )
 
 
 def _plan(first: str, maze: bool) -> str:
@@ -57,7 +62,12 @@ def _verdict(first: str, maze: bool, draw: random.Random) -> str:
     truth = shows in first.replace(" true", "true") if maze else shows in first
     met = truth if draw.random() >= WRONG else not truth
     calls = re.findall(r"--- begin artifact 'call (\S+) of (?:hand_in|walk)'", first)
-    entry = {"criterion": 1, "met": met, "why": "it is shown" if met else "nothing shows it", "evidence": calls[-1:] if met else []}
+    entry = {
+        "criterion": 1,
+        "met": met,
+        "why": "it is shown" if met else "nothing shows it",
+        "evidence": calls[-1:] if met else [],
+    }
     return json.dumps({"criteria": [entry], "confidence": 0.9})
 
 
@@ -68,7 +78,11 @@ def _candidates(first: str, maze: bool, draw: random.Random) -> str:
         ways = notes[-1].partition("open ")[2].split() if notes else ["north", "east", "south", "west"]
         found = draw.sample(ways, min(count, len(ways)))
     else:
-        left = [Fraction(text) for text in notes[-1].removeprefix("left are ").split()] if notes else _numbers(first)
+        left = (
+            [Fraction(text) for text in notes[-1].removeprefix("left are ").split()]
+            if notes
+            else _numbers(first)
+        )
         found = list(dict.fromkeys(_move(left, draw) for _ in range(count)))
     return json.dumps({"candidates": found})
 
@@ -89,12 +103,20 @@ def _numbers(text: str) -> list[Fraction]:
 def _combine(request: ModelRequest, first: str, draw: random.Random) -> Said:
     """One more move after those that worked; the result is handed in whatever it is, unless it begins again."""
     last = request.messages[-1]
-    tried = [call.args["moves"] for message in request.messages for call in message.calls if call.name == "combine"]
+    tried = [
+        call.args["moves"] for message in request.messages for call in message.calls if call.name == "combine"
+    ]
     if last.role == "tool" and last.name == "hand_in":
         return "These are the moves that I found."
     moves: list[Any] = tried[-1] if tried and last.text.startswith("{") else tried[-1][:-1] if tried else []
-    results = [message.text for message in request.messages if message.role == "tool" and message.text.startswith("{")]
-    left = [Fraction(text) for text in json.loads(results[-1])["left"]] if moves and results else _numbers(first)
+    results = [
+        message.text
+        for message in request.messages
+        if message.role == "tool" and message.text.startswith("{")
+    ]
+    left = (
+        [Fraction(text) for text in json.loads(results[-1])["left"]] if moves and results else _numbers(first)
+    )
     if len(left) == 1:
         if left[0] == 24 or draw.random() < GIVES_UP:
             return "hand_in", {"moves": moves}
@@ -108,7 +130,12 @@ def _move(left: list[Fraction], draw: random.Random) -> str:
         return f"{draw.randint(1, 9)} {draw.choice('+-*/')} {draw.choice(left)}"
     if len(left) == 2 and draw.random() >= WRONG:
         for one, two in (left, left[::-1]):
-            for sign, value in (("+", one + two), ("-", one - two), ("*", one * two), ("/", one / two if two else Fraction(0))):
+            for sign, value in (
+                ("+", one + two),
+                ("-", one - two),
+                ("*", one * two),
+                ("/", one / two if two else Fraction(0)),
+            ):
                 if value == 24:
                     return f"{one} {sign} {two}"
     one, two = draw.sample(left, 2)
@@ -135,5 +162,11 @@ def _walk(request: ModelRequest, draw: random.Random) -> Said:
     if not ways:
         return "I am stuck." if draw.random() < GIVES_UP else ("back_to_start", {})
     row, column = here["exit"][0] - here["at"][0], here["exit"][1] - here["at"][1]
-    good = [way for way in ways if {"north": row < 0, "south": row > 0, "west": column < 0, "east": column > 0}[way]]
-    return "walk", {"direction": draw.choice(good or ways) if draw.random() >= 2 * WRONG else draw.choice(ways)}
+    good = [
+        way
+        for way in ways
+        if {"north": row < 0, "south": row > 0, "west": column < 0, "east": column > 0}[way]
+    ]
+    return "walk", {
+        "direction": draw.choice(good or ways) if draw.random() >= 2 * WRONG else draw.choice(ways)
+    }

@@ -150,7 +150,9 @@ class Maze:
 
     def stand(self, context: ToolContext, place: tuple[int, int]) -> None:
         """Remember where the run stands."""
-        context.workspace.write_text("position.txt", f"{place[0]} {place[1]}" + (" exit" if place == self.end else ""))
+        context.workspace.write_text(
+            "position.txt", f"{place[0]} {place[1]}" + (" exit" if place == self.end else "")
+        )
 
     def open(self, place: tuple[int, int]) -> list[str]:
         """The ways that are open at a place."""
@@ -165,7 +167,9 @@ class Maze:
         while True:
             row, column = STEPS[direction]
             path.append((path[-1][0] + row, path[-1][1] + column))
-            onward = [way for way in self.open(path[-1]) if (-STEPS[way][0], -STEPS[way][1]) != STEPS[direction]]
+            onward = [
+                way for way in self.open(path[-1]) if (-STEPS[way][0], -STEPS[way][1]) != STEPS[direction]
+            ]
             if path[-1] == self.end or len(onward) != 1:
                 return path
             direction = onward[0]
@@ -182,6 +186,8 @@ class Maze:
         place = walked[-1]
         far = abs(place[0] - self.end[0]) + abs(place[1] - self.end[1])
         again = len(walked) != len(set(walked))
-        note = f"at {place[0]} {place[1]}; exit {self.end[0]} {self.end[1]}; open {' '.join(self.open(place))}"
+        note = (
+            f"at {place[0]} {place[1]}; exit {self.end[0]} {self.end[1]}; open {' '.join(self.open(place))}"
+        )
         score = 0.0 if again else 1 - 0.9 * far / (len(self.cells) + len(self.cells[0]))
         return {"score": round(score, 3), "done": place == self.end and not again, "note": note}

@@ -1,4 +1,6 @@
-"""The Protocol of an adapter: an agent program that works on a goal by itself, and what it tells while it does."""
+"""The Protocol of an adapter: an agent program that works on a goal by itself, and what it tells while it
+does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 Resume = Literal["", "end", "any"]
-"""Where a program can take up a session of its own: nowhere, where it ended, or behind any of its messages in a copy of it."""
+"""Where a program can take up a session of its own: nowhere, where it ended, or behind any of its messages in
+a copy of it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +30,10 @@ class Capabilities:
     tools: bool = True
     """Its tool calls and their results are told."""
     approvals: bool = False
-    """It asks before a risky call and waits for the answer. Of one that does not, a person is asked once, before it begins."""
+    """It asks before a risky call and waits for the answer.
+
+    Of one that does not, a person is asked once, before it begins.
+    """
     edits: bool = False
     """An approval can put other arguments in place of the program's."""
     resume: Resume = ""
@@ -43,7 +50,9 @@ class Turn:
     session: str = ""
     """By what the program can go on behind this answer; empty where it cannot."""
     counted: bool = True
-    """Whether `answer.usage` is what was used; a program that counts once does so in its last answer, for all of them."""
+    """Whether `answer.usage` is what was used; a program that counts once does so in its last answer, for all
+    of them.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +83,9 @@ class Permission:
     request: ToolRequest
     danger: Danger = Danger.HIGH
     lasting: bool = False
-    """Whether the program takes a yes for the later calls of that kind too: it offers no yes for this one only."""
+    """Whether the program takes a yes for the later calls of that kind too: it offers no yes for this one
+    only.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,14 +123,17 @@ class Task:
     cost_usd: float | None = None
 
     def said(self, *, resumed: bool) -> str:
-        """Return the prompt for a program that takes instructions in it, of a session that is taken up or of a new one."""
+        """Return the prompt for a program that takes instructions in it, of a session that is taken up or of
+        a new one.
+        """
         return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.retold)))
 
 
 class Adapter(Model, Protocol):
     """A model that brings its own loop and tools: it takes a goal and works on it until it has an answer.
 
-    It is named wherever a model is. Called like a model it raises `ModelError`: it has no single answers to give.
+    It is named wherever a model is. Called like a model it raises `ModelError`: it has no single answers to
+    give.
     """
 
     @property
@@ -132,16 +146,19 @@ class Adapter(Model, Protocol):
         ...
 
     def work(self, task: Task) -> AsyncIterator[Told]:
-        """Yield what the program tells until it has answered; its process is gone when the iterator is closed.
+        """Yield what the program tells until it has answered; its process is gone when the iterator is
+        closed.
 
-        Raises `ModelError` when it fails, `UsageError` when it is not installed or cannot be started, and `LimitError` when it says that
-        a limit it was given is reached.
+        Raises `ModelError` when it fails, `UsageError` when it is not installed or cannot be started, and
+        `LimitError` when it says that a limit it was given is reached.
         """
         ...
 
 
 def is_adapter(model: object) -> TypeGuard[Adapter]:
-    """Return whether a model is an adapter; `isinstance` with a Protocol asks for each of its members, in every run."""
+    """Return whether a model is an adapter; `isinstance` with a Protocol asks for each of its members, in
+    every run.
+    """
     return hasattr(model, "work")
 
 
@@ -153,7 +170,9 @@ DANGERS: Mapping[str, Danger] = {
     "move": Danger.MEDIUM,
     "switch_mode": Danger.MEDIUM,
 }
-"""Danger by kind of call, as the agent client protocol names kinds; any other kind (execute, delete, fetch, other) is HIGH."""
+"""Danger by kind of call, as the agent client protocol names kinds; any other kind (execute, delete, fetch,
+other) is HIGH.
+"""
 
 
 @dataclass
@@ -164,7 +183,9 @@ class TurnParts:
     calls: dict[str, ToolRequest] = field(default_factory=dict)
 
     def turn(self, answer: ModelAnswer | None = None, session: str = "", *, counted: bool = True) -> Turn:
-        """Return the turn of all parts so far, with what else is known of it in `answer`, and begin the next."""
+        """Return the turn of all parts so far, with what else is known of it in `answer`, and begin the
+        next.
+        """
         known = answer or ModelAnswer()
         whole = ModelAnswer(
             text=self.text,

@@ -1,7 +1,8 @@
-"""ACP as a client: any program that speaks the agent client protocol is a runner, its permission requests are our approvals.
+"""ACP as a client: any program that speaks the agent client protocol is a runner, its permission requests are
+our approvals.
 
-Source: agentclientprotocol.com, protocol version 1; spoken by the library `agent-client-protocol`. The client offers neither files nor
-terminals: the agent uses its own, in its sandbox.
+Source: agentclientprotocol.com, protocol version 1; spoken by the library `agent-client-protocol`. The client
+offers neither files nor terminals: the agent uses its own, in its sandbox.
 """
 
 from __future__ import annotations
@@ -13,13 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from kestrel_lab.adapters.adapter import DANGERS, Capabilities, Decision, Permission, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.adapter import (
+    DANGERS,
+    Capabilities,
+    Decision,
+    Permission,
+    Task,
+    Told,
+    ToolDone,
+    TurnParts,
+)
 from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
 from kestrel_lab.adapters.object_lines import ObjectLines
 from kestrel_lab.adapters.opencode import OPENCODE
-from kestrel_lab.adapters.subprocess_reader import RunningProgram, agent_process, not_a_model_error, require_program
+from kestrel_lab.adapters.subprocess_reader import (
+    RunningProgram,
+    agent_process,
+    not_a_model_error,
+    require_program,
+)
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
@@ -67,7 +82,8 @@ class AcpAdapter:
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        # Its input and output are the protocol. Many agents are written for a terminal and look for one elsewhere.
+        # Its input and output are the protocol. Many agents are written for a terminal and look for one
+        # elsewhere.
         async with agent_process(argv, task, self.env, self._state(argv[0]), terminal=True) as running:
             talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
@@ -116,13 +132,22 @@ class AcpAdapter:
             else:
                 talk.session = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
             text = task.said(resumed=bool(task.session) and talk.session == task.session)
-            images = [ImageContentBlock(type="image", data=image.data, mime_type=image.media_type) for image in task.images]
-            done = await connection.prompt(session_id=talk.session, prompt=[*images, TextContentBlock(type="text", text=text)])
+            images = [
+                ImageContentBlock(type="image", data=image.data, mime_type=image.media_type)
+                for image in task.images
+            ]
+            done = await connection.prompt(
+                session_id=talk.session, prompt=[*images, TextContentBlock(type="text", text=text)]
+            )
             talk.end(done)
         except RequestError as error:
-            raise ModelError(f"{self.name} failed: {error}{f' ({error.data})' if error.data else ''}") from error
+            raise ModelError(
+                f"{self.name} failed: {error}{f' ({error.data})' if error.data else ''}"
+            ) from error
         except (ConnectionError, EOFError) as error:
-            raise ModelError(f"{self.name} ended without an answer: {await running.how_it_ended()}") from error
+            raise ModelError(
+                f"{self.name} ended without an answer: {await running.how_it_ended()}"
+            ) from error
         finally:
             await connection.close()
 
@@ -172,23 +197,39 @@ class _Talk:
             old = self._parts.calls.get(known)
             # A title that is one word is the tool's name with most agents; later ones say what the call does.
             title = update.title or ""
-            name = old.name if old is not None else title if title and " " not in title else self._kinds[known]
-            args = dict(update.raw_input) if isinstance(update.raw_input, dict) else {"title": title} if title and old is None else {}
-            self._parts.calls[known] = ToolRequest(id=known, name=name, args={**(old.args if old is not None else {}), **args})
+            name = (
+                old.name if old is not None else title if title and " " not in title else self._kinds[known]
+            )
+            args = (
+                dict(update.raw_input)
+                if isinstance(update.raw_input, dict)
+                else {"title": title}
+                if title and old is None
+                else {}
+            )
+            self._parts.calls[known] = ToolRequest(
+                id=known, name=name, args={**(old.args if old is not None else {}), **args}
+            )
         if update.content:
             self._content[known] = "\n".join(_text(part) for part in update.content)
         if update.status in ("completed", "failed"):
             if known not in self._open:
                 self._flush()
             self._open.discard(known)
-            text = self._content.pop(known, "") or ("" if update.raw_output is None else str(update.raw_output))
-            self.told.put_nowait(ToolDone(call=known, text=text, error=update.status == "failed", session=self.session))
+            text = self._content.pop(known, "") or (
+                "" if update.raw_output is None else str(update.raw_output)
+            )
+            self.told.put_nowait(
+                ToolDone(call=known, text=text, error=update.status == "failed", session=self.session)
+            )
 
     def _flush(self) -> None:
         self._open.update(self._parts.calls)
         self.told.put_nowait(self._parts.turn(session=self.session))
 
-    async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any) -> Any:
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any
+    ) -> Any:
         """Ask whoever decides in the run."""
         from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
@@ -204,21 +245,30 @@ class _Talk:
         danger = DANGERS.get(tool_call.kind or self._kinds.get(known, ""), Danger.HIGH)
         by_kind = {one.kind: one for one in reversed(options)}
         lasting = "allow_once" not in by_kind and "allow_always" in by_kind
-        question = _Question(Permission(request=request, danger=danger, lasting=lasting), asyncio.get_running_loop().create_future())
+        question = _Question(
+            Permission(request=request, danger=danger, lasting=lasting),
+            asyncio.get_running_loop().create_future(),
+        )
         self.told.put_nowait(question)
         decided = await question.answer
         word = "allow" if decided.granted else "reject"
         option = by_kind.get(f"{word}_once", by_kind.get(f"{word}_always"))
         if option is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=option.option_id))
+        return RequestPermissionResponse(
+            outcome=AllowedOutcome(outcome="selected", option_id=option.option_id)
+        )
 
     def end(self, done: Any) -> None:
         """Take the end of the turn of the protocol, which has any number of the model's."""
         used = done.usage
         usage = Usage(unpriced=1) if self._cost is None else Usage(cost_usd=self._cost)
         if used is not None:
-            usage += Usage(tokens_in=used.input_tokens, tokens_out=used.output_tokens, tokens_cached=used.cached_read_tokens or 0)
+            usage += Usage(
+                tokens_in=used.input_tokens,
+                tokens_out=used.output_tokens,
+                tokens_cached=used.cached_read_tokens or 0,
+            )
         if self._parts.calls:
             self._flush()
         last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)

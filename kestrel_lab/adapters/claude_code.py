@@ -1,7 +1,8 @@
-"""Claude Code as a runner: `claude -p` with streams of JSON both ways, its permission prompts answered over its standard input.
+"""Claude Code as a runner: `claude -p` with streams of JSON both ways, its permission prompts answered over
+its standard input.
 
-Sources: Claude Code, CLI reference (headless mode, `--output-format stream-json`); the control messages (`can_use_tool`) as its published
-SDK for Python sends and answers them.
+Sources: Claude Code, CLI reference (headless mode, `--output-format stream-json`); the control messages
+(`can_use_tool`) as its published SDK for Python sends and answers them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,26 @@ _FINISHES: Final = {"max_tokens": "length", "model_context_window_exceeded": "le
 def _arguments(task: Task, model: str) -> Sequence[str]:
     session, _, message = task.session.partition("@")
     return [
-        *("-p", "--output-format", "stream-json", "--input-format", "stream-json", "--verbose", "--include-partial-messages"),
+        *(
+            "-p",
+            "--output-format",
+            "stream-json",
+            "--input-format",
+            "stream-json",
+            "--verbose",
+            "--include-partial-messages",
+        ),
         *("--permission-prompt-tool", "stdio", "--permission-mode", "default"),
         *(("--model", model) if model else ()),
         *(("--append-system-prompt", task.instructions) if task.instructions else ()),
         *(("--max-turns", str(task.turns)) if task.turns is not None else ()),
         *(("--max-budget-usd", f"{task.cost_usd:g}") if task.cost_usd is not None else ()),
         *((f"--resume={session}",) if session else ()),
-        *(("--fork-session", *((f"--resume-session-at={message}",) if message else ())) if session and task.copy else ()),
+        *(
+            ("--fork-session", *((f"--resume-session-at={message}",) if message else ()))
+            if session and task.copy
+            else ()
+        ),
     ]
 
 
@@ -50,13 +63,28 @@ class _Reader(Reader):
 
     def begin(self) -> Sequence[Mapping[str, Any]]:
         images = [
-            {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": image.media_type, "data": image.data},
+            }
             for image in self.task.images
         ]
-        content = [*images, {"type": "text", "text": self.task.prompt if self.task.session else self.task.retold}]
+        content = [
+            *images,
+            {"type": "text", "text": self.task.prompt if self.task.session else self.task.retold},
+        ]
         return [
-            {"type": "control_request", "request_id": "begin", "request": {"subtype": "initialize", "hooks": None}},
-            {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None, "session_id": ""},
+            {
+                "type": "control_request",
+                "request_id": "begin",
+                "request": {"subtype": "initialize", "hooks": None},
+            },
+            {
+                "type": "user",
+                "message": {"role": "user", "content": content},
+                "parent_tool_use_id": None,
+                "session_id": "",
+            },
         ]
 
     def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
@@ -77,13 +105,21 @@ class _Reader(Reader):
             for part in content if isinstance(content, list) else ():
                 if part["type"] == "tool_result":
                     failed = bool(part.get("is_error"))
-                    yield ToolDone(call=part["tool_use_id"], text=_text(part.get("content")), error=failed, session=self._place)
+                    yield ToolDone(
+                        call=part["tool_use_id"],
+                        text=_text(part.get("content")),
+                        error=failed,
+                        session=self._place,
+                    )
         elif kind == "control_request" and line["request"]["subtype"] == "can_use_tool":
             yield from self.idle()
             asked = line["request"]
             name, call = str(asked["tool_name"]), str(asked.get("tool_use_id") or line["request_id"])
             self._asked[call] = line["request_id"]
-            yield Permission(request=ToolRequest(id=call, name=name, args=dict(asked["input"])), danger=_DANGERS.get(name, Danger.HIGH))
+            yield Permission(
+                request=ToolRequest(id=call, name=name, args=dict(asked["input"])),
+                danger=_DANGERS.get(name, Danger.HIGH),
+            )
         elif kind == "result":
             yield from self._result(line)
 
@@ -96,9 +132,13 @@ class _Reader(Reader):
             if part["type"] == "text":
                 self.parts.text += part["text"]
             elif part["type"] == "tool_use":
-                self.parts.calls[part["id"]] = ToolRequest(id=part["id"], name=part["name"], args=dict(part["input"]))
+                self.parts.calls[part["id"]] = ToolRequest(
+                    id=part["id"], name=part["name"], args=dict(part["input"])
+                )
         finish = _FINISHES.get(str(message.get("stop_reason")), "stop")
-        self._answer = ModelAnswer(model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}), finish=finish)
+        self._answer = ModelAnswer(
+            model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}), finish=finish
+        )
         self._place = f"{self.session}@{line.get('uuid') or ''}"
 
     def idle(self) -> Iterable[Told]:
@@ -111,7 +151,9 @@ class _Reader(Reader):
 
     def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
         self.ended = True
-        if finish := _FINISHES.get(str(line.get("stop_reason"))):  # a streamed answer begins before it is known
+        if finish := _FINISHES.get(
+            str(line.get("stop_reason"))
+        ):  # a streamed answer begins before it is known
             self._answer = replace(self._answer, finish=finish)
         cost = line.get("total_cost_usd")
         whole = _usage(line.get("usage") or {})
@@ -135,9 +177,16 @@ class _Reader(Reader):
 
     def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
         args = asked.request.args if decided.args is None else dict(decided.args)
-        answer = {"behavior": "allow", "updatedInput": args} if decided.granted else {"behavior": "deny", "message": decided.reason}
+        answer = (
+            {"behavior": "allow", "updatedInput": args}
+            if decided.granted
+            else {"behavior": "deny", "message": decided.reason}
+        )
         known = self._asked.pop(asked.request.id)
-        return {"type": "control_response", "response": {"subtype": "success", "request_id": known, "response": answer}}
+        return {
+            "type": "control_response",
+            "response": {"subtype": "success", "request_id": known, "response": answer},
+        }
 
 
 def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Told]:
@@ -148,7 +197,10 @@ def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Told]:
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
-    cached, written = int(usage.get("cache_read_input_tokens") or 0), int(usage.get("cache_creation_input_tokens") or 0)
+    cached, written = (
+        int(usage.get("cache_read_input_tokens") or 0),
+        int(usage.get("cache_creation_input_tokens") or 0),
+    )
     return Usage(
         tokens_in=int(usage.get("input_tokens") or 0) + cached + written,
         tokens_out=int(usage.get("output_tokens") or 0),

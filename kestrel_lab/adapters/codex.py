@@ -24,10 +24,20 @@ _ABOUT: Final = frozenset({"id", "type", "status", "aggregated_output", "exit_co
 
 def _arguments(task: Task, model: str) -> Sequence[str]:
     # Its own sandbox cannot be put up inside ours.
-    held = ("--dangerously-bypass-approvals-and-sandbox",) if task.level > Level.S0 else ("--sandbox", "workspace-write")
+    held = (
+        ("--dangerously-bypass-approvals-and-sandbox",)
+        if task.level > Level.S0
+        else ("--sandbox", "workspace-write")
+    )
     more = ["--json", "--skip-git-repo-check", *held, *(("-m", model) if model else ())]
     prompt = task.said(resumed=bool(task.session))
-    return ["exec", *more, *(("resume", task.session.partition("@")[0]) if task.session else ()), "--", prompt]
+    return [
+        "exec",
+        *more,
+        *(("resume", task.session.partition("@")[0]) if task.session else ()),
+        "--",
+        prompt,
+    ]
 
 
 class _Reader(Reader):
@@ -48,11 +58,17 @@ class _Reader(Reader):
             self.ended = True
             used = line.get("usage") or {}
             counted = [int(used.get(name) or 0) for name in _COUNTED]
-            read, written, cached, thought = (max(0, now - then) for now, then in zip(counted, self._before, strict=True))
-            usage = Usage(tokens_in=read, tokens_out=written, tokens_cached=cached, tokens_reasoning=thought, unpriced=1)
+            read, written, cached, thought = (
+                max(0, now - then) for now, then in zip(counted, self._before, strict=True)
+            )
+            usage = Usage(
+                tokens_in=read, tokens_out=written, tokens_cached=cached, tokens_reasoning=thought, unpriced=1
+            )
             yield self.parts.turn(ModelAnswer(usage=usage), f"{self.session}@{','.join(map(str, counted))}")
         elif kind == "turn.failed":
-            raise ModelError(f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}")
+            raise ModelError(
+                f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}"
+            )
         elif kind == "error":
             yield Note(text=f"codex: {line.get('message')}")
 
@@ -69,13 +85,24 @@ class _Reader(Reader):
         if known not in self._told:
             self._told.add(known)
             name = str(item.get("tool") or kind)
-            args = item.get("arguments") if kind == "mcp_tool_call" else {key: value for key, value in item.items() if key not in _ABOUT}
-            self.parts.calls[known] = ToolRequest(id=known, name=name, args=args if isinstance(args, dict) else {"arguments": args})
+            args = (
+                item.get("arguments")
+                if kind == "mcp_tool_call"
+                else {key: value for key, value in item.items() if key not in _ABOUT}
+            )
+            self.parts.calls[known] = ToolRequest(
+                id=known, name=name, args=args if isinstance(args, dict) else {"arguments": args}
+            )
         if done:
             yield from self.idle()
             said = item.get("error") or item.get("aggregated_output") or item.get("result") or ""
             text = said if isinstance(said, str) else json.dumps(said)
-            yield ToolDone(call=known, text=text, error=item.get("status") in ("failed", "declined"), session=self.session)
+            yield ToolDone(
+                call=known,
+                text=text,
+                error=item.get("status") in ("failed", "declined"),
+                session=self.session,
+            )
 
 
 CODEX: Final = AgentProgram(

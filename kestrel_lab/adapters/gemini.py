@@ -1,4 +1,5 @@
-"""Gemini CLI as a runner: `gemini --output-format stream-json`, which asks nobody; with approvals it is `acp:gemini --acp`.
+"""Gemini CLI as a runner: `gemini --output-format stream-json`, which asks nobody; with approvals it is
+`acp:gemini --acp`.
 
 Source: Gemini CLI's documentation of its headless mode; lines compared with those of version 0.61.
 """
@@ -18,7 +19,15 @@ from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 def _arguments(task: Task, model: str) -> Sequence[str]:
     prompt = task.said(resumed=bool(task.session))
     more = [*(("-m", model) if model else ()), *(("--resume", task.session) if task.session else ())]
-    return ["--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", *more, f"--prompt={prompt}"]
+    return [
+        "--output-format",
+        "stream-json",
+        "--approval-mode",
+        "yolo",
+        "--skip-trust",
+        *more,
+        f"--prompt={prompt}",
+    ]
 
 
 class _Reader(Reader):
@@ -32,12 +41,16 @@ class _Reader(Reader):
             self.task.delta(str(line["content"]))
         elif kind == "tool_use":
             known = str(line["tool_id"])
-            self.parts.calls[known] = ToolRequest(id=known, name=str(line["tool_name"]), args=dict(line.get("parameters") or {}))
+            self.parts.calls[known] = ToolRequest(
+                id=known, name=str(line["tool_name"]), args=dict(line.get("parameters") or {})
+            )
         elif kind == "tool_result":
             yield from self.idle()
             failed = line.get("status") == "error"
             said = (line.get("error") or {}).get("message") if failed else line.get("output")
-            yield ToolDone(call=str(line["tool_id"]), text=str(said or ""), error=failed, session=self.session)
+            yield ToolDone(
+                call=str(line["tool_id"]), text=str(said or ""), error=failed, session=self.session
+            )
         elif kind == "error":
             yield Note(text=f"gemini: {line.get('message')}")
         elif kind == "result":
@@ -55,7 +68,9 @@ class _Reader(Reader):
         )
         yield self.parts.turn(ModelAnswer(usage=usage, model=self.model), self.session, counted=bool(stats))
         if line.get("status") != "success":
-            raise ModelError(f"gemini failed: {(line.get('error') or {}).get('message') or line.get('status')}")
+            raise ModelError(
+                f"gemini failed: {(line.get('error') or {}).get('message') or line.get('status')}"
+            )
 
 
 GEMINI: Final = AgentProgram(

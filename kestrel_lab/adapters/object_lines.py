@@ -9,7 +9,9 @@ from typing import Any
 
 
 class ObjectLines(asyncio.StreamReader):
-    """A stream as `acp` reads it, without the lines that hold another JSON value than an object; `refused` gets these."""
+    """A stream as `acp` reads it, without the lines that hold another JSON value than an object; `refused`
+    gets these.
+    """
 
     def __init__(self, stream: asyncio.StreamReader, refused: Callable[[bytes], None]) -> None:
         # Not the constructor of a stream: `acp` wants the class, and everything is the other stream's.

@@ -1,4 +1,5 @@
-"""OpenCode as a runner: `opencode run --format json`, which asks nobody; with approvals it is `acp:opencode acp`.
+"""OpenCode as a runner: `opencode run --format json`, which asks nobody; with approvals it is `acp:opencode
+acp`.
 
 Source: OpenCode's documentation of its command line; lines compared with those of version 1.18.
 """
@@ -40,10 +41,17 @@ class _Reader(Reader):
             self.parts.text += str(part["text"])
         elif kind == "tool_use":
             known, state = str(part["callID"]), part["state"]
-            self.parts.calls[known] = ToolRequest(id=known, name=str(part["tool"]), args=dict(state.get("input") or {}))
+            self.parts.calls[known] = ToolRequest(
+                id=known, name=str(part["tool"]), args=dict(state.get("input") or {})
+            )
             failed = state.get("status") == "error"
             self._done.append(
-                ToolDone(call=known, text=str(state.get("error" if failed else "output") or ""), error=failed, session=session)
+                ToolDone(
+                    call=known,
+                    text=str(state.get("error" if failed else "output") or ""),
+                    error=failed,
+                    session=session,
+                )
             )
         elif kind == "step_finish":
             # After a turn without calls it waits for nothing and ends by itself.
@@ -51,7 +59,10 @@ class _Reader(Reader):
             tokens, done, self._done = part.get("tokens") or {}, self._done, []
             cached, cost = tokens.get("cache") or {}, part.get("cost")
             usage = Usage(
-                tokens_in=sum(int(count or 0) for count in (tokens.get("input"), cached.get("read"), cached.get("write"))),
+                tokens_in=sum(
+                    int(count or 0)
+                    for count in (tokens.get("input"), cached.get("read"), cached.get("write"))
+                ),
                 tokens_out=int(tokens.get("output") or 0) + int(tokens.get("reasoning") or 0),
                 tokens_cached=int(cached.get("read") or 0),
                 tokens_cache_written=int(cached.get("write") or 0),
@@ -59,11 +70,15 @@ class _Reader(Reader):
                 cost_usd=float(cost or 0.0),
                 unpriced=int(cost is None),
             )
-            yield self.parts.turn(ModelAnswer(usage=usage, finish=_FINISHES.get(str(part.get("reason")), "stop")), session)
+            yield self.parts.turn(
+                ModelAnswer(usage=usage, finish=_FINISHES.get(str(part.get("reason")), "stop")), session
+            )
             yield from done
         elif kind == "error":
             error = line.get("error") or {}
-            raise ModelError(f"opencode failed: {(error.get('data') or {}).get('message') or error.get('name')}")
+            raise ModelError(
+                f"opencode failed: {(error.get('data') or {}).get('message') or error.get('name')}"
+            )
 
 
 OPENCODE: Final = AgentProgram(

@@ -1,4 +1,6 @@
-"""Registry of adapters: the names under which other people's agents are runners, wherever a model or a runner is named."""
+"""Registry of adapters: the names under which other people's agents are runners, wherever a model or a runner
+is named.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from kestrel_lab.adapters.subprocess_reader import AgentProgram, ProgramAdapter
 
 
 def adapter_factories(env: Mapping[str, str]) -> dict[str, Callable[[str], Adapter]]:
-    """Return what makes the adapter of each name; programs are started with `env`, in which they find their keys.
+    """Return what makes the adapter of each name; programs are started with `env`, in which they find their
+    keys.
 
-    Each is given what stands behind the name's colon: a model within the program, or the command of an ACP agent.
+    Each is given what stands behind the name's colon: a model within the program, or the command of an ACP
+    agent.
     """
 
     def of(program: AgentProgram, model: str) -> Adapter:
         return ProgramAdapter(program=program, env=env, model=model)
 
-    found: dict[str, Callable[[str], Adapter]] = {one.name: partial(of, one) for one in (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)}
+    found: dict[str, Callable[[str], Adapter]] = {
+        one.name: partial(of, one) for one in (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
+    }
     return found | {ACP: lambda command: AcpAdapter(env=env, command=command)}

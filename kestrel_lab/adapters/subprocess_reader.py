@@ -1,4 +1,6 @@
-"""Subprocess reader: an agent program in the sandbox, its JSON lines one by one, and no process left behind."""
+"""Subprocess reader: an agent program in the sandbox, its JSON lines one by one, and no process left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ class Reader:
         return ()
 
     def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
-        """Return what a line tells. Raises `ModelError` or `LimitError` when it says that the program failed."""
+        """Return what a line tells.
+
+        Raises `ModelError` or `LimitError` when it says that the program failed.
+        """
         return ()
 
     def idle(self) -> Iterable[Told]:
@@ -60,7 +65,9 @@ class Reader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentProgram:
-    """An agent program: how it is called, what it may touch beside the workspace, and who understands its lines."""
+    """An agent program: how it is called, what it may touch beside the workspace, and who understands its
+    lines.
+    """
 
     name: str
     executable: str
@@ -114,7 +121,9 @@ class ProgramAdapter:
         """Start the program and yield what it tells; see `Adapter.work`."""
         reader = self.program.reader(task)
         argv = [*self._command, *self.program.arguments(task, self.model)]
-        async with agent_process(argv, task, self.env, self.program.state, terminal=self.program.terminal) as running:
+        async with agent_process(
+            argv, task, self.env, self.program.state, terminal=self.program.terminal
+        ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
             if not first:  # it is told all on its command line, and would wait for the end of its input
@@ -136,13 +145,18 @@ class ProgramAdapter:
         try:
             yield from reader.take(line)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
-            msg = f"{self.name} wrote a line that cannot be understood ({type(error).__name__}: {error}): {one_line(json.dumps(line), 200)}"
+            msg = (
+                f"{self.name} wrote a line that cannot be understood ({type(error).__name__}: "
+                f"{error}): {one_line(json.dumps(line), 200)}"
+            )
             raise ModelError(msg) from error
 
 
 def not_a_model_error(name: str) -> ModelError:
     """Return the error of an adapter that is called like a model."""
-    return ModelError(f"{name} is an agent and answers no single requests: name a model for this step (kestrel models)")
+    return ModelError(
+        f"{name} is an agent and answers no single requests: name a model for this step (kestrel models)"
+    )
 
 
 @dataclass
@@ -159,7 +173,9 @@ class RunningProgram:
             await self.program.write(json.dumps(line).encode() + b"\n")
 
     async def lines(self) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Yield the objects that it writes, and `None` whenever it falls silent; returns at the end of its output."""
+        """Yield the objects that it writes, and `None` whenever it falls silent; returns at the end of its
+        output.
+        """
         reading = asyncio.ensure_future(self._line())
         try:
             while True:
@@ -199,7 +215,11 @@ class RunningProgram:
         code = await self.program.code(1.0)
         await asyncio.sleep(0.05)  # its last words are on their way
         how = "it closed its output" if code is None else f"exit code {code}"
-        return f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}" if self.words.strip() else how
+        return (
+            f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}"
+            if self.words.strip()
+            else how
+        )
 
 
 def require_program(executable: str, folder: Path, env: Mapping[str, str], install: str) -> None:
@@ -208,7 +228,9 @@ def require_program(executable: str, folder: Path, env: Mapping[str, str], insta
         program_path(executable, folder, env)
     except FileNotFoundError as error:
         how = f" ({install})" if install else ""
-        raise UsageError(f"there is no program {executable!r} on this machine: install it{how} and log in to it once") from error
+        raise UsageError(
+            f"there is no program {executable!r} on this machine: install it{how} and log in to it once"
+        ) from error
 
 
 @asynccontextmanager
@@ -217,11 +239,14 @@ async def agent_process(
 ) -> AsyncIterator[RunningProgram]:
     """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
 
-    Beside the workspace it writes its own `state`, which are paths below the home folder. With `terminal` it has one: its standard error, which
-    nobody sees and nobody types into. Raises `UsageError` where it cannot be started.
+    Beside the workspace it writes its own `state`, which are paths below the home folder. With `terminal` it
+    has one: its standard error, which nobody sees and nobody types into. Raises `UsageError` where it cannot
+    be started.
     """
     try:
-        running = RunningProgram(await start_server(_launch(argv, task, env, state, terminal=terminal), limit=LONGEST))
+        running = RunningProgram(
+            await start_server(_launch(argv, task, env, state, terminal=terminal), limit=LONGEST)
+        )
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())
@@ -232,7 +257,9 @@ async def agent_process(
         listening.cancel()
 
 
-def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool) -> Launch:
+def _launch(
+    argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool
+) -> Launch:
     program = program_path(argv[0], task.folder, env)
     words = [str(program), *argv[1:]]
     if task.level is Level.S0:

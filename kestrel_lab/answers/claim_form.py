@@ -1,4 +1,7 @@
-"""The form in which an answer that must be supported is asked for: claims, each with citations. Pydantic models, so import this late."""
+"""The form in which an answer that must be supported is asked for: claims, each with citations.
+
+Pydantic models, so import this late.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.core.citations import citations_in
 
 HOW: Final = """\
-The answer is a list of claims. The text of a claim is Markdown: one statement that stands by itself, or a block of code. Each claim cites \
-what shows it: `place` is lines of a file as path:line or path:first-last, `call` the id of a tool call, `address` that of a page; \
-what does not apply is an empty text. `quote` is copied word by word from there. A claim that nothing shows has no citations; it is shown as uncited."""
+The answer is a list of claims. The text of a claim is Markdown: one statement that stands by itself, or a \
+block of code. Each claim cites \
+what shows it: `place` is lines of a file as path:line or path:first-last, `call` the id of a tool call, \
+`address` that of a page; \
+what does not apply is an empty text. `quote` is copied word by word from there. A claim that nothing shows \
+has no citations; it is shown as uncited."""
 
 
 class Place(BaseModel):

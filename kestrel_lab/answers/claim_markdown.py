@@ -1,4 +1,7 @@
-"""An answer that was given as claims with citations: recognised, and as the Markdown that a person reads. The form itself is in `claim_form`."""
+"""An answer that was given as claims with citations: recognised, and as the Markdown that a person reads.
+
+The form itself is in `claim_form`.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,46 @@ def asks_for_claims(schema: Mapping[str, Any] | None) -> bool:
 
 
 def claims_given(value: Json) -> list[Mapping[str, Any]]:
-    """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of any other.
+    """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of
+    any other.
 
-    A citation may lack what does not apply, where the form has empty texts; keys that the form does not have are left out.
+    A citation may lack what does not apply, where the form has empty texts; keys that the form does not have
+    are left out.
     """
     if isinstance(value, str):
         return next(filter(None, map(claims_given, values_in(value))), [])
     claims = value.get("claims") if isinstance(value, dict) else None
     if not isinstance(claims, list) or not all(isinstance(one, dict) and _is_claim(one) for one in claims):
         return []
-    return [{"text": one["text"], "citations": one["citations"]} for one in cast("list[Mapping[str, Any]]", claims)]
+    return [
+        {"text": one["text"], "citations": one["citations"]}
+        for one in cast("list[Mapping[str, Any]]", claims)
+    ]
 
 
 def _is_claim(one: Mapping[str, Any]) -> bool:
     cites = one.get("citations")
-    return isinstance(one.get("text"), str) and isinstance(cites, list) and all(isinstance(cite, dict) for cite in cites)
+    return (
+        isinstance(one.get("text"), str)
+        and isinstance(cites, list)
+        and all(isinstance(cite, dict) for cite in cites)
+    )
 
 
 def as_markdown(claims: list[Mapping[str, Any]]) -> str:
-    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square brackets."""
+    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square
+    brackets.
+    """
     return "\n\n".join(_paragraph(claim) for claim in claims)
 
 
 def _paragraph(claim: Mapping[str, Any]) -> str:
     text = str(claim["text"]).strip()
-    cites = [str(one[key]).strip() for one in claim["citations"] for key in ("place", "call", "address") if str(one.get(key, "")).strip()]
+    cites = [
+        str(one[key]).strip()
+        for one in claim["citations"]
+        for key in ("place", "call", "address")
+        if str(one.get(key, "")).strip()
+    ]
     known = [f"[{one}]" for one in dict.fromkeys(cites) if f"[{one}]" not in text]
     return f"{text}{chr(10) if text.endswith(('```', '~~~')) else ' '}{' '.join(known)}" if known else text

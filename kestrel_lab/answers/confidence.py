@@ -1,10 +1,12 @@
-"""The number that a run states for its answer: what a model judge was sure of, or else the share of its claims that cite what is there.
+"""The number that a run states for its answer: what a model judge was sure of, or else the share of its
+claims that cite what is there.
 
-- With verdicts that state a confidence: the least of the last of each verifier, one minus it where the answer did not pass.
+- With verdicts that state a confidence: the least of the last of each verifier, one minus it where the answer
+  did not pass.
 - Else, of an answer that was given as claims with citations, the share of the claims that are cited.
 
-Where there is neither nothing is stated. The number says nothing of how often such answers are right: trials of a suite say that, see
-`evals.stored.calibration`.
+Where there is neither nothing is stated. The number says nothing of how often such answers are right: trials
+of a suite say that, see `evals.stored.calibration`.
 """
 
 from __future__ import annotations
@@ -37,13 +39,23 @@ def stated_confidence(events: Iterable[Event]) -> StatedConfidence | None:
             last[event.verifier] = event
         elif isinstance(event, RunFinished):
             end = event
-    sure = [each.confidence if each.passed else 1 - each.confidence for each in last.values() if each.confidence is not None]
+    sure = [
+        each.confidence if each.passed else 1 - each.confidence
+        for each in last.values()
+        if each.confidence is not None
+    ]
     if sure:
-        return StatedConfidence(value=min(sure), basis="verdict", why=f"verifiers are sure of it by {format_share(min(sure))}")
+        return StatedConfidence(
+            value=min(sure), basis="verdict", why=f"verifiers are sure of it by {format_share(min(sure))}"
+        )
     if end is None or not end.claims:
         return None
     cited = sum(claim.get("state") == "cited" for claim in end.claims)
-    return StatedConfidence(value=cited / len(end.claims), basis="claims", why=f"{cited} of {len(end.claims)} claims cite what is there")
+    return StatedConfidence(
+        value=cited / len(end.claims),
+        basis="claims",
+        why=f"{cited} of {len(end.claims)} claims cite what is there",
+    )
 
 
 def format_share(value: float) -> str:

@@ -1,4 +1,6 @@
-"""Contracts for answers: what a kind of answer has to hold, in words for whoever writes it and as a check for whoever reads it."""
+"""Contracts for answers: what a kind of answer has to hold, in words for whoever writes it and as a check for
+whoever reads it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ from kestrel_lab.host.git import run_git_outside
 from kestrel_lab.verification.claims import file_names
 from kestrel_lab.verification.workspace_files import Files
 
-_UNABLE: Final = r"(?:do not|don't|did not|didn't|cannot|can't|could not|couldn't|(?:am|was|are|were) (?:unable|not able) to)"
+_UNABLE: Final = (
+    r"(?:do not|don't|did not|didn't|cannot|can't|could not|couldn't|(?:am|was|are|were) (?:unable|not "
+    r"able) to)"
+)
 _FIND: Final = r"(?:know|tell|say|find|determine|answer|verify|confirm|establish|locate)\b"
 _NOT: Final = r"(?:is|are|was|were|does|do|has|have|can|could)(?:n't| not)|cannot"
 _TOLD: Final = (
-    r"(?:(?:been|be) )?(?:known|knowable|stated|mentioned|specified|given|documented|determined|answered|answerable|found|provided|"
-    r"present|available|contained|covered|say|state|mention|specify|possible to (?:tell|say|determine|answer|know))\b"
+    r"(?:(?:been|be) "
+    r")?(?:known|knowable|stated|mentioned|specified|given|documented|determined|answered|answerable|found|provided|"
+    r"present|available|contained|covered|say|state|mention|specify|possible to "
+    r"(?:tell|say|determine|answer|know))\b"
 )
 _ABSTAINS: Final = re.compile(
     rf"\b(?:i|we) {_UNABLE} {_FIND}"
@@ -30,7 +37,9 @@ _ABSTAINS: Final = re.compile(
     re.IGNORECASE,
 )
 _SENTENCES: Final = 2
-"""An agent that does not know says so at once; "could not find" further down tells of a search on the way to an answer."""
+"""An agent that does not know says so at once; "could not find" further down tells of a search on the way to
+an answer.
+"""
 
 
 def is_abstention(answer: str) -> bool:
@@ -41,7 +50,9 @@ def is_abstention(answer: str) -> bool:
 
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
-"""Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts it right."""
+"""Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts
+it right.
+"""
 
 BRIEF_WORDS: Final = 150
 _FIRST_WORDS: Final = 60
@@ -70,7 +81,10 @@ class Contract:
     check: Check
 
     def issues(self, answer: str, workspace: Path) -> tuple[str, ...]:
-        """Return what is wrong with the form of `answer`; nothing if it keeps the contract. Reads files, changes nothing."""
+        """Return what is wrong with the form of `answer`; nothing if it keeps the contract.
+
+        Reads files, changes nothing.
+        """
         if not answer.strip():
             return ("there is no answer",)
         if is_abstention(answer):
@@ -78,14 +92,21 @@ class Contract:
         found = sections_of(answer)
         wanted = [heading for heading in self.sections if heading.lower() not in found]
         if wanted:
-            return (f"the answer lacks the section{'s' * (len(wanted) > 1)} {', '.join(f'## {heading}' for heading in wanted)}",)
+            return (
+                f"the answer lacks the section{'s' * (len(wanted) > 1)} "
+                f"{', '.join(f'## {heading}' for heading in wanted)}",
+            )
         order = [heading for heading in found if heading in {section.lower() for section in self.sections}]
         problems = (
             []
             if order == [section.lower() for section in self.sections]
             else [f"the sections must come in this order: {', '.join(self.sections)}"]
         )
-        problems += [f"the section ## {heading} is empty" for heading in self.sections if not found[heading.lower()].strip()]
+        problems += [
+            f"the section ## {heading} is empty"
+            for heading in self.sections
+            if not found[heading.lower()].strip()
+        ]
         return (*problems, *self.check(found, answer, workspace))
 
 
@@ -93,9 +114,11 @@ _DECORATION: Final = re.compile(r"^[\W_]*(?:(?:\d+|[ivx]+)[.):]\s*)?[*_]*|[\s*_:
 
 
 def sections_of(answer: str) -> dict[str, str]:
-    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code are none.
+    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code
+    are none.
 
-    Numbers and marks around a heading make no difference, and lines in bold are headings where there are no others.
+    Numbers and marks around a heading make no difference, and lines in bold are headings where there are no
+    others.
     """
     found = [*_HEADING.finditer(_prose(answer))] or [*_BOLD.finditer(_prose(answer))]
     marks = [(match.start(), match.end(), _DECORATION.sub("", match[1]).strip().lower()) for match in found]
@@ -115,10 +138,16 @@ def fenced_code(text: str, *languages: str) -> list[str]:
 def _check_brief(_: Mapping[str, str], answer: str, __: Path) -> Iterator[str]:
     words = len(answer.split())
     if words > BRIEF_WORDS:
-        yield f"the answer has {words} words, at most {BRIEF_WORDS} are allowed: say what was asked and where it stands"
+        yield (
+            f"the answer has {words} words, at most {BRIEF_WORDS} are allowed: say what was asked and "
+            "where it stands"
+        )
     first = re.split(r"\n\s*\n", answer.strip(), maxsplit=1)[0]
     if len(first.split()) > _FIRST_WORDS:
-        yield f"the first paragraph has {len(first.split())} words: begin with the answer, in at most {_FIRST_WORDS}"
+        yield (
+            f"the first paragraph has {len(first.split())} words: begin with the answer, in at most "
+            f"{_FIRST_WORDS}"
+        )
     if _HEADING.search(answer):
         yield "a brief answer has no headings"
 
@@ -131,7 +160,9 @@ def _plan(sections: Mapping[str, str], _: str, workspace: Path) -> Iterator[str]
         if "`" not in text:
             yield f"step {number} names no file, symbol or command in backticks: {one_line(text, 60)!r}"
     yield from _missing_files(sections["steps"], workspace)
-    if not (fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+    if not (
+        fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]
+    ):
         yield "## Checks names no command in backticks that shows whether it worked"
 
 
@@ -146,7 +177,9 @@ def _patch(sections: Mapping[str, str], answer: str, workspace: Path) -> Iterato
     for number, patch in enumerate(fenced_code(answer, "diff", "patch"), 1):
         if why := patch_problem(patch, workspace):
             yield f"patch {number} does not fit the files: {why}"
-    if not (fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+    if not (
+        fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]
+    ):
         yield "## Checks names no command in backticks that shows whether it worked"
 
 
@@ -164,7 +197,9 @@ def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
         yield "## Findings must be a list"
     for line in lines:
         if not _SOURCE.search(line[:_LONGEST]):
-            yield f"a finding has no source (an address, a file, or an id of evidence): {one_line(line, 60)!r}"
+            yield (
+                f"a finding has no source (an address, a file, or an id of evidence): {one_line(line, 60)!r}"
+            )
 
 
 def _missing_files(text: str, workspace: Path) -> Iterator[str]:
@@ -175,7 +210,9 @@ def _missing_files(text: str, workspace: Path) -> Iterator[str]:
             continue
         for name in file_names(line[:_LONGEST]):
             if not files.exists(name) and files.whole_listing:
-                yield f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
+                yield (
+                    f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
+                )
 
 
 _ASK: Final = "Use exactly these headings, in this order: {}."
@@ -183,7 +220,9 @@ _ASK: Final = "Use exactly these headings, in this order: {}."
 
 def _contract(name: str, text: str, sections: tuple[str, ...], check: Check) -> Contract:
     headings = f" {_ASK.format(', '.join(f'## {each}' for each in sections))}" if sections else ""
-    return Contract(name=name, instructions=f"Form of the answer: {text}{headings}", sections=sections, check=check)
+    return Contract(
+        name=name, instructions=f"Form of the answer: {text}{headings}", sections=sections, check=check
+    )
 
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
@@ -191,35 +230,40 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
     for made in (
         _contract(
             "brief",
-            f"the answer itself in the first one or two sentences, then at most five lines of evidence, each with the file and line "
+            "the answer itself in the first one or two sentences, then at most five lines of "
+            "evidence, each with the file and line "
             f"or the address it comes from. At most {BRIEF_WORDS} words, no headings.",
             (),
             _check_brief,
         ),
         _contract(
             "plan",
-            "an implementation plan that somebody else could carry out. Steps are numbered, each names files, symbols or commands in "
+            "an implementation plan that somebody else could carry out. Steps are numbered, each names "
+            "files, symbols or commands in "
             "backticks; say (new) behind a file that is to be made. Checks are commands.",
             ("Goal", "Steps", "Checks", "Risks"),
             _plan,
         ),
         _contract(
             "patch",
-            "notes from which a patch can be reviewed or made. Changes are lines `- path: what changes`, with (new) where a file is to "
+            "notes from which a patch can be reviewed or made. Changes are lines `- path: what "
+            "changes`, with (new) where a file is to "
             "be made; patches are ```diff blocks that apply to the files as they are. Checks are commands.",
             ("Summary", "Changes", "Checks"),
             _patch,
         ),
         _contract(
             "explanation",
-            f"an explanation for a developer who has not seen the code. In short is at most {_FIRST_WORDS} words; Where to look lists "
+            "an explanation for a developer who has not seen the code. In short is at most "
+            f"{_FIRST_WORDS} words; Where to look lists "
             "files, each with a line on what is there.",
             ("In short", "How it works", "Where to look"),
             _explanation,
         ),
         _contract(
             "research",
-            "findings as a list, each with its source in the same line; then how sure they are and why, and what is still open.",
+            "findings as a list, each with its source in the same line; then how sure they are and "
+            "why, and what is still open.",
             ("Findings", "How sure", "Open"),
             _research,
         ),
@@ -237,17 +281,20 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {
 
 
 def contract_named(name: str, *others: str) -> Contract:
-    """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others` that may stand in its place."""
+    """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others`
+    that may stand in its place.
+    """
     if (found := CONTRACTS.get(name)) is None:
         raise UsageError(f"there is no answer form {name!r}; {did_you_mean(name, [*CONTRACTS, *others])}")
     return found
 
 
 def patch_problem(patch: str, folder: Path) -> str:
-    """Why `patch`, a unified diff, does not fit the files of `folder`; empty if it does, or is applied there already.
+    """Why `patch`, a unified diff, does not fit the files of `folder`; empty if it does, or is applied there
+    already.
 
-    `git apply --check` decides, in a folder that need not be a repository; nothing is changed. Context lines have to be
-    as they are in the files, line numbers may be off.
+    `git apply --check` decides, in a folder that need not be a repository; nothing is changed. Context lines
+    have to be as they are in the files, line numbers may be off.
     """
     text = patch if patch.endswith("\n") else f"{patch}\n"
     said = _check(text, folder)
@@ -261,5 +308,9 @@ def _check(patch: str, folder: Path, *options: str) -> str:
     done = run_git_outside(folder, "apply", "--check", "--recount", *options, "-", stdin=patch.encode())
     if done.returncode == 0:
         return ""
-    lines = [line.removeprefix("error: ") for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    lines = [
+        line.removeprefix("error: ")
+        for line in done.stderr.decode(errors="replace").splitlines()
+        if line.strip()
+    ]
     return "; ".join(lines[:3]) or f"git apply ended with {done.returncode}"

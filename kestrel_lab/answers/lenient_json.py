@@ -1,6 +1,8 @@
-"""Read JSON of models leniently: what plainly means a value of the schema becomes that value; what is ambiguous stays as it is, to be refused.
+"""Read JSON of models leniently: what plainly means a value of the schema becomes that value; what is
+ambiguous stays as it is, to be refused.
 
-Models that no strict schema binds add keys, write `"High"` for `high`, `"0.9"` for .9, and one text where a list of texts is asked for.
+Models that no strict schema binds add keys, write `"High"` for `high`, `"0.9"` for .9, and one text where a
+list of texts is asked for.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ _TRUTHS: Final[Mapping[str, bool]] = {"true": True, "yes": True, "false": False,
 def fit_to_schema(value: Json, schema: Schema) -> Json:
     """Return `value` as the schema has it, as far as only one reading of it is possible.
 
-    Keys that the schema excludes are left out, and optional ones that are null; keys and words of an enum are read in any case;
-    numbers and truth values may be texts, a number may stand for a text, and a single value for a list of one. Whether the result fits
-    is for whoever validates it.
+    Keys that the schema excludes are left out, and optional ones that are null; keys and words of an enum are
+    read in any case; numbers and truth values may be texts, a number may stand for a text, and a single value
+    for a list of one. Whether the result fits is for whoever validates it.
     """
     return _fitted(value, schema, schema, _DEPTH)
 
@@ -62,7 +64,11 @@ def _kinds(schema: Schema) -> frozenset[str]:
     kind = schema.get("type")
     if isinstance(kind, list):
         return frozenset(map(str, kind))
-    return frozenset([kind]) if isinstance(kind, str) else frozenset(["object"] if "properties" in schema else [])
+    return (
+        frozenset([kind])
+        if isinstance(kind, str)
+        else frozenset(["object"] if "properties" in schema else [])
+    )
 
 
 def _object(value: dict[str, Json], schema: Schema, root: Schema, depth: int) -> Json:
@@ -82,7 +88,9 @@ def _object(value: dict[str, Json], schema: Schema, root: Schema, depth: int) ->
 
 
 def _same_key(key: str, value: Mapping[str, Json], known: Mapping[str, Schema]) -> str:
-    """The key of the schema that differs in case only; the key itself where there is none, or that one is given too."""
+    """The key of the schema that differs in case only; the key itself where there is none, or that one is
+    given too.
+    """
     same = [name for name in known if _plain(name) == _plain(key) and name not in value]
     given = [other for other in value if other not in known and _plain(other) == _plain(key)]
     return same[0] if len(same) == len(given) == 1 else key
@@ -91,7 +99,9 @@ def _same_key(key: str, value: Mapping[str, Json], known: Mapping[str, Schema]) 
 def _allows_null(schema: Schema, root: Schema) -> bool:
     schema = _resolved(schema, root)
     options = schema.get("anyOf") or schema.get("oneOf") or ()
-    return "null" in _kinds(schema) or any(_allows_null(one, root) for one in options if isinstance(one, Mapping))
+    return "null" in _kinds(schema) or any(
+        _allows_null(one, root) for one in options if isinstance(one, Mapping)
+    )
 
 
 def _plain(word: str) -> str:
@@ -113,7 +123,12 @@ def _scalar(value: Json, kinds: frozenset[str], schema: Schema) -> Json:
         return int(value)
     if kind == "boolean" and isinstance(value, str):
         return _TRUTHS.get(value.strip().casefold(), value)
-    if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool) and "enum" not in schema:
+    if (
+        kind == "string"
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and "enum" not in schema
+    ):
         return readable(value)
     return value
 

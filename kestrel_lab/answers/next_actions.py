@@ -1,4 +1,6 @@
-"""Next actions of the reader of an answer: commands that can be run here, files that exist, tests that exist for them."""
+"""Next actions of the reader of an answer: commands that can be run here, files that exist, tests that exist
+for them.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +41,24 @@ class NextAction:
     why: str
 
 
-def next_actions(answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()) -> tuple[NextAction, ...]:
-    """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is run.
+def next_actions(
+    answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()
+) -> tuple[NextAction, ...]:
+    """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is
+    run.
 
-    `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed again. A
-    command is proposed only if its program is on PATH or in the workspace, a file only if it is there, a test only if it
-    is there and bears the name of a file that was changed or named.
+    `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed
+    again. A command is proposed only if its program is on PATH or in the workspace, a file only if it is
+    there, a test only if it is there and bears the name of a file that was changed or named.
     """
     answer = answer[:_MOST_CHARS]
     named = [path for name in file_names(answer)[:_MOST_NAMED] for path in files.named(name)[:1]]
     written = [path for name in [*dict.fromkeys(changed)][:_MOST_NAMED] for path in files.named(name)[:1]]
     about = list(dict.fromkeys([*written, *named]))
     unique: dict[tuple[str, str], NextAction] = {}
-    for each in chain(_tests(about, written, files), _commands(answer, files.root, ran), _files(about, written)):
+    for each in chain(
+        _tests(about, written, files), _commands(answer, files.root, ran), _files(about, written)
+    ):
         if ("test", each.text) not in unique:  # a test is a file as well
             unique.setdefault((each.kind, each.text), each)
         if len(unique) == MOST:
@@ -61,11 +68,17 @@ def next_actions(answer: str, files: Files, *, changed: Collection[str] = (), ra
 
 def _files(about: list[str], written: list[str]) -> Iterator[NextAction]:
     for name in about:
-        yield NextAction(kind="file", text=name, why="changed by this run" if name in written else "named in the answer")
+        yield NextAction(
+            kind="file", text=name, why="changed by this run" if name in written else "named in the answer"
+        )
 
 
 def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAction]:
-    lines = [_PROMPT.sub("", line).strip() for block in fenced_code(answer, *_SHELLS) for line in block.splitlines()]
+    lines = [
+        _PROMPT.sub("", line).strip()
+        for block in fenced_code(answer, *_SHELLS)
+        for line in block.splitlines()
+    ]
     done = {" ".join(command.split()) for command in ran}
     for line in [*lines, *(match[1].strip() for match in _INLINE.finditer(answer))][:_MOST_NAMED]:
         text = one_line(sanitize_text(line), 300)
@@ -98,9 +111,13 @@ def _tests(about: list[str], written: list[str], files: Files) -> Iterator[NextA
             if number > _MOST_TESTS:
                 return
             how = "changed by this run" if name in written else "named in the answer"
-            yield NextAction(kind="test", text=test, why=f"tests {name}, {how}" if test != name else f"a test, {how}")
+            yield NextAction(
+                kind="test", text=test, why=f"tests {name}, {how}" if test != name else f"a test, {how}"
+            )
             if test.endswith(".py") and _has_pytest(files.root):
-                yield NextAction(kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}")
+                yield NextAction(
+                    kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}"
+                )
 
 
 def _tests_of(name: str, files: Files) -> list[str]:
@@ -110,10 +127,15 @@ def _tests_of(name: str, files: Files) -> list[str]:
         return [name]
     kind = escape(stem)
     patterns = (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*")
-    return [path for path in files.paths if any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in patterns)]
+    return [
+        path
+        for path in files.paths
+        if any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in patterns)
+    ]
 
 
 def _has_pytest(root: Path) -> bool:
-    return any((root / name).is_file() for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")) and (
-        shutil.which("pytest") is not None
-    )
+    return any(
+        (root / name).is_file()
+        for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
+    ) and (shutil.which("pytest") is not None)

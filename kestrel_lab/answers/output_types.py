@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     OutputForm = UnionType | _SpecialForm | Mapping[str, Any] | str
-    """What may be given beside a type: `A | B`, `Literal[...]`, a JSON Schema, the name `module:Type` of a type that is imported."""
+    """What may be given beside a type: `A | B`, `Literal[...]`, a JSON Schema, the name `module:Type` of a
+    type that is imported.
+    """
 
 T = TypeVar("T", default=Any)
 """The type of a run's value; `Any` where none was given."""
@@ -39,7 +41,9 @@ class OutputType(Generic[T]):
 
     @classmethod
     def of(cls, form: Any) -> OutputType[Any] | None:
-        """Return `form` as an output type, `None` for `None`; raises `UsageError` for what is neither a type nor a JSON Schema."""
+        """Return `form` as an output type, `None` for `None`; raises `UsageError` for what is neither a type
+        nor a JSON Schema.
+        """
         if form is None or isinstance(form, OutputType):
             return form
         if isinstance(form, Mapping):
@@ -52,7 +56,9 @@ class OutputType(Generic[T]):
             adapter: TypeAdapter[Any] = TypeAdapter(kind)
             return cls(adapter.json_schema(), adapter)
         except (PydanticUserError, TypeError, NameError) as error:
-            raise UsageError(f"output={form!r} is not a type that an answer can have: {str(error).splitlines()[0]}") from error
+            raise UsageError(
+                f"output={form!r} is not a type that an answer can have: {str(error).splitlines()[0]}"
+            ) from error
 
     def value(self, found: Json) -> T:
         """Return JSON as a value of the type; raises `UsageError` that names what does not fit."""
@@ -63,13 +69,19 @@ class OutputType(Generic[T]):
         try:
             return self._adapter.validate_json(dumps(found))
         except ValidationError as error:
-            told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors(include_url=False)]
+            told = [
+                f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
+                for one in error.errors(include_url=False)
+            ]
             raise UsageError("; ".join(told[:MOST_TOLD])) from error
 
     @property
     def instructions(self) -> str:
         """What a model is told of the form of its answer."""
-        return f"Form of the answer: one JSON value and nothing else, which fits this JSON Schema:\n{readable(self.schema)}"
+        return (
+            "Form of the answer: one JSON value and nothing else, which fits this JSON "
+            f"Schema:\n{readable(self.schema)}"
+        )
 
 
 def _valid_schema(schema: dict[str, Any]) -> dict[str, Json]:
@@ -83,10 +95,16 @@ def _valid_schema(schema: dict[str, Any]) -> dict[str, Json]:
 
 
 def _imported_type(name: str) -> Any:
-    """The type of a module that is imported; nothing is imported for a name, since that would run what the name says."""
+    """The type of a module that is imported; nothing is imported for a name, since that would run what the
+    name says.
+    """
     where, _, attribute = name.rpartition(":" if ":" in name else ".")
     module = sys.modules.get(where or "builtins")
     if module is None or not hasattr(module, attribute):
-        why = f"the module {where!r} is not imported here" if module is None else f"{where or 'builtins'} has no {attribute!r}"
+        why = (
+            f"the module {where!r} is not imported here"
+            if module is None
+            else f"{where or 'builtins'} has no {attribute!r}"
+        )
         raise UsageError(f"output: {name!r} cannot be used, {why}; import it first, or write a JSON Schema")
     return getattr(module, attribute)

@@ -1,4 +1,6 @@
-"""Checks of the answer: its text, whether it says that it does not know, JSON that fits a schema, answer contracts."""
+"""Checks of the answer: its text, whether it says that it does not know, JSON that fits a schema, answer
+contracts.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ class AnswerContains(LogCheck):
         missing = [text for text in self.texts if normalised_text(text) not in answer]
         found = len(self.texts) - len(missing)
         passed = found > 0 if self.mode == "any" else not missing
-        reason = "" if passed else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answer_text(trial)}"
+        reason = (
+            ""
+            if passed
+            else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answer_text(trial)}"
+        )
         value = 1.0 if passed else found / len(self.texts)
         return Score(check=self.label, passed=passed, value=value, reason=reason)
 
@@ -66,7 +72,9 @@ class AnswerEquals(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when both are equal."""
         passed = normalised_text(trial.answer).rstrip(".") == normalised_text(self.text).rstrip(".")
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
+        return Score(
+            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +95,9 @@ class AnswerMatches(LogCheck):
             re.compile(self.pattern)
             regex.compile(self.pattern)
         except (re.error, regex.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}") from error
+            raise UsageError(
+                f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}"
+            ) from error
 
     @property
     def label(self) -> str:
@@ -95,23 +105,34 @@ class AnswerMatches(LogCheck):
         return f"answer matches /{one_line(self.pattern, 60)}/"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the pattern is found; raises `CheckError` when the search takes more than `MATCH_SECONDS`."""
+        """Pass when the pattern is found; raises `CheckError` when the search takes more than
+        `MATCH_SECONDS`.
+        """
         text = trial.answer
         if len(text) > MAX_MATCHED:
             text = text[: MAX_MATCHED // 2] + "\n" + text[-MAX_MATCHED // 2 :]
         import regex  # searches like `re`, and can be stopped: several repetitions can take exponential time
 
         try:
-            found = await asyncio.to_thread(regex.search, self.pattern, text, timeout=MATCH_SECONDS, concurrent=True)
+            found = await asyncio.to_thread(
+                regex.search, self.pattern, text, timeout=MATCH_SECONDS, concurrent=True
+            )
         except TimeoutError as error:
-            msg = f"the pattern {one_line(self.pattern, 60)!r} did not finish on this answer in {MATCH_SECONDS:g} s; use fewer repetitions"
+            msg = (
+                f"the pattern {one_line(self.pattern, 60)!r} did not finish on this answer in "
+                f"{MATCH_SECONDS:g} s; use fewer repetitions"
+            )
             raise CheckError(msg) from error
         passed = found is not None
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
+        return Score(
+            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+        )
 
 
 def normalised_text(text: str) -> str:
-    """Return `text` for comparisons: compatibility characters unified, case folded, each run of white space as one blank."""
+    """Return `text` for comparisons: compatibility characters unified, case folded, each run of white space
+    as one blank.
+    """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
@@ -123,8 +144,9 @@ def _answer_text(trial: Trial) -> str:
 class AnswerAbstains(LogCheck):
     """The answer says that it does not know, for questions that nothing there answers.
 
-    It is recognised by English phrases ("I do not know", "is not mentioned", "not enough information", "unknown") in
-    its first two sentences; an empty answer is none. Write `answer_abstains: false` where it may not.
+    It is recognised by English phrases ("I do not know", "is not mentioned", "not enough information",
+    "unknown") in its first two sentences; an empty answer is none. Write `answer_abstains: false` where it
+    may not.
     """
 
     expected: bool = True
@@ -132,12 +154,18 @@ class AnswerAbstains(LogCheck):
     @property
     def label(self) -> str:
         """The check in words."""
-        return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
+        return (
+            "answer says that it does not know"
+            if self.expected
+            else "answer does not say that it does not know"
+        )
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does as expected."""
         passed = is_abstention(trial.answer) == self.expected and bool(trial.answer.strip())
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
+        return Score(
+            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +185,10 @@ class AnswerSchema(LogCheck):
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
             place = ".".join(map(str, error.absolute_path))
-            msg = f"answer_schema: not a JSON Schema{f' at {place}' if place else ''}: {one_line(error.message, 160)}"
+            msg = (
+                f"answer_schema: not a JSON Schema{f' at {place}' if place else ''}: "
+                f"{one_line(error.message, 160)}"
+            )
             raise UsageError(msg) from error
 
     @property
@@ -167,19 +198,32 @@ class AnswerSchema(LogCheck):
         return f"answer fits {one_line(str(named), 40)}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the value fits; raises `CheckError` through whoever judges when a reference leads out of the schema."""
+        """Pass when the value fits; raises `CheckError` through whoever judges when a reference leads out of
+        the schema.
+        """
         from jsonschema import Draft202012Validator
         from referencing import Registry
 
         found = _json_in(trial.answer)
         if not found:
-            reason = f"there is no JSON in it; {_answer_text(trial)}" if trial.answer.strip() else _answer_text(trial)
+            reason = (
+                f"there is no JSON in it; {_answer_text(trial)}"
+                if trial.answer.strip()
+                else _answer_text(trial)
+            )
             return Score(check=self.label, passed=False, value=0.0, reason=reason)
         # With a registry of its own the validator fetches nothing.
         validator = Draft202012Validator(self.schema, registry=Registry())
-        problems = sorted(validator.iter_errors(found[0]), key=lambda error: list(map(str, error.absolute_path)))
-        told = [f"{'.'.join(map(str, error.absolute_path)) or 'the value'}: {error.message}" for error in problems[:5]]
-        return Score(check=self.label, passed=not told, value=float(not told), reason=one_line("; ".join(told), 300))
+        problems = sorted(
+            validator.iter_errors(found[0]), key=lambda error: list(map(str, error.absolute_path))
+        )
+        told = [
+            f"{'.'.join(map(str, error.absolute_path)) or 'the value'}: {error.message}"
+            for error in problems[:5]
+        ]
+        return Score(
+            check=self.label, passed=not told, value=float(not told), reason=one_line("; ".join(told), 300)
+        )
 
 
 def _json_in(text: str) -> list[Json]:
@@ -192,7 +236,9 @@ def _json_in(text: str) -> list[Json]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerForm:
-    """The answer keeps a contract: `brief`, `plan`, `patch`, `explanation` or `research`; one that says that it does not know keeps all."""
+    """The answer keeps a contract: `brief`, `plan`, `patch`, `explanation` or `research`; one that says that
+    it does not know keeps all.
+    """
 
     needs: ClassVar[str] = "the workspace"
 
@@ -209,4 +255,9 @@ class AnswerForm:
     async def __call__(self, trial: Trial) -> Score:
         """Pass when nothing is wrong with its form."""
         issues = await asyncio.to_thread(contract_named(self.contract).issues, trial.answer, trial.workspace)
-        return Score(check=self.label, passed=not issues, value=1 / (1 + len(issues)), reason=one_line("; ".join(issues), 300))
+        return Score(
+            check=self.label,
+            passed=not issues,
+            value=1 / (1 + len(issues)),
+            reason=one_line("; ".join(issues), 300),
+        )

@@ -27,7 +27,11 @@ class ToolUsed(LogCheck):
         """Pass on one call without an error; a cached answer counts."""
         calls = _answers(trial, self.name)
         passed = any(call.error is None for call in calls)
-        reason = f"all {len(calls)} calls of {self.name} failed" if calls else f"{self.name} was not called; {_called_text(trial)}"
+        reason = (
+            f"all {len(calls)} calls of {self.name} failed"
+            if calls
+            else f"{self.name} was not called; {_called_text(trial)}"
+        )
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
 
 
@@ -58,7 +62,10 @@ class ToolAtMost(LogCheck):
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise UsageError(f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write tool_not_used: {self.name}")
+            raise UsageError(
+                f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write "
+                f"tool_not_used: {self.name}"
+            )
 
     @property
     def label(self) -> str:
@@ -93,7 +100,11 @@ class TurnsAtMost(LogCheck):
 
 
 def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
-    return [record.event for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.tool == name]
+    return [
+        record.event
+        for record in trial.records
+        if isinstance(record.event, ToolAnswered) and record.event.tool == name
+    ]
 
 
 def _called_text(trial: Trial) -> str:
@@ -116,12 +127,17 @@ class CostAtMost(LogCheck):
         return f"cost at most ${self.usd:g}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within the bound; raises `CheckError` when it seems kept but some calls have no known price."""
+        """Pass within the bound; raises `CheckError` when it seems kept but some calls have no known
+        price.
+        """
         answers = _model_answers(trial)
         cost = sum(answer.cost_usd or 0.0 for answer in answers)
         unknown = sum(answer.cost_usd is None and answer.error is None for answer in answers)
         if unknown and cost <= self.usd:
-            raise CheckError(f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most cannot be judged")
+            raise CheckError(
+                f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most "
+                "cannot be judged"
+            )
         return _score(self.label, cost, self.usd, f"it cost ${cost:.4f}")
 
 
@@ -147,7 +163,9 @@ class SecondsAtMost(LogCheck):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokensAtMost(LogCheck):
-    """The models of the run read and wrote no more than `n` tokens together; answers from a store count none."""
+    """The models of the run read and wrote no more than `n` tokens together; answers from a store count
+    none.
+    """
 
     n: int
 
@@ -172,9 +190,13 @@ def _require_bound(name: str, bound: float) -> None:
 
 def _score(label: str, used: float, bound: float, reason: str) -> Score:
     passed = used <= bound
-    return Score(check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason)
+    return Score(
+        check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason
+    )
 
 
 def _model_answers(trial: Trial) -> list[ModelAnswered]:
     events = (record.event for record in trial.records)
-    return [event for event in events if isinstance(event, ModelAnswered) and not (event.cached or event.given)]
+    return [
+        event for event in events if isinstance(event, ModelAnswered) and not (event.cached or event.given)
+    ]

@@ -1,4 +1,6 @@
-"""A check that runs a command in the workspace that a run left behind, in the sandbox of the run's own commands."""
+"""A check that runs a command in the workspace that a run left behind, in the sandbox of the run's own
+commands.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ MAX_OUTPUT: Final = 100_000
 class CommandSucceeds:
     """A command, run without a shell in the workspace, ends with exit code 0 in time.
 
-    `python` as the command is the Python that runs this. The command runs what the agent wrote, so it is held in as the
-    agent's commands are: in the trial's sandbox, with a short environment without keys. It gets no input and leaves no
-    process behind.
+    `python` as the command is the Python that runs this. The command runs what the agent wrote, so it is held
+    in as the agent's commands are: in the trial's sandbox, with a short environment without keys. It gets no
+    input and leaves no process behind.
     """
 
     argv: tuple[str, ...]
@@ -45,13 +47,20 @@ class CommandSucceeds:
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass on exit code 0; a timeout is not a pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
+        """Pass on exit code 0; a timeout is not a pass; raises `CheckError` when the command cannot be
+        started or no sandbox can be had.
+        """
         sandbox: Sandbox = trial.sandbox or Sandbox()
         env = clean_environment()
         command = sys.executable if self.argv[0] == "python" else self.argv[0]
-        place = shutil.which(str(trial.workspace / command) if "/" in command else command, path=env.get("PATH"))
+        place = shutil.which(
+            str(trial.workspace / command) if "/" in command else command, path=env.get("PATH")
+        )
         if place is None:
-            raise CheckError(f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none that can be executed")
+            raise CheckError(
+                f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none "
+                "that can be executed"
+            )
         kept = bytearray()
 
         def keep(piece: bytes) -> bool:
@@ -72,11 +81,17 @@ class CommandSucceeds:
         except (OSError, UsageError) as error:
             raise CheckError(f"command_succeeds cannot start {self.argv[0]!r}: {error}") from error
         if ended.stopped:
-            return self._score(f"not finished after {self.timeout:g} s" if ended.stopped == "timeout" else "it started too many processes")
+            return self._score(
+                f"not finished after {self.timeout:g} s"
+                if ended.stopped == "timeout"
+                else "it started too many processes"
+            )
         if ended.exit_code == 0:
             return self._score("")
         said = kept.decode("utf-8", "replace")
-        tail = "; ".join(text for text in (one_line(said[-400:], 200), denial_cause(level, sandbox, said)) if text)
+        tail = "; ".join(
+            text for text in (one_line(said[-400:], 200), denial_cause(level, sandbox, said)) if text
+        )
         return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
 
     def _score(self, reason: str) -> Score:

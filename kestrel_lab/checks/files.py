@@ -45,7 +45,9 @@ class FileContains:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileEquals(FileContains):
-    """A file of the workspace is exactly this text, but for white space at its end and the kind of line ends."""
+    """A file of the workspace is exactly this text, but for white space at its end and the kind of line
+    ends.
+    """
 
     @property
     def label(self) -> str:
@@ -74,13 +76,20 @@ class FileAbsent:
         """Pass when there is neither file, folder nor link."""
         place = trial.workspace / self.path
         passed = not (place.exists() or place.is_symlink())
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else f"{self.path} is there")
+        return Score(
+            check=self.label,
+            passed=passed,
+            value=float(passed),
+            reason="" if passed else f"{self.path} is there",
+        )
 
 
 def _require_inside(path: str) -> None:
     parts = PurePosixPath(path)
     if not path.strip() or parts.is_absolute() or ".." in parts.parts or "\0" in path:
-        raise UsageError(f"a file check looks inside the workspace: {path!r} must be a relative path without '..'")
+        raise UsageError(
+            f"a file check looks inside the workspace: {path!r} must be a relative path without '..'"
+        )
 
 
 def _read(workspace: Path, path: str) -> tuple[str, str]:

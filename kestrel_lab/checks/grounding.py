@@ -1,4 +1,6 @@
-"""Grounding checks: what an answer names exists, its claims cite what is there or are supported as a model judges, and sources are cited."""
+"""Grounding checks: what an answer names exists, its claims cite what is there or are supported as a model
+judges, and sources are cited.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class Grounded:
     """Every place, quote and deed that the answer names is there; no model is asked.
 
-    `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer fails.
+    `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer
+    fails.
     """
 
     needs: ClassVar[str] = "the workspace"
@@ -46,12 +49,15 @@ class Grounded:
         found = await asyncio.to_thread(check_answer, _subject(trial))
         wrong = [one for one in found if one.refuses]
         reason = "" if len(wrong) <= self.most else one_line("; ".join(one.what for one in wrong), 300)
-        return Score(check=self.label, passed=len(wrong) <= self.most, value=1 / (1 + len(wrong)), reason=reason)
+        return Score(
+            check=self.label, passed=len(wrong) <= self.most, value=1 / (1 + len(wrong)), reason=reason
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CitesWhatIsThere:
-    """At least this share of the answer's claims cite a place that exists, a call that was made or a page that was read, and none is wrong.
+    """At least this share of the answer's claims cite a place that exists, a call that was made or a page
+    that was read, and none is wrong.
 
     Whether it shows what the claim says is not looked at. An answer without a claim fails.
     """
@@ -74,14 +80,18 @@ class CitesWhatIsThere:
         value, wrong = cited_share(backed), next(wrong_citations(backed), None)
         passed = bool(backed) and value >= self.share and wrong is None
         reason = wrong.what if wrong else states_summary([one.state for one in backed])
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300))
+        return Score(
+            check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Faithful:
-    """A model judge finds at least this share of the answer's claims entailed by what they cite, else by what tools answered, and none contradicted.
+    """A model judge finds at least this share of the answer's claims entailed by what they cite, else by what
+    tools answered, and none contradicted.
 
-    The judge is the suite's grader, or the model of that name; `kestrel eval judge` measures how often it is right. An answer without a claim fails.
+    The judge is the suite's grader, or the model of that name; `kestrel eval judge` measures how often it is
+    right. An answer without a claim fails.
     """
 
     needs: ClassVar[str] = "the workspace"
@@ -98,7 +108,10 @@ class Faithful:
         return f"a model finds {self.share:.0%} of the claims supported and none contradicted"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when enough is supported; `value` is the share that is. Raises `CheckError` without a judge."""
+        """Pass when enough is supported; `value` is the share that is.
+
+        Raises `CheckError` without a judge.
+        """
         if trial.grader is None:
             raise CheckError("faithful asks a model: give the suite a `grader`")
         subject = _subject(trial)
@@ -114,8 +127,15 @@ class Faithful:
         value = verdicts.count("entailed") / len(verdicts)
         worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")
         passed = value >= self.share and worst != "contradicted"
-        told = f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: {backed[verdicts.index(worst)].text}" if worst else ""
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300))
+        told = (
+            f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: "
+            f"{backed[verdicts.index(worst)].text}"
+            if worst
+            else ""
+        )
+        return Score(
+            check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300)
+        )
 
 
 def _check_share(name: str, share: float) -> None:
@@ -132,8 +152,8 @@ class AnswerCites(LogCheck):
     """The answer names the sources: paths, addresses or other names, letter by letter.
 
     A name inside a longer one does not count: `app.py` is not cited by `src/app.py` or `app.pyc`; a place in
-    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told of
-    it: the others can only be guessed.
+    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told
+    of it: the others can only be guessed.
     """
 
     sources: tuple[str, ...]
@@ -148,18 +168,29 @@ class AnswerCites(LogCheck):
     def label(self) -> str:
         """The check in words."""
         which = f"{self.mode} of " if len(self.sources) > 1 else ""
-        return f"answer cites {which}{one_line(', '.join(self.sources), 80)}" + (" as seen" if self.seen else "")
+        return f"answer cites {which}{one_line(', '.join(self.sources), 80)}" + (
+            " as seen" if self.seen else ""
+        )
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the sources are cited; `value` is the share of them that is."""
         missing = [source for source in self.sources if not contains_name(trial.answer, source)]
-        unseen = [source for source in self.sources if source not in missing and not _told_of(trial, source)] if self.seen else []
+        unseen = (
+            [source for source in self.sources if source not in missing and not _told_of(trial, source)]
+            if self.seen
+            else []
+        )
         found = len(self.sources) - len(missing) - len(unseen)
         passed = found > 0 if self.mode == "any" else found == len(self.sources)
         told = [f"not cited: {', '.join(missing)}"] if missing else []
         told += [f"cited, but in no call: {', '.join(unseen)}"] if unseen else []
         value = 1.0 if passed else found / len(self.sources)
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line("; ".join(told), 200))
+        return Score(
+            check=self.label,
+            passed=passed,
+            value=value,
+            reason="" if passed else one_line("; ".join(told), 200),
+        )
 
 
 def contains_name(text: str, source: str) -> bool:
@@ -168,5 +199,11 @@ def contains_name(text: str, source: str) -> bool:
 
 
 def _told_of(trial: Trial, source: str) -> bool:
-    texts = (record.event.text for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.error is None)
-    return any(source in text for text in texts) or any(call.ok and source in readable(call.args) for call in made_calls(trial.records))
+    texts = (
+        record.event.text
+        for record in trial.records
+        if isinstance(record.event, ToolAnswered) and record.event.error is None
+    )
+    return any(source in text for text in texts) or any(
+        call.ok and source in readable(call.args) for call in made_calls(trial.records)
+    )

@@ -6,8 +6,23 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
-from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerForm, AnswerMatches, AnswerSchema
-from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
+from kestrel_lab.checks.answer import (
+    AnswerAbstains,
+    AnswerContains,
+    AnswerEquals,
+    AnswerForm,
+    AnswerMatches,
+    AnswerSchema,
+)
+from kestrel_lab.checks.behaviour import (
+    CostAtMost,
+    SecondsAtMost,
+    TokensAtMost,
+    ToolAtMost,
+    ToolNotUsed,
+    ToolUsed,
+    TurnsAtMost,
+)
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
@@ -53,7 +68,13 @@ CHECKS: Final[dict[str, Any]] = {
 }
 """Every check's class, a dataclass, by the name it has in a suite file."""
 
-_WORDS: Final = {str: "text", float: "a number", int: "a whole number", bool: "true or false", dict: "a mapping"}
+_WORDS: Final = {
+    str: "text",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a mapping",
+}
 _JSON_TYPES: Final = {str: "string", float: "number", int: "integer", bool: "boolean", dict: "object"}
 
 
@@ -65,7 +86,9 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     the unknown check or field and the nearest right one.
     """
     if not isinstance(item, dict) or len(item) != 1:
-        raise UsageError(f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}')
+        raise UsageError(
+            f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}'
+        )
     name, value = next(iter(item.items()))
     if name not in CHECKS:
         raise UsageError(f"{name!r} is not a check; {did_you_mean(name, CHECKS)}")
@@ -76,7 +99,9 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
 
 
 def check_definition(check: Check) -> dict[str, Json]:
-    """Return a check as JSON: equal for equal checks, so that stored results show by which checks they were judged."""
+    """Return a check as JSON: equal for equal checks, so that stored results show by which checks they were
+    judged.
+    """
     if (own := getattr(check, "definition", None)) is not None:
         body: dict[str, Json] = own()
     else:
@@ -93,7 +118,9 @@ def _check_schema(name: str, kind: Any) -> dict[str, Json]:
     types = get_type_hints(kind)
     properties: dict[str, Json] = {field.name: _field_schema(types[field.name]) for field in fields(kind)}
     required: list[Json] = [field.name for field in fields(kind) if field.default is MISSING]
-    forms: list[Json] = [{"type": "object", "properties": properties, "required": required, "additionalProperties": False}]
+    forms: list[Json] = [
+        {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    ]
     first = fields(kind)[0].name
     if len(required) <= 1 and get_origin(types[first]) is not dict:
         forms.insert(0, properties[first])
@@ -123,12 +150,17 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool
             raise UsageError(f"{name} has no {key!r}; {did_you_mean(key, known)}")
         found[key] = _typed_value(f"{name}.{key}", types[key], value, loosely=loosely)
     if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
-        raise UsageError(f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}")
+        raise UsageError(
+            f"{name} needs {' and '.join(missing)}: write {name}: "
+            f"{{{', '.join(f'{key}: …' for key in missing)}}}"
+        )
     return found
 
 
 def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
-    """Return `value` as a field of type `kind`: text, a number, a mapping, one of several words, or a tuple of such."""
+    """Return `value` as a field of type `kind`: text, a number, a mapping, one of several words, or a tuple
+    of such.
+    """
     if kind is Any:
         return value
     if get_origin(kind) is tuple:
@@ -141,7 +173,9 @@ def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object
     kind = get_origin(kind) or kind
     if loosely and (read := _read_as(kind, value)) is not None:
         return read
-    fits = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    fits = isinstance(value, int | float if kind is float else kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
     if not fits:
         hint = "; put it in quotes" if kind is str and isinstance(value, bool | int | float) else ""
         raise UsageError(f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}")

@@ -21,16 +21,20 @@ _PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 class PythonCheck:
     """The function `module:function` judges the trial.
 
-    The module is a file in the suite's own folder (`checks.py`, `lib/checks.py` as `lib.checks`) or belongs to
-    an installed package; nothing else is imported. The function takes the `Trial` and returns, or is awaited for,
-    `True` or `False`, a number from 0 to 1 (1 passes), either with a reason behind it as a pair, or a `Score`.
+    The module is a file in the suite's own folder (`checks.py`, `lib/checks.py` as `lib.checks`) or belongs
+    to an installed package; nothing else is imported. The function takes the `Trial` and returns, or is
+    awaited for, `True` or `False`, a number from 0 to 1 (1 passes), either with a reason behind it as a pair,
+    or a `Score`.
     """
 
     function: str
 
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.function):
-            raise UsageError(f"python_check names a function as module:function, such as checks:is_sorted, not {one_line(self.function)!r}")
+            raise UsageError(
+                "python_check names a function as module:function, such as checks:is_sorted, not "
+                f"{one_line(self.function)!r}"
+            )
 
     @property
     def label(self) -> str:
@@ -38,9 +42,13 @@ class PythonCheck:
         return f"{self.function} agrees"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Return the function's verdict; raises `CheckError` for a value that is none, and what the function raises."""
+        """Return the function's verdict; raises `CheckError` for a value that is none, and what the function
+        raises.
+        """
         if trial.function is None:
-            raise CheckError(f"python_check {self.function} works in a suite only, which says where its functions are")
+            raise CheckError(
+                f"python_check {self.function} works in a suite only, which says where its functions are"
+            )
         return score_of(self.label, await awaited(trial.function(self.function)(trial)), self.function)
 
 
@@ -52,10 +60,11 @@ async def awaited(said: object) -> object:
 
 
 def score_of(label: str, said: object, function: str = "") -> Score:
-    """Return what a function said as a score of the check called `label`; raises `CheckError` for a value that is no verdict.
+    """Return what a function said as a score of the check called `label`; raises `CheckError` for a value
+    that is no verdict.
 
-    Numbers may be those of any library. What a `Score`, or a class that is derived from it, has as its parts is read as
-    carefully as any other value.
+    Numbers may be those of any library. What a `Score`, or a class that is derived from it, has as its parts
+    is read as carefully as any other value.
     """
     name, value, reason, scored = function or label, said, "", isinstance(said, Score)
     if isinstance(said, Score):
@@ -70,17 +79,25 @@ def score_of(label: str, said: object, function: str = "") -> Score:
         or not math.isfinite(number)
         or (not scored and not (0 <= number <= 1 and isinstance(reason, str | None)))
     ):
-        msg = f"{name} returned {_shown(said)}; a check returns True, False, a number from 0 to 1, a pair with a reason, or a Score"
+        msg = (
+            f"{name} returned {_shown(said)}; a check returns True, False, a number from 0 to 1, a "
+            "pair with a reason, or a Score"
+        )
         raise CheckError(msg)
     text = "" if reason is None else str(reason)
     if scored:
         usage = said.usage if isinstance(said, Score) and isinstance(said.usage, Usage) else None
         return Score(check=label, passed=bool(passed), value=float(number), reason=text, usage=usage)
-    return Score(check=label, passed=bool(passed), value=float(number), reason="" if passed else text or f"it said {number!r}")
+    return Score(
+        check=label,
+        passed=bool(passed),
+        value=float(number),
+        reason="" if passed else text or f"it said {number!r}",
+    )
 
 
 def _shown(value: object) -> str:
     try:
         return one_line(repr(value))
-    except Exception:  # noqa: BLE001  # foreign code
+    except Exception:  # foreign code  # noqa: BLE001
         return f"a value of type {type(value).__name__} that cannot be shown"

@@ -26,7 +26,8 @@ class MadeCall:
 
 
 def made_calls(records: Iterable[Record]) -> list[MadeCall]:
-    """Return the calls of a run in the order in which they were requested, whichever of several at once ended first.
+    """Return the calls of a run in the order in which they were requested, whichever of several at once ended
+    first.
 
     Failed calls and answers from a store are among them; what was given by hand in a fork is not.
     """
@@ -69,14 +70,19 @@ class ToolsInOrder(LogCheck):
         return f"{', then '.join(self.names)}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when all are there in this order; `value` is the share that is, up to the first that is missing."""
+        """Pass when all are there in this order; `value` is the share that is, up to the first that is
+        missing.
+        """
         made = [call.tool for call in made_calls(trial.records) if call.ok]
         found = 0
         for tool in made:
             found += found < len(self.names) and tool == self.names[found]
         passed = found == len(self.names)
         reason = (
-            "" if passed else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; {_called_text(made)}"
+            ""
+            if passed
+            else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; "
+            f"{_called_text(made)}"
         )
         return Score(check=self.label, passed=passed, value=found / len(self.names), reason=reason)
 
@@ -88,7 +94,8 @@ class TrajectoryMatch(LogCheck):
     An expected call is a tool's name, or `{tool: …, args: {…}}`, which a call fits that has at least these
     arguments with these values. No call counts twice. The value is
 
-    - `exact`: the calls that agree in order, over the larger number of calls; 1 for the same calls and no others
+    - `exact`: the calls that agree in order, over the larger number of calls; 1 for the same calls and no
+      others
     - `in_order`: the expected calls that were made in this order, as a share; others may be between
     - `any_order`, `recall`: the expected calls that were made, as a share
     - `precision`: the calls made that were expected, as a share
@@ -102,7 +109,9 @@ class TrajectoryMatch(LogCheck):
 
     def __post_init__(self) -> None:
         if not self.calls or not 0 < self.at_least <= 1:
-            raise UsageError(f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}")
+            raise UsageError(
+                f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}"
+            )
         for call in self.calls:
             _read_expected(call)
 
@@ -110,16 +119,27 @@ class TrajectoryMatch(LogCheck):
     def label(self) -> str:
         """The check in words."""
         share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
-        return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_read_expected(call)[0] for call in self.calls), 60)}"
+        return (
+            f"calls {self.mode.replace('_', ' ')}{share}: "
+            f"{one_line(', '.join(_read_expected(call)[0] for call in self.calls), 60)}"
+        )
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough agrees."""
         made = made_calls(trial.records)
-        fits = [[_call_matches(expected, call) for call in made] for expected in map(_read_expected, self.calls)]
+        fits = [
+            [_call_matches(expected, call) for call in made] for expected in map(_read_expected, self.calls)
+        ]
         value = self._value(fits, len(made))
-        # A share such as 2 / 3 is written as .67 or .66 in a file only by mistake; rounding errors are forgiven.
+        # A share such as 2 / 3 is written as .67 or .66 in a file only by mistake; rounding errors are
+        # forgiven.
         passed = value >= self.at_least - 1e-9
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else _called_text([call.tool for call in made]))
+        return Score(
+            check=self.label,
+            passed=passed,
+            value=value,
+            reason="" if passed else _called_text([call.tool for call in made]),
+        )
 
     def _value(self, fits: Sequence[Sequence[bool]], made: int) -> float:
         match self.mode:
@@ -140,12 +160,16 @@ def _read_expected(call: object) -> tuple[str, dict[str, Json]]:
         args = call.get("args") or {}
         if isinstance(args, dict):
             return call["tool"], args
-    raise UsageError(f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}")
+    raise UsageError(
+        f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}"
+    )
 
 
 def _call_matches(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
     tool, args = expected
-    return call.tool == tool and all(name in call.args and call.args[name] == value for name, value in args.items())
+    return call.tool == tool and all(
+        name in call.args and call.args[name] == value for name, value in args.items()
+    )
 
 
 def _common(fits: Sequence[Sequence[bool]], made: int) -> int:

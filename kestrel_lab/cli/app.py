@@ -1,4 +1,7 @@
-"""Every command with its options and defaults. Commands return objects, or coroutines of them; the front end shows them."""
+"""Every command with its options and defaults.
+
+Commands return objects, or coroutines of them; the front end shows them.
+"""
 
 from __future__ import annotations
 
@@ -98,28 +101,50 @@ def run(
     work: WorkOptions,
     limits: LimitOptions,
     runner: Annotated[
-        str, typer.Option(metavar="NAME", help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.",
+        ),
     ] = "",
     rules: RulesFile = None,
-    plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
+    plan: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")
+    ] = None,
     inputs: Inputs = None,
     cache: Cache = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Continue this run; one that failed goes on in a new run, with what it has.")
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Continue this run; one that failed goes on in a new run, with what it has."
+        ),
     ] = None,
     expand: Annotated[
         bool | None,
-        typer.Option("--expand/--no-expand", help="Let the agent look for MCP servers with tools that it lacks, and ask to install one."),
+        typer.Option(
+            "--expand/--no-expand",
+            help="Let the agent look for MCP servers with tools that it lacks, and ask to install one.",
+        ),
     ] = None,
     verify: Annotated[
         str | None,
-        typer.Option(metavar="LEVEL", help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only)."),
+        typer.Option(
+            metavar="LEVEL",
+            help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only).",
+        ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option(metavar="FORM", help="The form of the answer: brief, plan, patch, explanation, research, auto.")
+        str | None,
+        typer.Option(
+            metavar="FORM", help="The form of the answer: brief, plan, patch, explanation, research, auto."
+        ),
     ] = None,
     follow: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with the conversation of this run; a notebook does so with the last one.",
+        ),
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Notebook: begin a new conversation.")] = False,
     params: Annotated[
@@ -127,16 +152,24 @@ def run(
         typer.Option(
             "--param",
             metavar="NAME=VALUE",
-            help="Parameter of the model: temperature, top_p, max_tokens, seed, stop, reasoning_effort, response_format, timeout_s.",
+            help="Parameter of the model: temperature, top_p, max_tokens, seed, stop, reasoning_effort, "
+            "response_format, timeout_s.",
         ),
     ] = None,
-    images: Annotated[list[str] | None, typer.Option("--image", metavar="FILE", help="Image beside the goal, for models that see.")] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Option("--image", metavar="FILE", help="Image beside the goal, for models that see."),
+    ] = None,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
     as_json: AsJson = False,
     control: Annotated[
-        str, typer.Option(metavar="stdio", help="Terminal: write events and read decisions as JSON lines; see `kestrel schema control`.")
+        str,
+        typer.Option(
+            metavar="stdio",
+            help="Terminal: write events and read decisions as JSON lines; see `kestrel schema control`.",
+        ),
     ] = "",
 ) -> Any:
     """Run a goal: the agent calls tools, asks before risky calls, and answers."""
@@ -147,17 +180,29 @@ def run(
     if goal:
         raise UsageError("give a goal or --resume, not both")
     if plan is not None or inputs or verify is not None or form is not None:
-        raise UsageError("a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out")
+        raise UsageError(
+            "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
+        )
     if follow is not None:
-        raise UsageError("--resume goes on with the run itself, --follow with its conversation in a new run: give one of them")
+        raise UsageError(
+            "--resume goes on with the run itself, --follow with its conversation in a new run: give "
+            "one of them"
+        )
     if params or images:
-        raise UsageError("a run that is resumed keeps its parameters and images: leave --param and --image out")
+        raise UsageError(
+            "a run that is resumed keeps its parameters and images: leave --param and --image out"
+        )
     if rules is not None:
-        raise UsageError("a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out")
+        raise UsageError(
+            "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave "
+            "--rules out"
+        )
     return _begin(ctx, ctx.params, resume)
 
 
-@app.command(epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1')
+@app.command(
+    epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1'
+)
 @option_groups
 def orchestrate(
     ctx: typer.Context,
@@ -174,23 +219,35 @@ def orchestrate(
     approval_timeout: ApprovalTimeout = None,
     as_json: AsJson = False,
 ) -> Any:
-    """Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`."""
-    inputs = [f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None]
+    """Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan
+    standard`.
+    """
+    inputs = [
+        f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None
+    ]
     return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
 
 
-def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None) -> Coroutine[Any, Any, Run]:
-    """Start a run, or resume one: every option of the command that is a run option of the same name is one."""
+def _begin(
+    ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None
+) -> Coroutine[Any, Any, Run]:
+    """Start a run, or resume one: every option of the command that is a run option of the same name is
+    one.
+    """
     frontend = frontend_of(ctx)
     known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
     options = {name: value for name, value in run_options(words).items() if name in known}
     if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])
     if options.get("params"):
-        options["params"] = {name: _value(str(text)) for name, text in workflow_inputs(words["params"], "--param").items()}
+        options["params"] = {
+            name: _value(str(text)) for name, text in workflow_inputs(words["params"], "--param").items()
+        }
     options = {name: value for name, value in options.items() if name != "images" or value}
     if resume is None and not options.get("plan") and not words.get("new"):
-        options |= {name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None}
+        options |= {
+            name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None
+        }
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend.lab()
@@ -221,22 +278,36 @@ def resume(
     approve: Annotated[str | None, typer.Option(help="The approval policy to continue with.")] = None,
     limits: LimitOptions,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take the run over even from a session that works on it, which then writes nothing more.")
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take the run over even from a session that works on it, which then writes nothing more.",
+        ),
     ] = False,
 ) -> Any:
-    """Continue a run where its log ends; one that failed goes on in a new run, with what it has. The same as `run --resume RUN`."""
+    """Continue a run where its log ends; one that failed goes on in a new run, with what it has.
+
+    The same as `run --resume RUN`.
+    """
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend_of(ctx).lab()
         raised = limits_of(ctx.params, lab.get(run_id).report.limits)
-        return _going_on(lab.session.restart(run_id, model=model, approve=approve, approver=approver, limits=raised, take_over=take_over))
+        return _going_on(
+            lab.session.restart(
+                run_id, model=model, approve=approve, approver=approver, limits=raised, take_over=take_over
+            )
+        )
 
     return follow_work(ctx, ShowOptions(), begin)
 
 
 @app.command()
 def cancel(ctx: typer.Context, run_id: RunId) -> str:
-    """End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead."""
+    """End a run for good, whichever process works on it.
+
+    A run that was only interrupted can be resumed instead.
+    """
     run = frontend_of(ctx).lab().get(run_id)
     if run.status.terminal:
         raise UsageError(f"run {run.id} is {run.status} already")
@@ -251,18 +322,26 @@ def fork(
     run_id: RunId,
     *,
     at: Annotated[
-        int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")
+        int | None,
+        typer.Option(
+            metavar="N", help="The last event that both runs share; by default the last call of the model."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model of the fork.")] = None,
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
     approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Work in the folder itself, with its files of now, instead of a private copy.")
+        bool,
+        typer.Option(
+            "--in-place", help="Work in the folder itself, with its files of now, instead of a private copy."
+        ),
     ] = False,
     limits: LimitOptions,
 ) -> Any:
-    """Start a new run from an event of another run, with something changed; the old run and your files stay as they are."""
+    """Start a new run from an event of another run, with something changed; the old run and your files stay
+    as they are.
+    """
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend_of(ctx).lab()
@@ -286,12 +365,21 @@ def fork(
 def apply(
     ctx: typer.Context,
     run_id: RunId,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="Only these files and folders.")] = None,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Only these files and folders.")
+    ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and change nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Take over also what something else has changed in your files since.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the difference and change nothing.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Take over also what something else has changed in your files since."),
+    ] = False,
 ) -> ForkChanges:
-    """Take what a fork changed in its private copy over into your files, as far as they are what the fork began with."""
+    """Take what a fork changed in its private copy over into your files, as far as they are what the fork
+    began with.
+    """
     run = frontend_of(ctx).lab().get(run_id)
     return run.files.changes if dry_run else run.apply(*(paths or ()), force=force)
 
@@ -306,19 +394,31 @@ def diff(
     return frontend_of(ctx).lab().diff(a, b)
 
 
-@app.command(epilog="Example: %kestrel undo, in the notebook whose variables or cells were changed; kestrel undo --run RUN for files")
+@app.command(
+    epilog="Example: %kestrel undo, in the notebook whose variables or cells were changed; kestrel undo "
+    "--run RUN for files"
+)
 def undo(
     ctx: typer.Context,
     *,
-    call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
-    run: Annotated[str, typer.Option(help="The run that made the call; in a notebook by default that of the newest one.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Undo even what something else has changed since then.")] = False,
+    call: Annotated[
+        str,
+        typer.Argument(help="The call to take back, with all that came after it; without one, the newest."),
+    ] = "",
+    run: Annotated[
+        str, typer.Option(help="The run that made the call; in a notebook by default that of the newest one.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Undo even what something else has changed since then.")
+    ] = False,
 ) -> str:
     """Undo calls of an agent: variables and cells of this notebook, and files, are again what they were."""
     lab, shell = frontend_of(ctx).lab(), live_shell()
     if not (run := run or (newest_run(lab.session.store) if shell is not None else "")):
         if shell is None:
-            raise UsageError("say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)")
+            raise UsageError(
+                "say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)"
+            )
         return str(kernel_of(shell).undo(call=call, force=force))  # of another lab, whose log is not at hand
     return str(lab.get(run).undo(call, force=force))
 
@@ -326,28 +426,50 @@ def undo(
 @app.command()
 def show(
     ctx: typer.Context,
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them; by default the last one.")] = "",
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Id of a run, as `kestrel runs` lists them; by default the last one."
+        ),
+    ] = "",
     *,
-    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
-    call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
-    at: Annotated[int | None, typer.Option(metavar="EVENT", help="Print the run as it was after the event of this number.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls."),
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(metavar="EVENT", help="Print the run as it was after the event of this number."),
+    ] = None,
     otlp: Annotated[
         str,
         typer.Option(
             metavar="FILE|URL",
-            help="Export the run as OpenTelemetry spans: to a file of OTLP JSON, or to a collector (http://localhost:4318).",
+            help="Export the run as OpenTelemetry spans: to a file of OTLP JSON, or to a collector "
+            "(http://localhost:4318).",
         ),
     ] = "",
-    content: Annotated[bool, typer.Option("--content", help="With --otlp: also what was said, asked and answered.")] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="With --otlp: also what was said, asked and answered.")
+    ] = False,
     slider: Annotated[
-        bool, typer.Option("--slider", help="Notebook: move through the events of the run, and fork it at any of them.")
+        bool,
+        typer.Option(
+            "--slider", help="Notebook: move through the events of the run, and fork it at any of them."
+        ),
     ] = False,
 ) -> Any:
     """Show a run: its calls, its answer, what it used and what it waits for."""
     lab = frontend_of(ctx).lab()
     found = lab.get(run_id or _last_run(lab))
     if otlp:
-        return f"{format_count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run {found.id} exported to {otlp}"
+        return (
+            f"{format_count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run "
+            f"{found.id} exported to {otlp}"
+        )
     if content:
         raise UsageError("--content says what --otlp exports: give both")
     if slider:
@@ -372,18 +494,32 @@ def approve(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
+    always: Annotated[
+        bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")
+    ] = False,
     reason: Annotated[str, typer.Option(help="The reason, for the record.")] = "",
     answer: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Answer a question of the agent; once for each question, in order.")
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Answer a question of the agent; once for each question, in order."
+        ),
     ] = None,
 ) -> str:
     """Approve what a run waits for, or answer its question; a waiting session continues at once."""
     frontend = frontend_of(ctx)
     scope = "run" if always else "once"
-    decided = frontend.lab().decide(run_id, granted=True, by=frontend.user, how="command", reason=reason, scope=scope, answers=answer or ())
+    decided = frontend.lab().decide(
+        run_id,
+        granted=True,
+        by=frontend.user,
+        how="command",
+        reason=reason,
+        scope=scope,
+        answers=answer or (),
+    )
     return (
-        f"{'answered' if answer else 'approved'}: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+        f"{'answered' if answer else 'approved'}: {', '.join(decided)}. If no session is waiting, go "
+        f"on with: kestrel run --resume {run_id}"
     )
 
 
@@ -393,12 +529,18 @@ def deny(
     run_id: RunId,
     *,
     reason: Annotated[str, typer.Option(help="The reason, which the model is given.")] = "",
-    rest: Annotated[bool, typer.Option("--rest", help="Deny also all later calls that containment would ask about.")] = False,
+    rest: Annotated[
+        bool, typer.Option("--rest", help="Deny also all later calls that containment would ask about.")
+    ] = False,
 ) -> str:
     """Deny what a run waits for; the model learns of it and may find another way."""
     frontend = frontend_of(ctx)
-    decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason, scope="run" if rest else "once")
-    return f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+    decided = frontend.lab().decide(
+        run_id, granted=False, by=frontend.user, how="command", reason=reason, scope="run" if rest else "once"
+    )
+    return (
+        f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+    )
 
 
 @app.command()
@@ -429,7 +571,9 @@ def _raised(ctx: typer.Context, run: Run) -> Limits | None:
 
 
 def _going_on(run: Run) -> Run:
-    """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
+    """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a
+    decision.
+    """
     if run.status is RunStatus.CANCELLED:
         raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run

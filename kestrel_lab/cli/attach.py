@@ -1,4 +1,6 @@
-"""Attached terminal: a client of the control protocol that shows a run of any process and asks its questions."""
+"""Attached terminal: a client of the control protocol that shows a run of any process and asks its
+questions.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,24 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.session import Session
     from kestrel_lab.server.client import Link
-    from kestrel_lab.server.protocol import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
+    from kestrel_lab.server.protocol import (
+        Accepted,
+        ApprovalWanted,
+        Decided,
+        Delta,
+        Question,
+        Refused,
+        ServerMessage,
+        Told,
+    )
 
 
 class TerminalClient:
     """Shows one run on a console and sends back what is typed there."""
 
-    def __init__(self, link: Link, console: Console, display: TerminalDisplay, *, ask: bool, user: str) -> None:
+    def __init__(
+        self, link: Link, console: Console, display: TerminalDisplay, *, ask: bool, user: str
+    ) -> None:
         """With `ask` a person at the terminal may decide."""
         self._link, self._console, self._display = link, console, display
         self._ask_person = TerminalApprover(console, display, user, None) if ask else None
@@ -94,7 +107,9 @@ class TerminalClient:
         if message.code == "bad_arguments":
             self._settle(message.re, message.message)
             return
-        self._console.print(Text(sanitize_text(f"{message.message}. {message.todo}".rstrip(". ")), style="yellow"))
+        self._console.print(
+            Text(sanitize_text(f"{message.message}. {message.todo}".rstrip(". ")), style="yellow")
+        )
         self._settle(message.re, "")
 
     def _settle(self, number: str, problem: str) -> None:
@@ -112,8 +127,15 @@ class TerminalClient:
         self._console.print(Text(sanitize_text(f"{word} by {message.by}"), style="yellow"))
 
 
-def _decision_fields(message: Question | ApprovalWanted, given: ApprovalGiven, number: str) -> dict[str, object]:
-    said: dict[str, object] = {"id": number, "run": message.run, "question": message.question, "key": message.key}
+def _decision_fields(
+    message: Question | ApprovalWanted, given: ApprovalGiven, number: str
+) -> dict[str, object]:
+    said: dict[str, object] = {
+        "id": number,
+        "run": message.run,
+        "question": message.question,
+        "key": message.key,
+    }
     if message.type == "question":
         return {**said, "type": "answer", "text": given.answer if given.granted else None}
     if not given.granted:
@@ -122,7 +144,9 @@ def _decision_fields(message: Question | ApprovalWanted, given: ApprovalGiven, n
 
 
 class AttachedTerminal:
-    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as others may be."""
+    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as
+    others may be.
+    """
 
     approver: Approver | None = None
 
@@ -137,7 +161,9 @@ class AttachedTerminal:
         self.approver = self._attended = self._control.approver()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._control.__aexit__(kind, error, trace)
 
     async def show(self, run: Run) -> Run:
@@ -145,7 +171,9 @@ class AttachedTerminal:
         display, console = TerminalDisplay(self._console), self._console
         self._attended.run = run.id
         console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.report.model}", "dim")))
-        client = TerminalClient(self._control.connect(how="prompt"), console, display, ask=True, user=self._user)
+        client = TerminalClient(
+            self._control.connect(how="prompt"), console, display, ask=True, user=self._user
+        )
         following = asyncio.create_task(client.follow(run.id))
         try:
             with display.shown():
@@ -171,4 +199,6 @@ def tell_way_on(run: Run, console: Console) -> None:
 def stopped_notice(run: Run) -> RunCancelled:
     """What is said when Ctrl-C has stopped the work on a run."""
     hint = run.report.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
-    return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}")
+    return RunCancelled(
+        f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}"
+    )

@@ -1,8 +1,8 @@
 r"""What is printed where a build server reads along: text of models and tools gives it no orders.
 
-GitHub, Azure and TeamCity take lines such as `::add-mask::x`, `##[group]` and `##vso[task…]` for commands of a workflow.
-What is printed into a pipe or a file passes through here, whoever prints it: one character of such a beginning is written
-as `\u003a` or `\u005b`, which within JSON still means the same.
+GitHub, Azure and TeamCity take lines such as `::add-mask::x`, `##[group]` and `##vso[task…]` for commands of
+a workflow. What is printed into a pipe or a file passes through here, whoever prints it: one character of
+such a beginning is written as `\u003a` or `\u005b`, which within JSON still means the same.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-_COMMAND = re.compile(r"(?:^|[\r\n\v\f\x85\u2028\u2029])[^\S\r\n]*:(?=(:))|##(?:vso|teamcity)?(?=(\[))", re.IGNORECASE)
+_COMMAND = re.compile(
+    r"(?:^|[\r\n\v\f\x85\u2028\u2029])[^\S\r\n]*:(?=(:))|##(?:vso|teamcity)?(?=(\[))", re.IGNORECASE
+)
 _KEPT = 16
 """Characters of an unfinished line that are looked at again with what follows."""
 
 
 class HarmlessStream:
-    """A stream of text that no build server takes for commands; whatever else one does with it is done with the stream behind it."""
+    """A stream of text that no build server takes for commands; whatever else one does with it is done with
+    the stream behind it.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._line = stream, ""
@@ -58,7 +62,9 @@ def _unfinished_line(text: str) -> str:
 def harmless_output() -> Iterator[None]:
     """Standard output and error that obey nobody, where they are no terminal."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream if stream is None or stream.isatty() else HarmlessStream(stream) for stream in before)
+    sys.stdout, sys.stderr = (
+        stream if stream is None or stream.isatty() else HarmlessStream(stream) for stream in before
+    )
     try:
         yield
     finally:

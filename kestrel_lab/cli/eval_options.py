@@ -22,12 +22,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
-Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
-Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
-SuiteAtCommit = Annotated[bool, typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one.")]
-Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
-Margin = Annotated[float, typer.Option(help="The largest change of the success rate that counts as no change.")]
+Suite = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE."
+    ),
+]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated."),
+]
+Epochs = Annotated[
+    int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")
+]
+SuiteAtCommit = Annotated[
+    bool,
+    typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one."),
+]
+Commit = Annotated[
+    str | None,
+    typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's."),
+]
+Margin = Annotated[
+    float, typer.Option(help="The largest change of the success rate that counts as no change.")
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +53,17 @@ class Parts:
     """The options that select scenarios of a suite."""
 
     scenarios: Annotated[
-        list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated."
+        ),
     ] = None
-    families: Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")] = None
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")] = None
+    families: Annotated[
+        list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")
+    ] = None
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,18 +73,28 @@ class Execution:
     reuse: Annotated[
         bool,
         typer.Option(
-            "--reuse", help="Reuse stored trials whose scenario, configuration and code are the same instead of running them again."
+            "--reuse",
+            help="Reuse stored trials whose scenario, configuration and code are the same instead of "
+            "running them again.",
         ),
     ] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")] = False
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")
+    ] = False
     retry_errors: Annotated[
         int | None,
         typer.Option(
-            "--retry-errors", min=0, help="How often a trial that failed with an error is repeated; the suite's number by default."
+            "--retry-errors",
+            min=0,
+            help="How often a trial that failed with an error is repeated; the suite's number by default.",
         ),
     ] = None
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.",
+        ),
     ] = None
 
 
@@ -70,11 +105,16 @@ class Recordings:
     cassette: Annotated[
         str | None,
         typer.Option(
-            metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."
+            metavar="MODE",
+            help="record (missing answers of models are recorded), replay (models are never asked), "
+            "refresh or off.",
         ),
     ] = None
     cassettes: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite."
+        ),
     ] = None
 
 
@@ -83,9 +123,16 @@ class ReportOptions:
     """The options that name files to write."""
 
     report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None
-    junit: Annotated[Path | None, output_file("Write JUnit XML: a test case per configuration and scenario.")] = None
+    junit: Annotated[
+        Path | None, output_file("Write JUnit XML: a test case per configuration and scenario.")
+    ] = None
     markdown: Annotated[Path | None, output_file("Write a summary for a pull request.")] = None
-    link: Annotated[str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")] = ""
+    link: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The address of --report for links in --markdown; its path by default."
+        ),
+    ] = ""
 
     def write(self, measured: EvalResult | Comparison) -> None:
         """Write what is asked for; the summary links to the report."""
@@ -101,9 +148,14 @@ class ReportOptions:
 
 
 def run_measurement(
-    ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], then: Callable[[T], object] = lambda _: None, **files: Any
+    ctx: typer.Context,
+    work: Callable[[Lab, Reporter], Awaitable[T]],
+    then: Callable[[T], object] = lambda _: None,
+    **files: Any,
 ) -> Any:
-    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and write its `files`: see `save_outputs`."""
+    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and
+    write its `files`: see `save_outputs`.
+    """
     frontend = frontend_of(ctx)
     lab = frontend.lab()
 
@@ -116,7 +168,14 @@ def run_measurement(
     return frontend.wait(done)
 
 
-def save_outputs(found: Any, *, report: Path | None = None, csv: Path | None = None, plot: Path | None = None, index: bool = False) -> None:
+def save_outputs(
+    found: Any,
+    *,
+    report: Path | None = None,
+    csv: Path | None = None,
+    plot: Path | None = None,
+    index: bool = False,
+) -> None:
     """Write the report of a result, its frame and its drawing to the files that are named."""
     if report is not None:
         found.report(report)
@@ -142,5 +201,7 @@ def suite_and_words(words: list[str], suite: str) -> tuple[str, list[str]]:
     if suite and named:
         raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
     if not (suite or named):
-        raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
+        raise UsageError(
+            "name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD"
+        )
     return suite or named[0], words[len(named) :]

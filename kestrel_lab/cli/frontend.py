@@ -1,4 +1,6 @@
-"""Front ends: what a command needs from the place where it was typed, a terminal or a notebook; and the options that commands share."""
+"""Front ends: what a command needs from the place where it was typed, a terminal or a notebook; and the
+options that commands share.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,34 @@ from kestrel_lab.runtime.context.run_options import RunChanges
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 
-Model = Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")]
-Approve = Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")]
+Model = Annotated[
+    str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")
+]
+Approve = Annotated[
+    str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")
+]
 WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools may touch.")]
-Cache = Annotated[str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")]
-As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")]
+Cache = Annotated[
+    str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")
+]
+As = Annotated[
+    str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")
+]
 Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
 
 
 def positive(value: float | None) -> float | None:
-    """Return the value of an option that is a positive number; raises `typer.BadParameter` for 0, less, and what is no number (nan)."""
+    """Return the value of an option that is a positive number; raises `typer.BadParameter` for 0, less, and
+    what is no number (nan).
+    """
     if value is not None and not (value > 0 and math.isfinite(value)):
         raise typer.BadParameter(f"{value:g} is no positive number")
     return value
 
 
 ApprovalTimeout = Annotated[
-    float | None, typer.Option(callback=positive, help="Deny a question that nobody has answered after so many seconds.")
+    float | None,
+    typer.Option(callback=positive, help="Deny a question that nobody has answered after so many seconds."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
@@ -54,7 +67,10 @@ class WorkOptions:
     workspace: WorkFolder = "."
     tools: Annotated[
         str | None,
-        typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default."),
+        typer.Option(
+            help="Names of tools or groups (default, web, …) to offer, separated by commas; by default "
+            "the group default."
+        ),
     ] = None
 
 
@@ -93,7 +109,9 @@ class Screen(Protocol):
     async def __aenter__(self) -> Self:
         """Open it."""
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close it."""
 
     async def show(self, run: Run) -> Run:
@@ -110,7 +128,12 @@ def run_options(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def limits_of(words: Mapping[str, Any], usual: Limits) -> Limits:
     """The limits that a command names, and the `usual` ones for the rest."""
-    named = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
+    named = {
+        "cycles": words["cycles"],
+        "cost_usd": words["cost"],
+        "seconds": words["seconds"],
+        "tokens": words["tokens"],
+    }
     return replace(usual, **{key: value for key, value in named.items() if value is not None})
 
 
@@ -128,7 +151,9 @@ class Frontend(Protocol):
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
 
     def goes_on_with(self) -> dict[str, Any]:
-        """Return the options of a run that goes on with the conversation here; none where each command stands alone."""
+        """Return the options of a run that goes on with the conversation here; none where each command stands
+        alone.
+        """
         ...
 
     def say(self, text: str) -> None:
@@ -146,8 +171,11 @@ class Frontend(Protocol):
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 
 
-def output_file(help: str, *names: str) -> Any:  # noqa: A002  # as typer calls it
-    """Return an option that names a file to write. One that could not be written is refused before the work whose result it would hold."""
+def output_file(help: str, *names: str) -> Any:  # as typer calls it  # noqa: A002
+    """Return an option that names a file to write.
+
+    One that could not be written is refused before the work whose result it would hold.
+    """
     return typer.Option(*names, metavar="FILE", help=help, callback=_check_output)
 
 
@@ -165,7 +193,8 @@ def _check_output(path: Path | None) -> Path | None:
 
 
 def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
+    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an
+    option.
 
     typer reads the options of a command from its signature and its annotations, where it knows no groups.
     """
@@ -181,24 +210,35 @@ def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     shown = []
     for name, parameter in inspect.signature(command).parameters.items():
         inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
-        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
-            parameter.replace(annotation=hints[name])
-        ]  # fmt: skip
+        shown += (
+            [
+                parameter.replace(name=one.name, default=one.default, annotation=inner[one.name])
+                for one in fields(groups[name])
+            ]
+            if inner
+            else [parameter.replace(annotation=hints[name])]
+        )
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
     call.__annotations__ = {one.name: one.annotation for one in shown}
     return call
 
 
-def command_group(help: str, **more: Any) -> typer.Typer:  # noqa: A002  # as typer calls it
-    """Return a group of commands, which lists what there is where `more` says that it may be called without a command."""
+def command_group(help: str, **more: Any) -> typer.Typer:  # as typer calls it  # noqa: A002
+    """Return a group of commands, which lists what there is where `more` says that it may be called without a
+    command.
+    """
     return typer.Typer(help=help, context_settings={"help_option_names": ["-h", "--help"]}, **more)
 
 
 def is_listing(ctx: typer.Context, workspace: str) -> bool:
-    """Return whether a group was called without a command; raises `UsageError` where one follows --workspace, which it would not see."""
+    """Return whether a group was called without a command; raises `UsageError` where one follows --workspace,
+    which it would not see.
+    """
     if (command := ctx.invoked_subcommand) is not None and workspace != ".":
         name = ctx.info_name
-        raise UsageError(f"write --workspace behind {command}: kestrel {name} {command} … --workspace {workspace}")
+        raise UsageError(
+            f"write --workspace behind {command}: kestrel {name} {command} … --workspace {workspace}"
+        )
     return command is None
 
 
@@ -208,8 +248,12 @@ def frontend_of(ctx: typer.Context) -> Frontend:
     return frontend
 
 
-def follow_work(ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]) -> Coroutine[Any, Any, Run]:
-    """Return the work of a command that begins a run, given who is asked for approval, and shows it; raises `UsageError` at once."""
+def follow_work(
+    ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]
+) -> Coroutine[Any, Any, Run]:
+    """Return the work of a command that begins a run, given who is asked for approval, and shows it; raises
+    `UsageError` at once.
+    """
     screen = frontend_of(ctx).screen(how)
 
     async def work() -> Run:
@@ -229,5 +273,8 @@ def files_named() -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             raise
-        msg = f"{error.filename}: {(error.strerror or 'refused').lower()}: name another place, or make it readable and writable"
+        msg = (
+            f"{error.filename}: {(error.strerror or 'refused').lower()}: name another place, or make "
+            "it readable and writable"
+        )
         raise UsageError(msg) from error

@@ -14,16 +14,19 @@ from kestrel_lab.core.errors import UsageError
 RUN: Final = "run"
 _HELP: Final = ("-h", "--help")
 _LIKELY: Final = 0.75
-"""How much alike a word and a command are, of 1, where several words are taken for a command with a slip of the fingers."""
+"""How much alike a word and a command are, of 1, where several words are taken for a command with a slip of
+the fingers.
+"""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def with_run(words: Sequence[str], root: Any, program: str) -> list[str]:
-    """Return `words` with `run` before them where they are those of a run: several words that name no command, or options of `run` first.
+    """Return `words` with `run` before them where they are those of a run: several words that name no
+    command, or options of `run` first.
 
-    One word that is no command is left to `root`, which refuses it. Raises `UsageError` for several words that would be a command but
-    for a letter or two, such as `shwo RUN`.
+    One word that is no command is left to `root`, which refuses it. Raises `UsageError` for several words
+    that would be a command but for a letter or two, such as `shwo RUN`.
     """
     if not words or words[0] in root.commands or words[0] in _root_options(root):
         return list(words)
@@ -34,7 +37,10 @@ def with_run(words: Sequence[str], root: Any, program: str) -> list[str]:
         return list(words)
     if command := _mistyped(root, words):
         example = " ".join((program, command, *words[1:]))
-        raise UsageError(f'{program} has no command {words[0]!r}: did you mean {example}? If these words are a goal: {program} run "…"')
+        raise UsageError(
+            f"{program} has no command {words[0]!r}: did you mean {example}? If these words are a "
+            f'goal: {program} run "…"'
+        )
     return [RUN, *words]
 
 
@@ -43,17 +49,23 @@ def _root_options(root: Any) -> set[str]:
 
 
 def _positional(root: Any, words: Sequence[str]) -> list[str]:
-    """Return the words that are neither options of `run` nor their values; those before the first option where `run` has no such options."""
+    """Return the words that are neither options of `run` nor their values; those before the first option
+    where `run` has no such options.
+    """
     run = root.commands[RUN]
     try:
-        with run.make_context(RUN, [word for word in words if word not in _HELP], parent=typer.Context(root, info_name="")) as context:
+        with run.make_context(
+            RUN, [word for word in words if word not in _HELP], parent=typer.Context(root, info_name="")
+        ) as context:
             return [str(word) for word in context.params.get("goal") or ()]
     except (_BadUsage, UsageError):
         return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
 def _mistyped(root: Any, words: Sequence[str]) -> str:
-    """Return the command that is nearly the first word and would read the others; empty where there is none."""
+    """Return the command that is nearly the first word and would read the others; empty where there is
+    none.
+    """
     names: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=_LIKELY)
     for name in names:
         command, rest = root.commands[name], list(words[1:])
@@ -68,7 +80,9 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
 
 
 def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
-    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty if help was printed."""
+    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty
+    if help was printed.
+    """
     message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
     if not message:  # a group of commands without a command prints its help
         return ""
@@ -79,6 +93,8 @@ def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> 
         if (command := getattr(command, "commands", {}).get(word)) is None:
             break
         known.append(word)
-    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):  # `show me the data` begins with a command
+    if (
+        len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words)
+    ):  # `show me the data` begins with a command
         message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

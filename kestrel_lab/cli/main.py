@@ -44,7 +44,13 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.studies.ablation_result import Ablation
-from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
+from kestrel_lab.evals.summaries.breakdowns import (
+    CHECK_HEADINGS,
+    FAILED_HEADINGS,
+    failed_table,
+    family_table,
+    shared_checks,
+)
 from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.host.version import __version__
@@ -64,8 +70,9 @@ class TerminalFrontend:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
-        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file. Nor is there one
-        # where a kernel or a build server asks for colours: a bar that moves would be a hundred lines there.
+        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file. Nor is
+        # there one where a kernel or a build server asks for colours: a bar that moves would be a hundred
+        # lines there.
         self.console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
 
     @cached_property
@@ -82,7 +89,9 @@ class TerminalFrontend:
         return self._lab
 
     def configure(self, key: str, value: str) -> Settings:
-        """Write a setting into `kestrel.toml`; what is returned is in force, which an environment variable may still decide."""
+        """Write a setting into `kestrel.toml`; what is returned is in force, which an environment variable
+        may still decide.
+        """
         write_setting(Path.cwd(), key, value)
         return load_settings(Path.cwd(), os.environ).only(key)
 
@@ -97,7 +106,9 @@ class TerminalFrontend:
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:
-            raise UsageError("--bg and --as are for notebooks; in a terminal end the line with & or use --json")
+            raise UsageError(
+                "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
+            )
         if how.control:
             return LinesScreen(self.lab().session, self.user, how.approval_timeout)
         if sys.stdin.isatty() and not how.as_json:
@@ -106,7 +117,9 @@ class TerminalFrontend:
 
     def slider(self, run: Run) -> Any:
         """Raise `UsageError`: a terminal shows one event after the other."""
-        raise UsageError(f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event")
+        raise UsageError(
+            f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event"
+        )
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
@@ -118,7 +131,10 @@ class TerminalFrontend:
         try:
             return asyncio.run(body())
         except KeyboardInterrupt:  # typer would end without a word
-            msg = "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume, other commands when they are run again"
+            msg = (
+                "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume, "
+                "other commands when they are run again"
+            )
             raise RunCancelled(msg) from None
 
 
@@ -133,7 +149,9 @@ class PlainScreen:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Nothing is open."""
 
     async def show(self, run: Run) -> Run:
@@ -167,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @cache
 def _root() -> Any:
-    """Return the tree of commands, once a process: Typer takes 60 ms to make it, five times what most commands take."""
+    """Return the tree of commands, once a process: Typer takes 60 ms to make it, five times what most
+    commands take.
+    """
     return typer.main.get_command(app)
 
 
@@ -181,7 +201,9 @@ def _main(argv: list[str]) -> int:
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
         return _show_result(
-            frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch", "chat"}
+            frontend.console,
+            result,
+            followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch", "chat"},
         )
     except typer.TyperException as error:
         if message := wrong_usage(error, root, "kestrel", argv):
@@ -196,7 +218,7 @@ def _main(argv: list[str]) -> int:
     except KestrelError as error:
         _complain(str(error))
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-    except Exception as error:  # noqa: BLE001  # the boundary: nothing is swallowed, it is kept in a file and named
+    except Exception as error:  # the boundary: nothing is swallowed, it is kept in a file and named  # noqa: BLE001
         _complain(_bug_message(error, argv))
         code = EXIT_FAILED
     finally:
@@ -222,7 +244,7 @@ def _complain(message: str) -> None:
     )
 
 
-def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result
+def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # one case per kind of result  # noqa: C901
     match result:
         case None | int():
             return result or 0
@@ -234,7 +256,10 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # no
             console.print(
                 _table(
                     ("tool", "danger", "effect", "offered", "what it does"),
-                    [(t.name, t.danger.name, t.effect, result.offered(t), t.description.split("\n")[0]) for t in result],
+                    [
+                        (t.name, t.danger.name, t.effect, result.offered(t), t.description.split("\n")[0])
+                        for t in result
+                    ],
                 )
             )
         case Path() | str():
@@ -244,7 +269,11 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # no
             console.print(_table(*result.table()))
         case EvalResult():
             console.print(Text("\n".join((result.headline, *result.lines()))))
-            console.print(_fit_terminal(*summary_table(summarise_configurations(result.rows, result.suite.count_errors))))
+            console.print(
+                _fit_terminal(
+                    *summary_table(summarise_configurations(result.rows, result.suite.count_errors))
+                )
+            )
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
             families, rates = family_table(
@@ -262,14 +291,25 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # no
         case Comparison():
             console.print(Text(str(result)))
         case (
-            GateReport() | Settings() | Doctor() | RecomputeResult() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook()
+            GateReport()
+            | Settings()
+            | Doctor()
+            | RecomputeResult()
+            | History()
+            | BisectResult()
+            | Ablation()
+            | ServerTable()
+            | Rulebook()
         ):
             for part in ([result.headline] if result.headline else []) + [*result.parts()]:
                 console.print(_table(*part) if isinstance(part, ShownTable) else Text(sanitize_text(part)))
             return int(getattr(result, "exit_code", not getattr(result, "ok", True)))
         case _ if hasattr(result, "itertuples"):
             console.print(
-                _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])
+                _table(
+                    (str(result.index.name), *map(str, result.columns)),
+                    [tuple(map(_cell, row)) for row in result.itertuples()],
+                )
             )
         case _:
             console.print(Text(repr(result)))
@@ -285,12 +325,23 @@ def _notebook(console: Console, result: NotebookResult) -> int:
     return EXIT_APPROVAL if result.needs_approval else EXIT_FAILED
 
 
-_SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "tokens", "tool calls", "cost per trial")
+_SHOWN = (
+    "configuration",
+    "success (95 %)",
+    "trials",
+    "broke",
+    "wall s",
+    "tokens",
+    "tool calls",
+    "cost per trial",
+)
 
 
 def _fit_terminal(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """What of a summary fits a terminal; the rest is in the report and the frame."""
-    places = [place for place, name in enumerate(columns) if name in _SHOWN or name.startswith(("pass@", "pass^"))]
+    places = [
+        place for place, name in enumerate(columns) if name in _SHOWN or name.startswith(("pass@", "pass^"))
+    ]
     return _table([columns[place] for place in places], [[row[place] for place in places] for row in rows])
 
 
@@ -299,7 +350,9 @@ def _cell(value: Any) -> str:
 
 
 _WHOLE = 40
-"""Leading columns are not broken while they take so many characters together: names and ids stand there, to be copied."""
+"""Leading columns are not broken while they take so many characters together: names and ids stand there, to
+be copied.
+"""
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -1,4 +1,6 @@
-"""The start page that `kestrel` prints and the overview of `kestrel --help`, without the code of any command: loading that takes a second."""
+"""The start page that `kestrel` prints and the overview of `kestrel --help`, without the code of any command:
+loading that takes a second.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from kestrel_lab.cli.slow_start import told_when_slow
 from kestrel_lab.host.version import __version__
 
 _LOADING: Final = (
-    "loading kestrel_lab: a start without bytecode of it, as the first one, compiles all of its code and takes several times as long"
+    "loading kestrel_lab: a start without bytecode of it, as the first one, compiles all of its code "
+    "and takes several times as long"
 )
 START: Final = f"""\
 kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
@@ -25,17 +28,40 @@ kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they
   kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
   kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
 
-All commands: kestrel --help. Version: kestrel --version. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
+All commands: kestrel --help. Version: kestrel --version. In a notebook: %load_ext kestrel_lab, then \
+%kestrel --help.
 """
 EPILOG: Final = """
 Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and how to set up others.
 Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
 PANELS: Final = {
-    "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "apply", "websearch", "plans", "plan"),
+    "Run agents": (
+        "run",
+        "chat",
+        "orchestrate",
+        "resume",
+        "cancel",
+        "fork",
+        "apply",
+        "websearch",
+        "plans",
+        "plan",
+    ),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
-    "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
+    "What agents may do and know": (
+        "tools",
+        "mcp",
+        "skills",
+        "macros",
+        "memory",
+        "search",
+        "index",
+        "rules",
+        "taint",
+        "trust",
+    ),
     "Set up": ("doctor", "models", "config", "home", "gc", "schema", "time"),
 }
 """The headings of the overview, and the commands below each in their order."""
@@ -55,7 +81,8 @@ class GroupedCommands(TyperGroup):
 SETTINGS: Final[dict[str, Any]] = {
     "name": "kestrel",
     "cls": GroupedCommands,
-    "help": "Run LLM agents on a goal, watch and approve what they do, and measure them over suites and commits.",
+    "help": "Run LLM agents on a goal, watch and approve what they do, and measure them over suites and "
+    "commits.",
     "epilog": EPILOG,
     "no_args_is_help": True,
     "add_completion": True,
@@ -65,48 +92,70 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 """What the application with all commands is made with, too."""
 COMMANDS: Final = {
-    "acp": "Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command and talks to it.",
-    "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them from now on.",
-    "import": "Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.",
+    "acp": "Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this "
+    "command and talks to it.",
+    "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them "
+    "from now on.",
+    "import": "Import what other tools recorded: runs to show, fork, score and compare like our own, and "
+    "their rates with 95 % intervals.",
     "compare": "Run a suite at two commits, where results are missing, and show what changed.",
     "run": "Run a goal: the agent calls tools, asks before risky calls, and answers.",
-    "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",
-    "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has. The same as `run --resume RUN`.",
-    "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead.",
-    "fork": "Start a new run from an event of another run, with something changed; the old run and your files stay as they are.",
-    "apply": "Take what a fork changed in its private copy over into your files, as far as they are what the fork began with.",
+    "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the "
+    "same as "
+    "`run --plan standard`.",
+    "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has. "
+    "The same as `run --resume RUN`.",
+    "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be "
+    "resumed instead.",
+    "fork": "Start a new run from an event of another run, with something changed; the old run and your "
+    "files stay as they are.",
+    "apply": "Take what a fork changed in its private copy over into your files, as far as they are what "
+    "the fork began with.",
     "diff": "Show where two runs differ first, and what each did after that.",
     "show": "Show a run: its calls, its answer, what it used and what it waits for.",
     "runs": "List the newest runs, or remove runs.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
-    "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they were.",
-    "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
+    "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they "
+    "were.",
+    "tools": "List the tools with their danger levels, and the names that offer those which not every run "
+    "gets.",
     "models": "List the models that can be used now, and how to set up others.",
-    "gc": "Free the room of what no run needs any more, and rewrite the files of the log without what was deleted.",
-    "home": "Show where runs of this folder are kept (the home), and the homes of folders that are gone; or move it.",
+    "gc": "Free the room of what no run needs any more, and rewrite the files of the log without what "
+    "was deleted.",
+    "home": "Show where runs of this folder are kept (the home), and the homes of folders that are gone; "
+    "or move it.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",
     "doctor": "Check what is set up and what is missing, and show how to fix it.",
     "eval": "Measure agents: run suites of scenarios, compare two commits, decide gates.",
-    "skills": "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
+    "skills": "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the "
+    "reason; show one.",
     "macros": "List macros, and sequences of calls that could become macros; accept, disable or remove them.",
     "memory": "List the notes for later runs; search, add, edit, forget or draw them.",
-    "mcp": "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    "mcp": "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve "
+    "the tools of this lab to other programs.",
     "scenario": "Make scenarios for suites.",
-    "notebook": "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
+    "notebook": "Execute notebooks headless, with parameters; make one of the code that a run executed, or "
+    "run "
+    "that code again.",
     "router": "Learn from results which model to choose for a prompt; no model is called for that.",
     "rules": "List the rules about calls, or find the rule that decides on a call.",
     "plans": "List the workflows that come with the package, for `kestrel run GOAL --plan NAME`.",
     "plan": "Show the plan that a workflow makes for a goal; nothing is run.",
-    "schema": "Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the control protocol.",
-    "time": "Show the time, or read an expression such as `next Friday at 15:30` and show how it was understood.",
+    "schema": "Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the "
+    "control protocol.",
+    "time": "Show the time, or read an expression such as `next Friday at 15:30` and show how it was "
+    "understood.",
     "serve": "Show the runs of every process on a web page of this machine, and decide on them there.",
-    "follow": "Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only.",
+    "follow": "Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops "
+    "watching only.",
     "search": "Find the files and lines of a folder that are about a question, best first, and say why.",
     "index": "Build or update the search index of a folder; runs then use it to gather what a goal needs.",
     "websearch": "Search the web for an answer: facts, each with quotes from the pages that support it.",
-    "taint": "List the files that runs wrote after reading untrusted text; a run that reads such a file may follow instructions in it.",
-    "chat": "Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves.",
+    "taint": "List the files that runs wrote after reading untrusted text; a run that reads such a file may "
+    "follow instructions in it.",
+    "chat": "Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the "
+    "turn, a second one leaves.",
 }
 """Every command with the first sentence of its help. A test compares the page with that of `cli.app`."""
 
@@ -134,7 +183,9 @@ def main() -> None:
 
 
 def _load_commands() -> Callable[[], None]:
-    """Return the function that runs a command; while its code is loaded, a terminal says so, and anything else after two seconds."""
+    """Return the function that runs a command; while its code is loaded, a terminal says so, and anything
+    else after two seconds.
+    """
     announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if announce:
         sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")

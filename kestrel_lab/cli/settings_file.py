@@ -23,9 +23,10 @@ _TABLE = re.compile(r"^\s*\[", re.MULTILINE)
 def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = os.environ) -> Path:
     """Set `key` in the `kestrel.toml` that holds in `folder`, else in a new one; returns its path.
 
-    A text that reads as a number or as true or false is written as that. Whoever sets it here trusts it: a file of which
-    nothing was ignored is trusted as it is afterwards. Raises `UsageError` for a setting or value that
-    cannot be, and for a file in which the setting cannot be written without changing anything else.
+    A text that reads as a number or as true or false is written as that. Whoever sets it here trusts it: a
+    file of which nothing was ignored is trusted as it is afterwards. Raises `UsageError` for a setting or
+    value that cannot be, and for a file in which the setting cannot be written without changing anything
+    else.
     """
     load_settings(folder, {}).given("kestrel config", **{key: value})
     found = setting_files(folder)
@@ -33,7 +34,10 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
     before = path.read_bytes().decode("utf-8") if path.exists() else ""
     after = _with_line(before, key, f"{key} = {_toml(value)}")
     if tomllib.loads(after) != {**tomllib.loads(before), key: tomllib.loads(f"v = {_toml(value)}")["v"]}:
-        msg = f"{shown_path(path)} cannot be changed without changing more than {key}: write {key} = {_toml(value)} into it by hand"
+        msg = (
+            f"{shown_path(path)} cannot be changed without changing more than {key}: write {key} = "
+            f"{_toml(value)} into it by hand"
+        )
         raise UsageError(msg)
     trusted = TrustedFiles.of(env)
     known = next((table for place, table in found if place == path), {})
@@ -43,18 +47,26 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
     if path.exists():
         written.chmod(path.stat().st_mode & 0o777)
     written.replace(path)
-    if trust and find_weakenings(path, tomllib.loads(after)) and not trusted.holds(path, tomllib.loads(after)):
+    if (
+        trust
+        and find_weakenings(path, tomllib.loads(after))
+        and not trusted.holds(path, tomllib.loads(after))
+    ):
         trusted.add(path, tomllib.loads(after))
     return path
 
 
 def _with_line(text: str, key: str, line: str) -> str:
-    """`text` with `line` in the place of the line that sets `key`, else before its first table; its line ends stay."""
+    """`text` with `line` in the place of the line that sets `key`, else before its first table; its line ends
+    stay.
+    """
     end = "\r\n" if line_end(text) == "\r\n" else "\n"
     table = _TABLE.search(text)
     top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
     lines = lines_with_ends(top)
-    places = [place for place, old in enumerate(lines) if re.match(rf"\s*(['\"]?){re.escape(key)}\1\s*=", old)]
+    places = [
+        place for place, old in enumerate(lines) if re.match(rf"\s*(['\"]?){re.escape(key)}\1\s*=", old)
+    ]
     if places:
         lines[places[0]] = line + end
     else:

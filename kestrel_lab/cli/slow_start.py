@@ -1,4 +1,6 @@
-"""Progress of what takes long before anything else can be shown: loading code without bytecode, a library, a model's endpoint."""
+"""Progress of what takes long before anything else can be shown: loading code without bytecode, a library, a
+model's endpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ _LOOK_S = 0.2
 
 @contextmanager
 def told_when_slow(text: Callable[[], str], patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Say on standard error what `text()` returns once it has returned the same for `patience_s`; empty says nothing, and each text is said once.
+    """Say on standard error what `text()` returns once it has returned the same for `patience_s`; empty says
+    nothing, and each text is said once.
 
     From a thread: what takes long, an import, holds up the event loop.
     """
     over = threading.Event()
-    watching = threading.Thread(target=_watch, args=(text, patience_s, over), name="kestrel tells what is slow", daemon=True)
+    watching = threading.Thread(
+        target=_watch, args=(text, patience_s, over), name="kestrel tells what is slow", daemon=True
+    )
     watching.start()
     try:
         yield

@@ -1,4 +1,6 @@
-"""Terminal display of a run: finished rows scroll by, running ones stay in the last lines, questions are asked in between."""
+"""Terminal display of a run: finished rows scroll by, running ones stay in the last lines, questions are
+asked in between.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import table_lines
 
-_STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
+_STYLES = {
+    "ok": "green",
+    "error": "red",
+    "denied": "yellow",
+    "running": "cyan",
+    "waiting": "magenta",
+    "stopped": "yellow",
+}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
 _LEVELS = {"warning": "yellow", "good": "green", "bad": "red"}
 _DIFF = {"added": "green", "removed": "red"}
@@ -66,7 +75,9 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; a console that is not a terminal has none, and is told what is waited for long."""
+        """Show the moving lines while the block runs; a console that is not a terminal has none, and is told
+        what is waited for long.
+        """
         if not self._console.is_terminal:
             with told_when_slow(lambda: sanitize_text(self.view.head.progress)):
                 yield
@@ -88,8 +99,13 @@ class TerminalDisplay:
     def ending(self) -> Text:
         """The line that a run ends with."""
         head = self.view.head
-        style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
-        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {formatting.format_duration(self._lasted)}")
+        style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(
+            head.status, "magenta"
+        )
+        line = Text.assemble(
+            (head.status or "?", f"bold {style}"),
+            f" · {head.usage} · {formatting.format_duration(self._lasted)}",
+        )
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
         told = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if told else line.append(f"\n{head.reason}")
@@ -107,20 +123,36 @@ class TerminalDisplay:
             if isinstance(row, CallRow) and row.state not in _SETTLED:
                 lines.append(
                     Text.assemble(
-                        (f"{MARKS.get(row.state, '·')} ", "cyan"), (row.tool, "bold"), f" {row.summary}", (f"  {row.state}", "dim")
+                        (f"{MARKS.get(row.state, '·')} ", "cyan"),
+                        (row.tool, "bold"),
+                        f" {row.summary}",
+                        (f"  {row.state}", "dim"),
                     )
                 )
                 if row.result:
-                    lines.append(Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4)))
+                    lines.append(
+                        Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4))
+                    )
             elif isinstance(row, TextRow) and row.state not in _SETTLED:
-                waits = f"waiting for {head.model}: the first answer takes longest" if row is first else f"waiting for {head.model}"
+                waits = (
+                    f"waiting for {head.model}: the first answer takes longest"
+                    if row is first
+                    else f"waiting for {head.model}"
+                )
                 thought = row.thinking[-_TAIL_CHARS:].rstrip().rpartition("\n")[2]
-                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (f"thinking: {one_line(thought, 200)}" if thought else waits)
+                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (
+                    f"thinking: {one_line(thought, 200)}" if thought else waits
+                )
                 lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
         if head.progress:
             lines.append(Text(f"{head.progress} …", style="dim"))
         lines.append(
-            Text(f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}" if head.usage else "starting …", style="dim")
+            Text(
+                f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}"
+                if head.usage
+                else "starting …",
+                style="dim",
+            )
         )
         return Group(*lines)
 
@@ -132,7 +164,9 @@ def _row_text(row: Row) -> Any:
             lines = [*(one_line(item, 200) for item in row.items), *table_lines(row.table)]
             return line.append("".join(f"\n    {each}" for each in lines), style="dim")
         case StageRow():
-            return Text(f"stage {row.stage}" + (f", attempt {row.attempt}" if row.attempt > 1 else ""), style="bold")
+            return Text(
+                f"stage {row.stage}" + (f", attempt {row.attempt}" if row.attempt > 1 else ""), style="bold"
+            )
         case TextRow():
             if row.role == "answer":
                 return Panel(
@@ -144,7 +178,10 @@ def _row_text(row: Row) -> Any:
                     subtitle_align="right",
                 )
             thought = f"thinking: {one_line(row.thinking, 200)}\n" if row.thinking else ""
-            return Padding(Text.assemble((thought, "dim"), (row.text, "red" if row.state == "error" else "italic")), (0, 2))
+            return Padding(
+                Text.assemble((thought, "dim"), (row.text, "red" if row.state == "error" else "italic")),
+                (0, 2),
+            )
         case CallRow():
             line = Text.assemble(
                 (f"{MARKS.get(row.state, '·')} ", _STYLES.get(row.state, "")),
@@ -158,9 +195,14 @@ def _row_text(row: Row) -> Any:
 
 
 class TerminalApprover:
-    """Asks on the terminal; one question at a time. Without an answer in `timeout_s` seconds the answer is no."""
+    """Asks on the terminal; one question at a time.
 
-    def __init__(self, console: Console, display: TerminalDisplay, user: str, timeout_s: float | None) -> None:
+    Without an answer in `timeout_s` seconds the answer is no.
+    """
+
+    def __init__(
+        self, console: Console, display: TerminalDisplay, user: str, timeout_s: float | None
+    ) -> None:
         self._console = console
         self._display = display
         self._user = user
@@ -174,20 +216,32 @@ class TerminalApprover:
                 self._console.print(_question(asked, self._display.view.asks.get(asked.call)))
                 try:
                     async with asyncio.timeout(self._timeout_s):
-                        return await (self._answer(asked) if asked.why == "question" else self._decision(asked))
+                        return await (
+                            self._answer(asked) if asked.why == "question" else self._decision(asked)
+                        )
                 except TimeoutError:
                     reason = f"nobody answered within {self._timeout_s:g} s"
                     self._console.print(Text(reason, style="yellow"))
-                    return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
+                    return ApprovalGiven(
+                        call=asked.call, granted=False, by="timeout", how="policy", reason=reason
+                    )
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
         """What the person says, the option where they type its number; nothing at all is not an answer."""
         said = formatting.chosen_answer(asked, await self._line("answer (empty for none): "))
-        return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
+        return (
+            self._given(asked, granted=True, answer=said)
+            if said
+            else self._given(asked, granted=False, reason="no answer was given")
+        )
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
-            word = (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ") or "n").strip().lower()
+            word = (
+                (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ") or "n")
+                .strip()
+                .lower()
+            )
             if (said := formatting.typed_decision(word, asked)) is not None:
                 if word in {"n", "no"}:
                     said["reason"] = (await self._line("reason for the model (may be empty): ")).strip()
@@ -207,7 +261,9 @@ class TerminalApprover:
         return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
 
     async def _line(self, prompt: str) -> str:
-        """Return a line from the terminal with its end, read without blocking the run; nothing at all where the input has ended."""
+        """Return a line from the terminal with its end, read without blocking the run; nothing at all where
+        the input has ended.
+        """
         self._console.print(Text(prompt, style="bold"), end="")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
@@ -229,7 +285,9 @@ class TerminalApprover:
 def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
-        who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)  # a server that asks is not the agent
+        who = (
+            "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
+        )  # a server that asks is not the agent
         return Panel(Text("".join([ask.text, *options])), title=who, title_align="left", border_style="cyan")
     body = Text()
     for kind, text in diff_lines(ask.diff) if ask is not None else ():
@@ -241,7 +299,9 @@ def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     why = {
         "danger": "",
         "contained": "",
-        "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. Run it again?",
+        "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. "
+        "Run it "
+        "again?",
     }.get(asked.why, asked.why)
     for reason in (why, formatting.containment_text(asked)):
         if reason:
@@ -249,7 +309,10 @@ def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if held := formatting.sandbox_words(asked.sandbox):
         body.append(f"\n{held}", style="dim")
     return Panel(
-        body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta"
+        body,
+        title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run",
+        title_align="left",
+        border_style="magenta",
     )
 
 

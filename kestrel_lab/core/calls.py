@@ -20,7 +20,9 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 
 
 PREVIEWED, IN_KERNEL = "preview", "kernel"
-"""Sandbox levels of code for a kernel: what its preview computed is taken over, or it runs in the user's own kernel."""
+"""Sandbox levels of code for a kernel: what its preview computed is taken over, or it runs in the user's own
+kernel.
+"""
 HELD = frozenset({"S1", "S2", "S3"})
 """Sandbox levels, as calls name them, at which a command reaches no network."""
 
@@ -67,8 +69,9 @@ class Problem(FrozenStruct, frozen=True, kw_only=True):
     """Why a call failed, in words its reader (a model or a person) can act on."""
 
     kind: str
-    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `raised` (code that it ran), `conflict`, `limit`,
-    `unknown_outcome`, `cancelled`."""
+    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `raised` (code that it ran),
+    `conflict`, `limit`, `unknown_outcome`, `cancelled`.
+    """
     message: str
     transient: bool = False
 
@@ -95,7 +98,9 @@ class Call(FrozenStruct, frozen=True, kw_only=True):
     effect: Effect = "opaque"
     attempt: int = 1
     sandbox: str = ""
-    """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that starts none."""
+    """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that
+    starts none.
+    """
     leave: str = ""
     """Who let it go on, and why; empty where its danger asks for nobody's leave."""
 
@@ -106,7 +111,9 @@ class Call(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def in_kernel(self) -> bool:
-        """Return whether it runs code in the user's own kernel, which a person or a rule allows and no level of danger does."""
+        """Return whether it runs code in the user's own kernel, which a person or a rule allows and no level
+        of danger does.
+        """
         return self.sandbox.partition(" ")[0] == IN_KERNEL
 
     @property
@@ -119,7 +126,9 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     """The result of a call."""
 
     value: Json = None
-    """A tool's answer; `None` for a model and for a failed call, but for one whose code raised or was stopped: then what came of it."""
+    """A tool's answer; `None` for a model and for a failed call, but for one whose code raised or was
+    stopped: then what came of it.
+    """
     answer: ModelAnswer | None = None
     """A model's answer; `None` for a tool."""
     error: Problem | None = None
@@ -140,7 +149,9 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
     touched: list[str] | None = None
-    """Files of the workspace that were other ones when it ended than when it began; `None` where nobody compared them."""
+    """Files of the workspace that were other ones when it ended than when it began; `None` where nobody
+    compared them.
+    """
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By file, what undoes the change: see `ToolAnswered.before`."""
     images: tuple[ImagePart, ...] = ()

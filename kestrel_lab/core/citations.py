@@ -1,8 +1,10 @@
-"""A span is a piece of text that something said, and where it stands: what claims are held against and what answers cite.
+"""A span is a piece of text that something said, and where it stands: what claims are held against and what
+answers cite.
 
-An answer cites a span by its id in square brackets: `[src/app.py:12-20]` for lines of a file, `[main.2.1]` for what a tool
-call answered, an address for a page. Ids are computed from the log, so the same log always gives the same ones. What models
-write of themselves is read as well: `src/app.py:12`, `src/app.py#L12-L20`, `lines 12-20 of src/app.py`, in backticks or not.
+An answer cites a span by its id in square brackets: `[src/app.py:12-20]` for lines of a file, `[main.2.1]`
+for what a tool call answered, an address for a page. Ids are computed from the log, so the same log always
+gives the same ones. What models write of themselves is read as well: `src/app.py:12`, `src/app.py#L12-L20`,
+`lines 12-20 of src/app.py`, in backticks or not.
 """
 
 from __future__ import annotations
@@ -20,31 +22,46 @@ from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
 Standing = Literal["current", "moved", "stale", "gone"]
-"""Whether what was read still stands where it stood: as it was, elsewhere in the same file, no more, or the file is gone."""
+"""Whether what was read still stands where it stood: as it was, elsewhere in the same file, no more, or the
+file is gone.
+"""
 
 _NAME = r"[\w.+@~-]*[\w+@~-]"
-_PLAIN_FILES = r"(?:[\w-]+/)*(?:Makefile|Dockerfile|Justfile|Procfile|LICENSE|COPYING|NOTICE|CODEOWNERS|Jenkinsfile)"
-PATH: Final = rf"(?:(?:~|\.{{1,2}})?/)?(?:{_NAME}/)*[\w.+@-]*[\w+@-]\.[A-Za-z][A-Za-z0-9]{{0,9}}|{_PLAIN_FILES}"
+_PLAIN_FILES = (
+    r"(?:[\w-]+/)*(?:Makefile|Dockerfile|Justfile|Procfile|LICENSE|COPYING|NOTICE|CODEOWNERS|Jenkinsfile)"
+)
+PATH: Final = (
+    rf"(?:(?:~|\.{{1,2}})?/)?(?:{_NAME}/)*[\w.+@-]*[\w+@-]\.[A-Za-z][A-Za-z0-9]{{0,9}}|{_PLAIN_FILES}"
+)
 """What reads as the path of a file: a name with an ending, or a file that is known without one."""
 _DASH = r"\s?(?:-|–|—|to|through)\s?"
 _LINES = rf"(?P<first>\d+)(?:{_DASH}[lL]?(?P<last>\d+))?"
 _AFTER = re.compile(
-    rf"(?<![\w/.:+@~-])(?P<path>{PATH})`?(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?(?P<more>(?:, ?\d+(?:-\d+)?)+(?=\])|(?:,\d+(?:-\d+)?)+(?![\w,-]|\.\w))?"
+    rf"(?<![\w/.:+@~-])(?P<path>{PATH})`?"
+    r"(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?(?P<more>(?:, "
+    r"?\d+(?:-\d+)?)+(?=\])|(?:,\d+(?:-\d+)?)+(?![\w,-]|\.\w))?"
     rf"|[\s,(]{{1,3}}(?:at |on |in )?(?:lines?|ll?\.) {_LINES})"
 )
 _SPACED = re.compile(r"[\[`]((?:[^\s\[\]`:,;]+ )+)\Z")
 _LONGEST: Final = 120
 """Characters before the last space of a path."""
 _MORE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
-_BEFORE = re.compile(rf"\b[lL](?:ines?|l?\.) {_LINES} (?:of|in|from) (?:the (?:file )?)?[`\[(]*(?P<path>{PATH})(?![\w/-])")
+_BEFORE = re.compile(
+    rf"\b[lL](?:ines?|l?\.) {_LINES} (?:of|in|from) (?:the (?:file )?)?[`\[(]*(?P<path>{PATH})(?![\w/-])"
+)
 _CALL = re.compile(r"(?<![\w)])\[(?:call )?`?(?P<call>[\w/#~-]+(?:\.[\w/#~-]+)*\.\d+\.\d+(?:/[\w.-]+)*)`?\]")
 _URL = re.compile(r"https?://[^\s<>()\[\]`\"']+[^\s<>()\[\]`\"'.,;:!?]")
 _GREP = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): ?(?P<text>.*)$", re.MULTILINE)
 _PART = re.compile(r"^=== (?P<path>.+) ===\n", re.MULTILINE)
-_PLACE = re.compile(r"^(?P<path>[^\n]+?):(?P<first>\d+)(?:-\d+)?  \(.*\)\n(?P<lines>(?: *\d+  .*(?:\n|\Z))+)", re.MULTILINE)
-"""A place as `search_code` and `find_definition` show it: where and why, then its lines with their numbers."""
+_PLACE = re.compile(
+    r"^(?P<path>[^\n]+?):(?P<first>\d+)(?:-\d+)?  \(.*\)\n(?P<lines>(?: *\d+  .*(?:\n|\Z))+)", re.MULTILINE
+)
+"""A place as `search_code` and `find_definition` show it: where and why, then its lines with their numbers.
+"""
 _NUMBER = re.compile(r"^ *\d+  ", re.MULTILINE)
-_USE = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): (?:definition|import|call|use): (?P<text>.*)$", re.MULTILINE)
+_USE = re.compile(
+    r"^(?P<path>[^\n:]+):(?P<line>\d+): (?:definition|import|call|use): (?P<text>.*)$", re.MULTILINE
+)
 _CUT: Final = {"find_references": 200, "search_code": 300, "find_definition": 300}
 """Characters of a line that a tool shows at most."""
 _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|the file is )[^\]\n]*\]\s*\Z")
@@ -94,7 +111,9 @@ class Citation:
     call: str = ""
     page: str = ""
     spaced: str = ""
-    """The longer path, with spaces, that `path` may be the end of: all that stands before it in the same brackets."""
+    """The longer path, with spaces, that `path` may be the end of: all that stands before it in the same
+    brackets.
+    """
 
 
 def _number(digits: str | int) -> int:
@@ -104,7 +123,9 @@ def _number(digits: str | int) -> int:
 
 def text_digest(text: str) -> str:
     """Sixteen characters that are equal for equal texts, white space at the ends of lines left out."""
-    return hashlib.sha256("\n".join(line.rstrip() for line in text.strip("\n").splitlines()).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        "\n".join(line.rstrip() for line in text.strip("\n").splitlines()).encode()
+    ).hexdigest()[:16]
 
 
 @lru_cache(maxsize=512)
@@ -116,14 +137,22 @@ def citations_in(answer: str) -> tuple[Citation, ...]:
         last = _number(match["b"] or match["last"] or first)
         before = _SPACED.search(answer, max(0, match.start() - _LONGEST), match.start())
         spaced = f"{before[1]}{match['path']}" if before else ""
-        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last, spaced=spaced)
+        found[match.start()] = Citation(
+            text=match[0], at=match.start(), path=match["path"], first=first, last=last, spaced=spaced
+        )
         for also in _MORE.finditer(answer, *match.span("more")):
             first, last = _number(also["first"]), _number(also["last"] or also["first"])
-            found[also.start()] = Citation(text=match[0], at=also.start(), path=match["path"], first=first, last=last)
+            found[also.start()] = Citation(
+                text=match[0], at=also.start(), path=match["path"], first=first, last=last
+            )
     for match in _BEFORE.finditer(answer):
         first = _number(match["first"])
         found[match.start()] = Citation(
-            text=match[0], at=match.start(), path=match["path"], first=first, last=_number(match["last"] or first)
+            text=match[0],
+            at=match.start(),
+            path=match["path"],
+            first=first,
+            last=_number(match["last"] or first),
         )
     for match in _CALL.finditer(answer):
         found.setdefault(match.start(), Citation(text=match[0], at=match.start(), call=match["call"]))
@@ -133,18 +162,25 @@ def citations_in(answer: str) -> tuple[Citation, ...]:
 
 
 def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
-    """The arguments of calls by their ids, as they were made; those that were never started, answered from the cache say, as the model asked."""
+    """The arguments of calls by their ids, as they were made; those that were never started, answered from
+    the cache say, as the model asked.
+    """
     asked: dict[str, dict[str, Json]] = {}
     for event in events:
         if isinstance(event, ToolCalled):
             asked[event.call] = event.args
         elif isinstance(event, ModelAnswered):
-            asked |= {str(call.get("id", "")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
+            asked |= {
+                str(call.get("id", "")): cast("dict[str, Json]", call.get("args") or {})
+                for call in event.calls
+            }
     return asked
 
 
 def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
-    """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of files in it."""
+    """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of
+    files in it.
+    """
     args = arguments_by_call(events)
     found: list[Span] = []
     for event in events:
@@ -157,7 +193,16 @@ def answer_spans(call: str, tool: str, args: Mapping[str, Json], text: str) -> t
     """The spans of one answer of a tool."""
     page = str(args.get("url") or "") if tool in _WEB or "url" in args else ""
     trust: Trust = "untrusted" if page or tool in _WEB or ":" in tool else "tool"
-    whole = Span(id=call, source=f"{tool} {page}".strip(), text=text, call=call, end=len(text), page=page, found=tool, trust=trust)
+    whole = Span(
+        id=call,
+        source=f"{tool} {page}".strip(),
+        text=text,
+        call=call,
+        end=len(text),
+        page=page,
+        found=tool,
+        trust=trust,
+    )
     if tool == "read_file" and isinstance(args.get("path"), str):
         return whole, *_lines(whole, str(args["path"]), args.get("offset"), 0, text)
     if tool == "batch_read":
@@ -202,23 +247,40 @@ def _of_file(whole: Span, path: str, first: int, last: int, text: str, start: in
     path = path.removeprefix("./")
     name = f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
     return Span(
-        id=name, source=path, text=text, path=path, first=first, last=last, call=whole.call, start=start, end=start + len(text),
-        found=whole.found, trust="workspace",
-    )  # fmt: skip
+        id=name,
+        source=path,
+        text=text,
+        path=path,
+        first=first,
+        last=last,
+        call=whole.call,
+        start=start,
+        end=start + len(text),
+        found=whole.found,
+        trust="workspace",
+    )
 
 
-def resolve_citation(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]) -> Span | None:
-    """Return the span that a citation points at: as the run saw it, or, for lines that it never saw, as `read` gives the file now.
+def resolve_citation(
+    cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]
+) -> Span | None:
+    """Return the span that a citation points at: as the run saw it, or, for lines that it never saw, as
+    `read` gives the file now.
 
     `None` for a call that never was, a page that nothing fetched, a file or lines that are not there.
     """
     spans = tuple(spans)
-    if cited.spaced and (whole := resolve_citation(replace(cited, path=cited.spaced, spaced=""), spans, read)) is not None:
+    if (
+        cited.spaced
+        and (whole := resolve_citation(replace(cited, path=cited.spaced, spaced=""), spans, read)) is not None
+    ):
         return whole
     if cited.call:
         return next((span for span in reversed(spans) if span.id == cited.call), None)
     if cited.page:
-        return next((span for span in reversed(spans) if span.page and _same_page(span.page, cited.page)), None)
+        return next(
+            (span for span in reversed(spans) if span.page and _same_page(span.page, cited.page)), None
+        )
     named = [span for span in spans if span.path and _same_file(span.path, cited.path)]
     exact = cited.path.removeprefix("./")
     if any(span.path == exact for span in named):  # not the file of a longer path that ends so
@@ -231,9 +293,15 @@ def resolve_citation(cited: Citation, spans: Iterable[Span], read: Callable[[str
     if not 1 <= cited.first <= cited.last <= len(lines):
         return None
     return Span(
-        id=_id(cited), source=cited.path, text="\n".join(lines[cited.first - 1 : cited.last]), path=cited.path, first=cited.first,
-        last=cited.last, found="cited", trust="workspace",
-    )  # fmt: skip
+        id=_id(cited),
+        source=cited.path,
+        text="\n".join(lines[cited.first - 1 : cited.last]),
+        path=cited.path,
+        first=cited.first,
+        last=cited.last,
+        found="cited",
+        trust="workspace",
+    )
 
 
 def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
@@ -251,20 +319,30 @@ def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
 
 
 def _lines_of(span: Span) -> list[str]:
-    """As many lines as its place has: an empty one at its end counts, the end of the last one does not begin another."""
+    """As many lines as its place has: an empty one at its end counts, the end of the last one does not begin
+    another.
+    """
     return span.text.split("\n")[: span.last - span.first + 1]
 
 
 def _shown_forms(lines: list[str], most: int | None) -> str:
-    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before it."""
-    return lines[0].strip()[:most].rstrip() if len(lines) == 1 else "\n".join(line[:most].rstrip() for line in lines)
+    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before
+    it.
+    """
+    return (
+        lines[0].strip()[:most].rstrip()
+        if len(lines) == 1
+        else "\n".join(line[:most].rstrip() for line in lines)
+    )
 
 
 def _cut_span(span: Span, cited: Citation) -> Span:
     lines = span.text.split("\n")
     text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
     made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)
-    if span.end - span.start != len(span.text):  # shown with line numbers: the place of the whole is what there is
+    if span.end - span.start != len(
+        span.text
+    ):  # shown with line numbers: the place of the whole is what there is
         return made
     start = span.start + sum(len(line) + 1 for line in lines[: cited.first - span.first])
     return replace(made, start=start, end=start + len(text))

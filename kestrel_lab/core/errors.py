@@ -124,7 +124,9 @@ class ModelError(RunError):
         self.rate_limited = rate_limited
         """Whether the provider is there and wants fewer calls."""
         self.caller = caller
-        """Whether the caller must change something (a key, a name, the conversation): another model is not asked instead."""
+        """Whether the caller must change something (a key, a name, the conversation): another model is not
+        asked instead.
+        """
         self.tried = tried
         """The models that were asked in turn, when there were several."""
 
@@ -133,7 +135,13 @@ class DependencyError(RunError):
     """Something a run depends on, a model endpoint or a server of tools, is not in working order."""
 
     def __init__(
-        self, dependency: str, state: str, message: str, *, retry_in_s: float | None = None, tried: tuple[TriedModel, ...] = ()
+        self,
+        dependency: str,
+        state: str,
+        message: str,
+        *,
+        retry_in_s: float | None = None,
+        tried: tuple[TriedModel, ...] = (),
     ) -> None:
         super().__init__(message)
         self.dependency = dependency
@@ -156,7 +164,9 @@ class ToolError(RunError):
 
 
 class CodeError(ToolError):
-    """Code that a tool ran raised an exception, or a person stopped it; what it had done by then stays done."""
+    """Code that a tool ran raised an exception, or a person stopped it; what it had done by then stays
+    done.
+    """
 
     def __init__(self, message: str, output: str, *, stopped: bool = False) -> None:
         super().__init__(message)
@@ -167,7 +177,10 @@ class CodeError(ToolError):
 
 
 class ConflictError(RunError):
-    """A file is not what whoever wants to change it takes it for: somebody else was faster. Nothing was changed."""
+    """A file is not what whoever wants to change it takes it for: somebody else was faster.
+
+    Nothing was changed.
+    """
 
 
 class CheckError(RunError):
@@ -175,7 +188,9 @@ class CheckError(RunError):
 
 
 class UnmetError(RunError):
-    """The work was done, and what came of it is not good enough: criteria that are not met, a search without a solution."""
+    """The work was done, and what came of it is not good enough: criteria that are not met, a search without
+    a solution.
+    """
 
 
 class LimitError(RunError):
@@ -201,8 +216,16 @@ class ApprovalRequired(Signal):
     The run waits in the log; `str(error)` says how to approve and how to resume it.
     """
 
-    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False, why: str = "") -> None:
-        what = f"begin step {args.get('step')}" if tool == START_STEP else "ask a question" if question else f"call {tool}"
+    def __init__(
+        self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False, why: str = ""
+    ) -> None:
+        what = (
+            f"begin step {args.get('step')}"
+            if tool == START_STEP
+            else "ask a question"
+            if question
+            else f"call {tool}"
+        )
         whom, how = ("answer", " --answer TEXT") if question else ("approve", "")
         super().__init__(
             f"run {run_id} wants to {what} and nobody is here to {whom} it{f' ({why})' if why else ''}. "
@@ -219,7 +242,8 @@ class RunCancelled(Signal):
 
 
 def most_severe(errors: Iterable[BaseException]) -> BaseException:
-    """Return the one error to raise of several that came together: a failure before a `Signal`, with the other failures as its notes.
+    """Return the one error to raise of several that came together: a failure before a `Signal`, with the
+    other failures as its notes.
 
     A group of errors counts as the errors in it.
     """
@@ -234,8 +258,8 @@ def most_severe(errors: Iterable[BaseException]) -> BaseException:
 def error_text(error: BaseException) -> str:
     """`error` as its class and message, with its notes, the errors of a group and its causes, on a line each.
 
-    It may be any error of foreign code: one whose message cannot be had, is huge or is no text that can be encoded, one of
-    a hundred in a group, one that is its own cause. Never raises.
+    It may be any error of foreign code: one whose message cannot be had, is huge or is no text that can be
+    encoded, one of a hundred in a group, one that is its own cause. Never raises.
     """
     lines = list(islice(_error_lines(error, frozenset(), 0), _MOST_CAUSES + 1))
     if len(lines) > _MOST_CAUSES:
@@ -263,22 +287,24 @@ def _error_lines(error: BaseException, above: frozenset[int], depth: int) -> Ite
 def _message(error: BaseException) -> str:
     try:
         return _part(str(error))
-    except Exception as failed:  # noqa: BLE001  # the class of the error is foreign code
+    except Exception as failed:  # the class of the error is foreign code  # noqa: BLE001
         return f"(its message cannot be had: __str__ raised {type(failed).__name__}; args: {_args(error)})"
 
 
 def _args(error: BaseException) -> str:
     try:
         return _part(repr(error.args))
-    except Exception as failed:  # noqa: BLE001  # as above
+    except Exception as failed:  # as above  # noqa: BLE001
         return f"repr raised {type(failed).__name__}"
 
 
 def _part(text: object) -> str:
-    return head_tail(escape_surrogates(text) if isinstance(text, str) else _args(Exception(text)), _MOST_CHARS)[0]
+    return head_tail(
+        escape_surrogates(text) if isinstance(text, str) else _args(Exception(text)), _MOST_CHARS
+    )[0]
 
 
-class error_boundary:  # noqa: N801  # used as a function; a generator would cost each model call five times as much
+class error_boundary:  # used as a function; a generator would cost each model call five times as much  # noqa: N801
     """Turn any error that escapes from foreign code into a `kind` that names `what` it was."""
 
     def __init__(self, kind: type[RunError], what: str) -> None:
@@ -287,7 +313,9 @@ class error_boundary:  # noqa: N801  # used as a function; a generator would cos
     def __enter__(self) -> None:
         """Begin the block."""
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
         """Raise the error in place of a foreign one, `SystemExit` of foreign code too."""
         if isinstance(error, Exception | SystemExit) and not isinstance(error, KestrelError):
             raise self._kind(f"{self._what} failed: {error_text(error)}") from error
@@ -311,7 +339,9 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def candidates(word: str, options: Sequence[str], most: int = 3) -> str:
-    """A clause that helps a reader who mistyped one of very many ids: the closest of `options`, else the first of them; at most `most`."""
+    """A clause that helps a reader who mistyped one of very many ids: the closest of `options`, else the
+    first of them; at most `most`.
+    """
     if close := get_close_matches(word, options, n=most, cutoff=0.5):
         return f"did you mean {' or '.join(map(repr, close))}?"
     more = f" and {len(options) - most} more" if len(options) > most else ""

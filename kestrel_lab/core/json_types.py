@@ -31,7 +31,9 @@ def dumps(value: object) -> str:
 
 
 def readable(value: object) -> str:
-    """Compact JSON text for people and models: characters stand for themselves, and only lone surrogates are escaped. Raises like `dumps`."""
+    """Compact JSON text for people and models: characters stand for themselves, and only lone surrogates are
+    escaped. Raises like `dumps`.
+    """
     return _READABLE.encode(value).encode("utf-8", "backslashreplace").decode()
 
 
@@ -50,7 +52,9 @@ _TRIES = 10_000
 
 
 def loads(text: str) -> Json:
-    """The value of a JSON text; raises `ValueError` for anything else, for NaN and for what is nested too deeply to be read."""
+    """The value of a JSON text; raises `ValueError` for anything else, for NaN and for what is nested too
+    deeply to be read.
+    """
     try:
         value: Json = _DECODER.decode(text)
     except RecursionError as error:
@@ -59,7 +63,9 @@ def loads(text: str) -> Json:
 
 
 def loads_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text; raises `ValueError` for anything else, for numbers too long and for what is nested too deeply to be read."""
+    """The table of a TOML text; raises `ValueError` for anything else, for numbers too long and for what is
+    nested too deeply to be read.
+    """
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -67,7 +73,9 @@ def loads_toml(text: str) -> dict[str, Any]:
 
 
 def values_in(text: str, opening: str = "{") -> Iterator[Json]:
-    """The JSON values in `text` that begin with a character of `opening`, in order, whatever stands around them."""
+    """The JSON values in `text` that begin with a character of `opening`, in order, whatever stands around
+    them.
+    """
     at = -1
     for _ in range(_TRIES):
         at = min((place for sign in opening if (place := text.find(sign, at + 1)) >= 0), default=-1)
@@ -86,8 +94,9 @@ def content_key(*parts: object) -> str:
     return hashlib.sha256(_SORTED.encode(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-# Structs are defined, made and encoded in C. As frozen dataclasses the classes of events alone were a third of the time that an import of
-# the package takes, and making and encoding events a good part of what a turn costs.
+# Structs are defined, made and encoded in C. As frozen dataclasses the classes of events alone were a third
+# of the time that an import of the package takes, and making and encoding events a good part of what a turn
+# costs.
 
 
 class _DataclassFields:
@@ -98,7 +107,9 @@ class _DataclassFields:
 
 
 class FrozenStruct(Struct, frozen=True, kw_only=True):
-    """Base class: values cannot be set, two of equal values are equal; `msgspec.structs.replace` is the fast way to a changed copy."""
+    """Base class: values cannot be set, two of equal values are equal; `msgspec.structs.replace` is the fast
+    way to a changed copy.
+    """
 
     __dataclass_fields__ = _DataclassFields()
 
@@ -107,9 +118,16 @@ class FrozenStruct(Struct, frozen=True, kw_only=True):
 def _fields(kind: type[FrozenStruct]) -> dict[str, Field[Any]]:
     def same(default: Any) -> Any:
         made = getattr(default, "factory", None)
-        return field(default=MISSING if default is NODEFAULT else default) if made is None else field(default_factory=made)
+        return (
+            field(default=MISSING if default is NODEFAULT else default)
+            if made is None
+            else field(default_factory=made)
+        )
 
     names = kind.__struct_fields__
     defaults = (*(NODEFAULT for _ in names[len(kind.__struct_defaults__) :]), *kind.__struct_defaults__)
-    parts = [(name, kind.__annotations__[name], same(default)) for name, default in zip(names, defaults, strict=True)]
+    parts = [
+        (name, kind.__annotations__[name], same(default))
+        for name, default in zip(names, defaults, strict=True)
+    ]
     return {one.name: one for one in fields(make_dataclass(kind.__name__, parts, kw_only=True))}

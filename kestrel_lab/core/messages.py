@@ -29,7 +29,9 @@ class ToolRequest(FrozenStruct, frozen=True, kw_only=True):
     problem: str = ""
     """Why the arguments could not be read, when they were not a JSON object."""
     signature: str = ""
-    """The provider's proof of the reasoning behind the call (Gemini), which it wants back with the conversation."""
+    """The provider's proof of the reasoning behind the call (Gemini), which it wants back with the
+    conversation.
+    """
 
 
 class ThinkingPart(FrozenStruct, frozen=True, kw_only=True):
@@ -38,7 +40,9 @@ class ThinkingPart(FrozenStruct, frozen=True, kw_only=True):
     text: str = ""
     """The reasoning, or the provider's summary of it."""
     signature: str = ""
-    """The provider's proof that it wrote the block (Anthropic), without which it does not take the block back."""
+    """The provider's proof that it wrote the block (Anthropic), without which it does not take the block
+    back.
+    """
     redacted: str = ""
     """A block that the provider encrypted: there is no text, only this."""
 
@@ -76,7 +80,9 @@ class ImagePart:
 
 
 class ThinkingDelta(str):
-    """A piece of a model's reasoning as it streams, given to `on_delta`; any other string is a piece of its answer."""
+    """A piece of a model's reasoning as it streams, given to `on_delta`; any other string is a piece of its
+    answer.
+    """
 
     __slots__ = ()
 
@@ -101,13 +107,26 @@ class Message(FrozenStruct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def chars(self) -> int:
-        """The characters of its text and calls; counted once, as a conversation is measured before each turn."""
+        """The characters of its text and calls; counted once, as a conversation is measured before each
+        turn.
+        """
         return len(self.text) + sum(len(json.dumps(call.args)) + len(call.name) for call in self.calls)
 
     def as_json(self) -> dict[str, Json]:
-        """Return the message as a JSON object, without `earlier`; providers want thinking back within a run only, so it is left out."""
-        calls: list[Json] = [{"id": call.id, "name": call.name, "args": call.args, "problem": call.problem} for call in self.calls]
-        body: dict[str, Json] = {"role": self.role, "text": self.text, "calls": calls, "call_id": self.call_id, "name": self.name}
+        """Return the message as a JSON object, without `earlier`; providers want thinking back within a run
+        only, so it is left out.
+        """
+        calls: list[Json] = [
+            {"id": call.id, "name": call.name, "args": call.args, "problem": call.problem}
+            for call in self.calls
+        ]
+        body: dict[str, Json] = {
+            "role": self.role,
+            "text": self.text,
+            "calls": calls,
+            "call_id": self.call_id,
+            "name": self.name,
+        }
         body["images"] = [image.as_json() for image in self.images]
         return {key: value for key, value in body.items() if value}
 
@@ -116,7 +135,12 @@ class Message(FrozenStruct, frozen=True, kw_only=True, dict=True):
         """Return the message that `as_json` described; fields that this version does not know are ignored."""
         calls = tuple(
             [
-                ToolRequest(id=call["id"], name=call["name"], args=call.get("args") or {}, problem=call.get("problem", ""))
+                ToolRequest(
+                    id=call["id"],
+                    name=call["name"],
+                    args=call.get("args") or {},
+                    problem=call.get("problem", ""),
+                )
                 for call in body.get("calls", ())
             ]
         )
@@ -162,7 +186,9 @@ class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """Texts at which the model stops."""
     reasoning_effort: str | None = None
-    """How much a reasoning model thinks: `none`, `minimal`, `low`, `medium`, `high` or another word that its provider knows."""
+    """How much a reasoning model thinks: `none`, `minimal`, `low`, `medium`, `high` or another word that its
+    provider knows.
+    """
     response_format: dict[str, Json] | None = None
     """The provider's `response_format` as it is sent; `schema` goes before it."""
     timeout_s: float | None = None
@@ -193,7 +219,9 @@ class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     model: str = ""
     """The name the provider gives for what really answered."""
     finish: str = "stop"
-    """`stop`, `tool_calls`, `length` (cut off), `content_filter` (withheld by the provider), `refusal` or a provider's own word."""
+    """`stop`, `tool_calls`, `length` (cut off), `content_filter` (withheld by the provider), `refusal` or a
+    provider's own word.
+    """
     thinking: tuple[ThinkingPart, ...] = ()
     """The reasoning before the text and the calls, as far as the provider shows it."""
     tried: tuple[TriedModel, ...] = ()
@@ -203,7 +231,9 @@ class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     replayed: bool = False
     """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Title and address of web pages that the provider says the answer rests on; only known where it came whole."""
+    """Title and address of web pages that the provider says the answer rests on; only known where it came
+    whole.
+    """
 
 
 # Parameters that runs, steps, agents and suites can set.
@@ -222,9 +252,11 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelParams:
-    """Parameters of a model. `None` and an empty `stop` leave the provider's own value; a provider that does not know one is not sent it.
+    """Parameters of a model. `None` and an empty `stop` leave the provider's own value; a provider that does
+    not know one is not sent it.
 
-    Raises `UsageError` for a value of another type, a negative temperature, a `top_p` outside of 0 to 1, and `max_tokens` below 1.
+    Raises `UsageError` for a value of another type, a negative temperature, a `top_p` outside of 0 to 1, and
+    `max_tokens` below 1.
     """
 
     temperature: float | None = None
@@ -239,7 +271,10 @@ class ModelParams:
     response_format: dict[str, Json] | None = None
     """As the provider takes it. A step with a schema of its own sends that."""
     timeout_s: float | None = None
-    """Seconds of silence after which a call fails, as one whose endpoint hangs; 120 by default. The limit `model_seconds` bounds it whole."""
+    """Seconds of silence after which a call fails, as one whose endpoint hangs; 120 by default.
+
+    The limit `model_seconds` bounds it whole.
+    """
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():
@@ -248,20 +283,28 @@ class ModelParams:
             if name == "stop":
                 wrong = wrong or not all(isinstance(text, str) and text for text in self.stop)
             elif isinstance(given, int | float) and not wrong:
-                wrong = not math.isfinite(given) or (name != "seed" and given < (name == "max_tokens")) or (name == "top_p" and given > 1)
+                wrong = (
+                    not math.isfinite(given)
+                    or (name != "seed" and given < (name == "max_tokens"))
+                    or (name == "top_p" and given > 1)
+                )
             if wrong:
                 raise UsageError(f"the model parameter {name} cannot be {value!r}")
 
     @classmethod
     def of(cls, given: ModelParams | Mapping[str, Json] | None) -> ModelParams:
-        """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong value."""
+        """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong
+        value.
+        """
         if isinstance(given, ModelParams):
             return given
         if not given:
             return NO_PARAMS
         values = dict(given)
         if unknown := sorted(values.keys() - _KINDS.keys()):
-            raise UsageError(f"there is no model parameter {unknown[0]!r}; {did_you_mean(unknown[0], _KINDS)}")
+            raise UsageError(
+                f"there is no model parameter {unknown[0]!r}; {did_you_mean(unknown[0], _KINDS)}"
+            )
         stop = values.get("stop")
         if stop is None or isinstance(stop, str | list):
             values["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[assignment]  # checked by the constructor
@@ -270,7 +313,9 @@ class ModelParams:
     def as_json(self) -> dict[str, Json]:
         """Return the parameters that are set, as JSON."""
         return {
-            name: list(value) if isinstance(value, tuple) else value for name in _KINDS if (value := getattr(self, name)) not in (None, ())
+            name: list(value) if isinstance(value, tuple) else value
+            for name in _KINDS
+            if (value := getattr(self, name)) not in (None, ())
         }
 
     def over(self, request: ModelRequest) -> ModelRequest:

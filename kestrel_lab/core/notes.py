@@ -8,8 +8,9 @@ from typing import Literal, cast
 from kestrel_lab.core.json_types import Json
 
 KINDS = ("fact", "procedure", "pitfall", "preference", "decision", "episode", "fingerprint")
-"""What a note may be: something true, how something is done, what goes wrong, what the user likes, what was decided, what
-was said or happened, what a repository looks like."""
+"""What a note may be: something true, how something is done, what goes wrong, what the user likes, what was
+decided, what was said or happened, what a repository looks like.
+"""
 GUIDING = frozenset({"procedure", "preference"})
 """Kinds that tell somebody what to do: never of a source that is not trusted."""
 SHORT_TTL_S = 24 * 3600.0
@@ -48,7 +49,9 @@ class Note:
     event: str = ""
     """The event it was learned from."""
     taint: str = ""
-    """Why its words are not the user's own, for example `answer`, `own answer` or `tool read_file`; empty if they are."""
+    """Why its words are not the user's own, for example `answer`, `own answer` or `tool read_file`; empty if
+    they are.
+    """
     author: str = ""
     """Who said it, for episodes."""
     term: Term = "long"
@@ -62,11 +65,20 @@ class Note:
 
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object."""
-        return {each.name: cast("Json", list(self.tags) if each.name == "tags" else getattr(self, each.name)) for each in fields(self)}
+        return {
+            each.name: cast("Json", list(self.tags) if each.name == "tags" else getattr(self, each.name))
+            for each in fields(self)
+        }
 
     def named(self) -> dict[str, Json]:
         """Return what the log keeps of the note: all but its text, which can be forgotten."""
-        told = {"id": self.id, "kind": self.kind, "confidence": round(self.confidence, 2), "run": self.run, "at": self.at}
+        told = {
+            "id": self.id,
+            "kind": self.kind,
+            "confidence": round(self.confidence, 2),
+            "run": self.run,
+            "at": self.at,
+        }
         return cast("dict[str, Json]", told | ({"taint": self.taint} if self.taint else {}))
 
     def referred(self) -> dict[str, Json]:
@@ -75,5 +87,7 @@ class Note:
 
 
 def untrusted_taint(taint: str) -> str:
-    """`taint` where words of others may have a part in the note, empty where only the user, files and tools that are trusted have."""
+    """`taint` where words of others may have a part in the note, empty where only the user, files and tools
+    that are trusted have.
+    """
     return "" if taint == NAMES or taint.startswith(OWN) else taint

@@ -35,8 +35,14 @@ def artifact_key(step: Step, name: str) -> str:
 
 
 def conversation_step(plan: Mapping[str, Any]) -> str:
-    """Return the id of the step that goes on with an earlier conversation: the first one of `plan`, as JSON, that an agent works on."""
-    agents = [str(step.get("id")) for step in plan.get("steps") or () if not step.get("tool") and not step.get("operation")]
+    """Return the id of the step that goes on with an earlier conversation: the first one of `plan`, as JSON,
+    that an agent works on.
+    """
+    agents = [
+        str(step.get("id"))
+        for step in plan.get("steps") or ()
+        if not step.get("tool") and not step.get("operation")
+    ]
     return agents[0] if agents else ONLY_STEP
 
 
@@ -48,9 +54,9 @@ class Plan:
     cycle, an artifact produced twice, an artifact consumed that nothing produces, values that are not JSON.
     Consuming an artifact depends on its producer, written or not.
 
-    A step that is done may have grown more steps (`grown`). Whatever waits for it waits for these as well, and an
-    artifact it produces is the one that they produce, if they do. Grown steps may produce an artifact anew: who
-    comes later in the plan is given the last version before it.
+    A step that is done may have grown more steps (`grown`). Whatever waits for it waits for these as well,
+    and an artifact it produces is the one that they produce, if they do. Grown steps may produce an artifact
+    anew: who comes later in the plan is given the last version before it.
     """
 
     steps: tuple[Step, ...]
@@ -70,7 +76,9 @@ class Plan:
             raise UsageError("the plan has no steps")
         names = [step.id for step in self.steps]
         if len(set(names)) < len(names):
-            raise UsageError(f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}")
+            raise UsageError(
+                f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}"
+            )
         self._check_json()
         self._check_conditions()
         producers = self._producers()
@@ -88,7 +96,9 @@ class Plan:
             raise UsageError(f"steps wait for each other in a circle: {cycle}")
 
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """For each step, in the order written, the steps it waits for: named ones, producers of what it consumes, and what these grew."""
+        """For each step, in the order written, the steps it waits for: named ones, producers of what it
+        consumes, and what these grew.
+        """
         if self._waits is None:  # asked for several times for each run
             object.__setattr__(self, "_waits", self._needs(self._producers()))
         assert self._waits is not None
@@ -114,12 +124,18 @@ class Plan:
         """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""
         place = {other.id: number for number, other in enumerate(self.steps)}
         key = artifact_key(step, name)
-        return self._source(step, self._producers().get(key, ()), place, self.growth(), there=key in self.artifacts)
+        return self._source(
+            step, self._producers().get(key, ()), place, self.growth(), there=key in self.artifacts
+        )
 
     def grown(self, by: str, steps: Iterable[Step], artifacts: Mapping[str, Json] | None = None) -> Plan:
-        """The plan with `steps` and what is there before them added, as grown by the step `by`; raises `UsageError` like the constructor."""
+        """The plan with `steps` and what is there before them added, as grown by the step `by`; raises
+        `UsageError` like the constructor.
+        """
         known = {**self.artifacts, **(artifacts or {})}
-        return replace(self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)), artifacts=known)
+        return replace(
+            self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)), artifacts=known
+        )
 
     def graph(self) -> nx.DiGraph[str]:
         """Steps as nodes, an edge from each step to those that need it."""
@@ -132,17 +148,23 @@ class Plan:
         import networkx as nx
 
         place = {step.id: number for number, step in enumerate(self.steps)}
-        return tuple(self.steps[place[name]] for name in nx.lexicographical_topological_sort(self.graph(), key=place.__getitem__))
+        return tuple(
+            self.steps[place[name]]
+            for name in nx.lexicographical_topological_sort(self.graph(), key=place.__getitem__)
+        )
 
     def ends(self, among: Collection[str] | None = None) -> tuple[Step, ...]:
         """The steps that nothing waits for, of all or `among` some: of all, their answers are the run's.
 
-        A report on an answer is none: what only a report at the end waits for is an end, unless there are but reports.
+        A report on an answer is none: what only a report at the end waits for is an end, unless there are but
+        reports.
         """
         if among is None and len(self.steps) == 1:
             return self.steps
         needs = {name: needs for name, needs in self.needs().items() if among is None or name in among}
-        reports = {step.id for step in self.steps if step.operation in REPORTS} - {need for found in needs.values() for need in found}
+        reports = {step.id for step in self.steps if step.operation in REPORTS} - {
+            need for found in needs.values() for need in found
+        }
         needed = {need for name, found in needs.items() if name not in reports for need in found}
         last = tuple(step for step in self.steps if step.id in needs and step.id not in needed)
         return tuple(step for step in last if step.id not in reports) or last
@@ -156,28 +178,47 @@ class Plan:
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
                 key = artifact_key(step, name)
-                source = self._source(step, producers.get(key, ()), place, growth, there=key in self.artifacts)
+                source = self._source(
+                    step, producers.get(key, ()), place, growth, there=key in self.artifacts
+                )
                 if source is not None:
                     waits.append(source)
                 elif key not in self.artifacts:
                     only = f"in a circle: step {step.id!r} consumes {name!r}, which only it produces"
-                    raise UsageError(only if name in step.produces else f"step {step.id!r} consumes {name!r}, which no step produces")
+                    raise UsageError(
+                        only
+                        if name in step.produces
+                        else f"step {step.id!r} consumes {name!r}, which no step produces"
+                    )
             if growth:
-                waits = [name for need in waits for name in (need, *(() if step.id in within.get(need, ()) else growth.get(need, ())))]
+                waits = [
+                    name
+                    for need in waits
+                    for name in (need, *(() if step.id in within.get(need, ()) else growth.get(need, ())))
+                ]
             found[step.id] = tuple(dict.fromkeys(waits))
         return found
 
     def _source(
-        self, step: Step, producers: tuple[str, ...], place: Mapping[str, int], growth: Mapping[str, tuple[str, ...]], *, there: bool
+        self,
+        step: Step,
+        producers: tuple[str, ...],
+        place: Mapping[str, int],
+        growth: Mapping[str, tuple[str, ...]],
+        *,
+        there: bool,
     ) -> str | None:
-        """The last producer written before `step`, else what was there before the first step, else the first producer.
+        """The last producer written before `step`, else what was there before the first step, else the first
+        producer.
 
         A step that was given is not told of grown ones.
         """
         others = [
             name
             for name in producers
-            if name != step.id and step.id not in growth.get(name, ()) and (step.parent or not self.steps[place[name]].parent)
+            if name != step.id
+            and step.id not in growth.get(name, ())
+            and (step.parent or not self.steps[place[name]].parent)
         ]
         before = [name for name in others if place[name] < place[step.id]]
         if before:
@@ -203,17 +244,28 @@ class Plan:
                 elif earlier:
                     raise UsageError(f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}")
                 elif key in self.artifacts:
-                    raise UsageError(f"step {step.id!r} produces {name!r}, which is there before the first step")
+                    raise UsageError(
+                        f"step {step.id!r} produces {name!r}, which is there before the first step"
+                    )
                 producers[key] = (*earlier, step.id)
         return producers
 
     def _check_conditions(self) -> None:
         for step in self.steps:
-            if (condition := step.condition) and (unknown := sorted(condition.names - {*step.consumes, *step.given, STEPS})):
-                raise UsageError(f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume")
+            if (condition := step.condition) and (
+                unknown := sorted(condition.names - {*step.consumes, *step.given, STEPS})
+            ):
+                raise UsageError(
+                    f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does "
+                    "not consume"
+                )
 
     def _check_json(self) -> None:
-        own = [(f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given", "team")]
+        own = [
+            (f"the {name} of step {step.id!r}", getattr(step, name))
+            for step in self.steps
+            for name in ("args", "given", "team")
+        ]
         for whose, value in (("the artifacts", self.artifacts), *own):
             try:
                 if value:
@@ -232,7 +284,11 @@ class Plan:
 
         Raises `UsageError` for anything that is not a valid plan.
         """
-        steps, artifacts, criteria = body.get("steps"), body.get("artifacts") or {}, body.get("acceptance_criteria") or []
+        steps, artifacts, criteria = (
+            body.get("steps"),
+            body.get("artifacts") or {},
+            body.get("acceptance_criteria") or [],
+        )
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             raise UsageError("a plan needs a list of steps, each with an id")
         if not isinstance(artifacts, dict) or not isinstance(criteria, list):
@@ -246,22 +302,34 @@ class Plan:
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object."""
         steps: list[Json] = [step.as_json() for step in self.steps]
-        return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
+        return {
+            "steps": steps,
+            "artifacts": self.artifacts,
+            "acceptance_criteria": list(self.acceptance_criteria),
+        }
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and one row for each step in words; loops and graphs with their parts."""
         needs = self.needs()
         rows: list[tuple[str, ...]] = []
         for step in self.steps:
-            plain_row = (step.id, step.stage, step.work, ", ".join(needs[step.id]), step.when, ", ".join(step.produces))
+            plain_row = (
+                step.id,
+                step.stage,
+                step.work,
+                ", ".join(needs[step.id]),
+                step.when,
+                ", ".join(step.produces),
+            )
             rows += planned_rows(step) or [plain_row]
         return ("step", "stage", "work", "after", "if", "produces"), rows
 
     def plot(self, states: Mapping[str, str] | None = None) -> Figure:
         """The plan as a figure: a notebook shows it, `savefig` stores it as PNG, SVG or PDF.
 
-        `states` says how far each step is, `pending`, `running`, `waiting`, `ok`, `failed`, `skipped` or `stopped`: it is
-        written in the step and colours its frame; steps not named are pending. Exclusive steps have a dashed frame.
+        `states` says how far each step is, `pending`, `running`, `waiting`, `ok`, `failed`, `skipped` or
+        `stopped`: it is written in the step and colours its frame; steps not named are pending. Exclusive
+        steps have a dashed frame.
         """
         from kestrel_lab.core.drawing.layout import lay_out  # drawings are loaded when the first is asked for
         from kestrel_lab.core.drawing.matplotlib_figure import plan_figure
@@ -269,7 +337,9 @@ class Plan:
         return plan_figure(lay_out(self.nodes(states)))
 
     def to_svg(self, states: Mapping[str, str] | None = None) -> str:
-        """The plan as an SVG file without scripts or anything from outside, light or dark as its reader prefers; see `plot`."""
+        """The plan as an SVG file without scripts or anything from outside, light or dark as its reader
+        prefers; see `plot`.
+        """
         from kestrel_lab.core.drawing.layout import lay_out
         from kestrel_lab.core.drawing.svg import plan_svg
 
@@ -300,8 +370,14 @@ class Plan:
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """The plain form in IPython, and beside the drawing in a stored notebook."""
         names, rows = self.table()
-        told = ["; ".join(f"{name} {text}" for name, text in zip(names[3:], row[3:], strict=True) if text) for row in rows]
-        lines = [f"  {row[0]}: {sanitize_text(f'{row[2]} ({more})' if more else row[2])}" for row, more in zip(rows, told, strict=True)]
+        told = [
+            "; ".join(f"{name} {text}" for name, text in zip(names[3:], row[3:], strict=True) if text)
+            for row in rows
+        ]
+        lines = [
+            f"  {row[0]}: {sanitize_text(f'{row[2]} ({more})' if more else row[2])}"
+            for row, more in zip(rows, told, strict=True)
+        ]
         printer.text("\n".join([self._headline, *lines]))
 
     def _repr_html_(self) -> str:
@@ -312,7 +388,10 @@ class Plan:
         names, cells = self.table()
         heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)
         rows = "".join(
-            "<tr>" + "".join(f'<td style="text-align:left">{escape(sanitize_text(text))}</td>' for text in row) + "</tr>" for row in cells
+            "<tr>"
+            + "".join(f'<td style="text-align:left">{escape(sanitize_text(text))}</td>' for text in row)
+            + "</tr>"
+            for row in cells
         )
         table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
         return f"{drawing}<details {AS_TEXT}><summary>{self._headline} as a table</summary>{table}</details>"

@@ -1,6 +1,8 @@
-"""Shapes of plans: in sequence, in parallel, loop, graph, router, ensemble, council, escalation, and one plan within another.
+"""Shapes of plans: in sequence, in parallel, loop, graph, router, ensemble, council, escalation, and one plan
+within another.
 
-What is not known beforehand is a step that grows the plan while it runs: `loop`, `graph`, `council_plan`, `escalation`, `workflow`.
+What is not known beforehand is a step that grows the plan while it runs: `loop`, `graph`, `council_plan`,
+`escalation`, `workflow`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ CONFIDENT: Final[dict[str, Json]] = {
 """JSON Schema of an answer with how sure its agent is of it, by its own account."""
 
 AtLimit = Literal["fail", "continue"]
-"""What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and says so."""
+"""What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and
+says so.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class Shape:
 
 
 def in_sequence(parts: Iterable[Part]) -> Shape:
-    """Each after the one before, and given what that made; if that may be skipped also what was made before it."""
+    """Each after the one before, and given what that made; if that may be skipped also what was made before
+    it.
+    """
     steps: list[Step] = []
     left: tuple[str, ...] = ()
     for part in parts:
@@ -129,9 +135,10 @@ def along_edges(
 ) -> Shape:
     """A node runs if an edge leads to it from a node that ran, and the edge's condition holds.
 
-    Without cycles each node runs at most once, after all that could lead to it, and the answer is what the last
-    ones answered. With cycles nodes run in waves: those to which an edge leads from the wave before; `limit`, then
-    needed, is the most visits of all nodes together, and the answer is the artifact `result` or what the last wave made.
+    Without cycles each node runs at most once, after all that could lead to it, and the answer is what the
+    last ones answered. With cycles nodes run in waves: those to which an edge leads from the wave before;
+    `limit`, then needed, is the most visits of all nodes together, and the answer is the artifact `result` or
+    what the last wave made.
 
     Args:
         parts: The nodes, in the order in which they go where more than one may.
@@ -144,7 +151,8 @@ def along_edges(
         name: Id of the step that grows the nodes, for graphs with cycles.
 
     Raises:
-        UsageError: for edges from or to nowhere, nodes that cannot be reached, conditions that cannot be read,
+        UsageError: for edges from or to nowhere, nodes that cannot be reached, conditions that cannot be
+        read,
             a cycle without a limit.
     """
     nodes = {part.step.id: part for part in parts}
@@ -156,10 +164,15 @@ def along_edges(
     fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
         if limit is None:
-            raise UsageError(f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of its nodes")
+            raise UsageError(
+                f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of "
+                "its nodes"
+            )
         _check_limit(limit, MAX_VISITS)
         body = tuple(map(_check_repeatable, fed))
-        ways: list[Json] = [{"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges]
+        ways: list[Json] = [
+            {"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges
+        ]
         args: dict[str, Json] = {
             "nodes": [step.as_json() for step in body],
             "edges": ways,
@@ -169,10 +182,13 @@ def along_edges(
             "result": result,
         }
         return Shape(
-            (Step(id=_free_name(name, body), operation="graph", args=escape_template(args)),), _initial_artifacts(body, state or {})
+            (Step(id=_free_name(name, body), operation="graph", args=escape_template(args)),),
+            _initial_artifacts(body, state or {}),
         )
     if result:
-        raise UsageError("result is only for graphs with cycles: in this graph the answer is that of the last nodes")
+        raise UsageError(
+            "result is only for graphs with cycles: in this graph the answer is that of the last nodes"
+        )
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _topological_order(into):
         led = _conditional_step(steps[node], () if node in first else into[node], steps)
@@ -180,17 +196,31 @@ def along_edges(
     return Shape(tuple(steps[node] for node in _topological_order(into)), given)
 
 
-def router_plan(router: Part, routes: Sequence[Part], purposes: Mapping[str, str], *, otherwise: str = "", below: float = 0.0) -> Shape:
+def router_plan(
+    router: Part,
+    routes: Sequence[Part],
+    purposes: Mapping[str, str],
+    *,
+    otherwise: str = "",
+    below: float = 0.0,
+) -> Shape:
     """`router` chooses one of the routes, which alone is carried out.
 
-    `purposes` says what each is for. The route `otherwise` is taken as well where the router is less sure than `below`.
-    Raises `UsageError` for a router that is no agent, `below` without `otherwise`, and what `along_edges` refuses.
+    `purposes` says what each is for. The route `otherwise` is taken as well where the router is less sure
+    than `below`. Raises `UsageError` for a router that is no agent, `below` without `otherwise`, and what
+    `along_edges` refuses.
     """
     ids = [part.step.id for part in routes]
     if not router.step.goal or router.step.schema is not None:
-        raise UsageError(f"the router {router.step.id!r} must be an agent without a schema: it answers which route is taken")
+        raise UsageError(
+            f"the router {router.step.id!r} must be an agent without a schema: it answers which route "
+            "is taken"
+        )
     if bool(below) != bool(otherwise) or (otherwise and otherwise not in ids):
-        raise UsageError("a router takes the route otherwise=… where it is less sure than below=…: give both, and a route that is there")
+        raise UsageError(
+            "a router takes the route otherwise=… where it is less sure than below=…: give both, and a "
+            "route that is there"
+        )
     told = "\n".join(f"- {name}: {purposes.get(name) or name}" for name in ids)
     made = router.step.produces[-1]
     step = replace(
@@ -198,7 +228,11 @@ def router_plan(router: Part, routes: Sequence[Part], purposes: Mapping[str, str
         goal=f"{router.step.goal}\n\nDo not do this yourself: choose who does.\n{told}",
         schema={
             "type": "object",
-            "properties": {"route": {"type": "string", "enum": cast("list[Json]", ids)}, "reason": _TEXT, "confidence": _SHARE},
+            "properties": {
+                "route": {"type": "string", "enum": cast("list[Json]", ids)},
+                "reason": _TEXT,
+                "confidence": _SHARE,
+            },
             "required": ["route", "reason", "confidence"],
             "additionalProperties": False,
         },
@@ -208,34 +242,53 @@ def router_plan(router: Part, routes: Sequence[Part], purposes: Mapping[str, str
         plain = f"{made}.route == '{name}'"
         if not below:
             return plain
-        return f"{plain} or {made}.confidence < {below:g}" if name == otherwise else f"{plain} and {made}.confidence >= {below:g}"
+        return (
+            f"{plain} or {made}.confidence < {below:g}"
+            if name == otherwise
+            else f"{plain} and {made}.confidence >= {below:g}"
+        )
 
     return along_edges([Part(step, router.fed), *routes], [Edge(step.id, name, chosen(name)) for name in ids])
 
 
 def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
-    """All members at once; the synthesiser is given what they made. It begins if one of them has made something, though others failed."""
+    """All members at once; the synthesiser is given what they made.
+
+    It begins if one of them has made something, though others failed.
+    """
     ids = [part.step.id for part in members]
     made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
     return side_by_side(
-        members, replace(synthesiser, step=replace(synthesiser.step, after_failure=True, when=synthesiser.step.when or made))
+        members,
+        replace(
+            synthesiser,
+            step=replace(synthesiser.step, after_failure=True, when=synthesiser.step.when or made),
+        ),
     )
 
 
-def council_plan(members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council") -> Shape:
-    """Members take positions, round after round with those of the others before them, then vote; the chair decides and says why.
+def council_plan(
+    members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council"
+) -> Shape:
+    """Members take positions, round after round with those of the others before them, then vote; the chair
+    decides and says why.
 
-    A vote is split where no position has more than the share `majority` of the votes. Raises `UsageError` for fewer than
-    two members, a member or chair that is no agent, and numbers out of bounds.
+    A vote is split where no position has more than the share `majority` of the votes. Raises `UsageError` for
+    fewer than two members, a member or chair that is no agent, and numbers out of bounds.
     """
     everyone = [*members, chair]
     if len(members) < 2:
         raise UsageError("a council has at least two members")
     if not 1 <= rounds <= MAX_COUNCIL_ROUNDS or not 0 <= majority < 1:
-        raise UsageError(f"a council has 1 to {MAX_COUNCIL_ROUNDS} rounds, and a majority from 0 to less than 1")
+        raise UsageError(
+            f"a council has 1 to {MAX_COUNCIL_ROUNDS} rounds, and a majority from 0 to less than 1"
+        )
     for part in everyone:
         if not part.step.goal or part.step.schema is not None:
-            raise UsageError(f"{part.step.id!r} must be an agent without a schema: the council says in which form it answers")
+            raise UsageError(
+                f"{part.step.id!r} must be an agent without a schema: the council says in which form "
+                "it answers"
+            )
     args: dict[str, Json] = {
         "members": [_inner_json(part.step) for part in members],
         "chair": _inner_json(chair.step),
@@ -246,9 +299,11 @@ def council_plan(members: Sequence[Part], chair: Part, *, rounds: int = 2, major
 
 
 def escalation_plan(tiers: Sequence[Part], *, below: float = 0.0, name: str = "escalation") -> Shape:
-    """The first tier works; the next one takes over where it fails, its council is split, or it is less sure than `below`.
+    """The first tier works; the next one takes over where it fails, its council is split, or it is less sure
+    than `below`.
 
-    Raises `UsageError` for fewer than two tiers, and for an agent whose schema says nothing of its confidence though `below` asks for it.
+    Raises `UsageError` for fewer than two tiers, and for an agent whose schema says nothing of its confidence
+    though `below` asks for it.
     """
     if len(tiers) < 2:
         raise UsageError("an escalation has at least two tiers: who begins, and who takes over")
@@ -258,8 +313,15 @@ def escalation_plan(tiers: Sequence[Part], *, below: float = 0.0, name: str = "e
     for step in (part.step for part in tiers):
         if below and step.goal and step.schema is None:
             steps.append(replace(step, schema=CONFIDENT))
-        elif below and step.goal and "confidence" not in cast("dict[str, Json]", (step.schema or {}).get("properties", {})):
-            raise UsageError(f"the schema of {step.id!r} needs a property 'confidence', a number from 0 to 1: below= asks for it")
+        elif (
+            below
+            and step.goal
+            and "confidence" not in cast("dict[str, Json]", (step.schema or {}).get("properties", {}))
+        ):
+            raise UsageError(
+                f"the schema of {step.id!r} needs a property 'confidence', a number from 0 to 1: "
+                "below= asks for it"
+            )
         else:
             steps.append(step)
     args: dict[str, Json] = {"tiers": [_inner_json(step) for step in steps], "below": below}
@@ -267,11 +329,17 @@ def escalation_plan(tiers: Sequence[Part], *, below: float = 0.0, name: str = "e
 
 
 def plan_step(step_id: str, plan: Plan, inputs: Mapping[str, Json] | None = None) -> Step:
-    """Return the step that carries out `plan` with artifacts of its own names; its answer is what the last steps of the plan answer.
+    """Return the step that carries out `plan` with artifacts of its own names; its answer is what the last
+    steps of the plan answer.
 
-    `inputs` are further artifacts of the plan, `{{name}}` in them stands for one of the plan that the step is in.
+    `inputs` are further artifacts of the plan, `{{name}}` in them stands for one of the plan that the step is
+    in.
     """
-    return Step(id=step_id, operation="workflow", args={"plan": escape_template(plan.as_json()), "inputs": dict(inputs or {})})
+    return Step(
+        id=step_id,
+        operation="workflow",
+        args={"plan": escape_template(plan.as_json()), "inputs": dict(inputs or {})},
+    )
 
 
 def condition_names(condition: str, known: Collection[str] | None = None) -> tuple[str, ...]:
@@ -281,7 +349,10 @@ def condition_names(condition: str, known: Collection[str] | None = None) -> tup
     """
     names = tuple(sorted(parse_condition(condition).names)) if condition.strip() else ()
     if STEPS in names:
-        raise UsageError(f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about {STEPS!r}")
+        raise UsageError(
+            f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about "
+            f"{STEPS!r}"
+        )
     for name in names:
         if known is not None and name not in known:
             raise UsageError(f"condition {condition!r}: nothing makes {name!r}; {did_you_mean(name, known)}")
@@ -290,24 +361,47 @@ def condition_names(condition: str, known: Collection[str] | None = None) -> tup
 
 def all_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps, each with those that it will grow and those of its team, however deep."""
-    return tuple(found for step in steps for found in (step, *all_steps((*step.members, *_inner_steps(step)))))
+    return tuple(
+        found for step in steps for found in (step, *all_steps((*step.members, *_inner_steps(step))))
+    )
 
 
 def planned_rows(step: Step) -> list[tuple[str, ...]]:
-    """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work, what comes before it, condition, product."""
+    """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work,
+    what comes before it, condition, product.
+    """
     inside = _inner_steps(step)
     if not inside:
         return []
-    args: dict[str, Any] = {key: render_template(value, {}) for key, value in step.args.items() if key != "inputs"}
+    args: dict[str, Any] = {
+        key: render_template(value, {}) for key, value in step.args.items() if key != "inputs"
+    }
     until = f" until {args['until']}" if "until" in args else ""
-    bound = f", at most {args['limit']} {'rounds' if step.operation == 'loop' else 'visits'}" if "limit" in args else ""
+    bound = (
+        f", at most {args['limit']} {'rounds' if step.operation == 'loop' else 'visits'}"
+        if "limit" in args
+        else ""
+    )
     made = ", ".join(step.produces)
-    rows: list[tuple[str, ...]] = [(step.id, step.stage, f"{step.operation}{until}{bound}", ", ".join(step.depends_on), step.when, made)]
+    rows: list[tuple[str, ...]] = [
+        (step.id, step.stage, f"{step.operation}{until}{bound}", ", ".join(step.depends_on), step.when, made)
+    ]
     for part in inside:
         ways = [edge for edge in args.get("edges", []) if edge["target"] == part.id]
         after = ", ".join(dict.fromkeys([*part.depends_on, *(edge["source"] for edge in ways)]))
-        when = " or ".join(edge["when"] or f"after {edge['source']}" for edge in ways if any(way["when"] for way in ways))
-        rows.append((f"{step.id} › {part.id}", part.stage, part.work, after, part.when or when, ", ".join(part.produces)))
+        when = " or ".join(
+            edge["when"] or f"after {edge['source']}" for edge in ways if any(way["when"] for way in ways)
+        )
+        rows.append(
+            (
+                f"{step.id} › {part.id}",
+                part.stage,
+                part.work,
+                after,
+                part.when or when,
+                ", ".join(part.produces),
+            )
+        )
     return rows
 
 
@@ -316,31 +410,47 @@ def _inner_steps(step: Step) -> tuple[Step, ...]:
     if not keys or {"round", "turn"} & step.args.keys():
         return ()
     held: list[Any] = [render_template(step.args[key], {}) for key in keys]
-    bodies = [body for value in held for body in (value if isinstance(value, list) else value.get("steps", [value]))]
+    bodies = [
+        body for value in held for body in (value if isinstance(value, list) else value.get("steps", [value]))
+    ]
     return tuple(map(Step.from_json, bodies))
 
 
-_HELD: Final = {"loop": ("body",), "graph": ("nodes",), "council": ("members", "chair"), "escalation": ("tiers",), "workflow": ("plan",)}
+_HELD: Final = {
+    "loop": ("body",),
+    "graph": ("nodes",),
+    "council": ("members", "chair"),
+    "escalation": ("tiers",),
+    "workflow": ("plan",),
+}
 """The arguments of operations that hold steps."""
 
 
 def _with_inputs(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
     return replace(
-        step, consumes=tuple(dict.fromkeys((*step.consumes, *names))), depends_on=tuple(dict.fromkeys((*step.depends_on, *after)))
+        step,
+        consumes=tuple(dict.fromkeys((*step.consumes, *names))),
+        depends_on=tuple(dict.fromkeys((*step.depends_on, *after))),
     )
 
 
 def _check_repeatable(step: Step) -> Step:
     """The step, refused if it cannot be done again and again."""
     if step.after_failure:
-        raise UsageError(f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs with cycles")
+        raise UsageError(
+            f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs "
+            "with cycles"
+        )
     condition_names(step.when)
     return step
 
 
 def _with_artifacts(part: Part, into: Sequence[Edge], nodes: Mapping[str, Part]) -> Step:
     if part.step.depends_on or part.step.after_failure:
-        raise UsageError(f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what comes after what")
+        raise UsageError(
+            f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what "
+            "comes after what"
+        )
     condition_names(part.step.when)
     made = (name for edge in into for name in nodes[edge.source].step.produces)
     return _with_inputs(part.step, made if part.fed else ())
@@ -366,7 +476,10 @@ def _initial_artifacts(steps: Iterable[Step], state: Mapping[str, Json]) -> dict
 def _inner_json(step: Step) -> dict[str, Json]:
     """Return a step as one of an operation: the operation says what it is given and when it runs."""
     if step.when or step.depends_on or step.after_failure:
-        raise UsageError(f"step {step.id!r} has when, depends_on or after_failure, which a council or an escalation decides itself")
+        raise UsageError(
+            f"step {step.id!r} has when, depends_on or after_failure, which a council or an escalation "
+            "decides itself"
+        )
     return replace(step, produces=()).as_json()
 
 
@@ -374,7 +487,10 @@ def _container_step(name: str, operation: str, args: dict[str, Json], parts: Seq
     """Return the step of an operation that is given what its parts consume."""
     consumed = dict.fromkeys(name for part in parts for name in part.step.consumes)
     return Step(
-        id=_free_name(name, (part.step for part in parts)), operation=operation, args=escape_template(args), consumes=tuple(consumed)
+        id=_free_name(name, (part.step for part in parts)),
+        operation=operation,
+        args=escape_template(args),
+        consumes=tuple(consumed),
     )
 
 
@@ -421,5 +537,11 @@ def _topological_order(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     """The nodes, each after all that lead to it and otherwise as they are written."""
     found: list[str] = []
     while len(found) < len(into):
-        found.append(next(node for node in into if node not in found and all(edge.source in found for edge in into[node])))
+        found.append(
+            next(
+                node
+                for node in into
+                if node not in found and all(edge.source in found for edge in into[node])
+            )
+        )
     return found

@@ -73,7 +73,8 @@ class Trial:
     function: Callable[[str], Callable[..., Any]] | None = None
     """The function that `module:function` names, for checks that are written in Python."""
     environment: Any = None
-    """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own."""
+    """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own.
+    """
     sandbox: Any = None
     """What commands of checks are held in, a `tools.sandbox.levels.Sandbox`; `None` for the best there is."""
     read_only: bool = False
@@ -83,15 +84,21 @@ class Trial:
 class Memory(Protocol):
     """Keeps what later runs in the same workspace should know."""
 
-    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+    async def recall(
+        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
+    ) -> tuple[Note, ...]:
         """At most `top_k` notes that have to do with `query`, the most useful first; with all of `tags`.
 
-        The user's preferences have to do with everything. Those that are kept for the length of one run only are among them for `run` alone.
+        The user's preferences have to do with everything. Those that are kept for the length of one run only
+        are among them for `run` alone.
         """
         ...
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
-        """Keep `note`; returns whether it is new, or was kept under the same id before. Again is the same as once."""
+        """Keep `note`; returns whether it is new, or was kept under the same id before.
+
+        Again is the same as once.
+        """
         ...
 
     async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
@@ -133,8 +140,9 @@ class Gatherer(Protocol):
 class Check(Protocol):
     """Judges a finished run.
 
-    A check that looks at no more than the trial's goal, answer, records and expectation says so by `needs = ""`: it can
-    judge a stored run again. What else it needs it names there; one without that is taken to need the workspace.
+    A check that looks at no more than the trial's goal, answer, records and expectation says so by `needs =
+    ""`: it can judge a stored run again. What else it needs it names there; one without that is taken to need
+    the workspace.
     """
 
     @property

@@ -1,4 +1,6 @@
-"""Secrets that nobody is to be shown: values of variables that hold one, plain or encoded, and what looks like a key."""
+"""Secrets that nobody is to be shown: values of variables that hold one, plain or encoded, and what looks
+like a key.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,23 @@ REDACTED: Final = "[REDACTED]"
 MIN_SECRET: Final = 8
 """Characters of a variable's value from which on it can be told from an ordinary word."""
 LONGEST: Final = 1024
-"""Characters of a token from which on it is not a key: as much is looked at together where text comes in pieces."""
+"""Characters of a token from which on it is not a key: as much is looked at together where text comes in
+pieces.
+"""
 
-SECRET_NAME: Final = re.compile(r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)")
+SECRET_NAME: Final = re.compile(
+    r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)"
+)
 """A variable of such a name holds a secret."""
 KEY_LIKE: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    # The first letter and what stands before it are looked at once for all: a text is passed over four times as fast.
+    # The first letter and what stands before it are looked at once for all: a text is passed over four times
+    # as fast.
     r"|(?<!\w)(?=[eghnprstxA])(?:(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)"
-    r"|eyJ(?:(?<!-eyJ)[\w-]{10,}|[\w-]{10,1024})\.[\w-]{10,}\.[\w-]+"  # a JSON web token; bounded where many may begin in one word
-    r"|(?<!-)(?:(?:sk|rk|pk)[-_]|gh[opsur]_|github_pat_|glpat-|hf_|gsk_|xai-|pypi-|npm_|r8_|tvly-|AIza)[\w-]{20,}"  # whoever sells models or code
+    # a JSON web token; bounded where many may begin in one word
+    r"|eyJ(?:(?<!-eyJ)[\w-]{10,}|[\w-]{10,1024})\.[\w-]{10,}\.[\w-]+"
+    # whoever sells models or code
+    r"|(?<!-)(?:(?:sk|rk|pk)[-_]|gh[opsur]_|github_pat_|glpat-|hf_|gsk_|xai-|pypi-|npm_|r8_|tvly-|AIza)[\w-]{20,}"
     r"|(?<!-)xox[abeprs]-[\w-]{10,})"
     r"|(?<=[rR] )(?i:(?<=\bbearer )[\w.~+/=-]{20,})"
 )
@@ -42,11 +51,15 @@ _BEARER_END: Final = re.compile(r"(?i)\bbearer [\w.~+/=-]*\Z")
 
 def secret_values(env: Mapping[str, str]) -> set[str]:
     """Return the values of variables that hold secrets, without those that are as short as a word."""
-    return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= MIN_SECRET}
+    return {
+        value for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= MIN_SECRET
+    }
 
 
 def shown_url(url: str) -> str:
-    """Return an address as people may see it: without user and password, and without parameters that may be one."""
+    """Return an address as people may see it: without user and password, and without parameters that may be
+    one.
+    """
     if "://" not in url:
         return url
     try:
@@ -71,7 +84,9 @@ def url_secrets(url: str) -> frozenset[str]:
 
 
 def _encodings(value: str) -> Iterator[str]:
-    """A value as it is and as it is often encoded; of base64 the part that does not depend on what stands around it."""
+    """A value as it is and as it is often encoded; of base64 the part that does not depend on what stands
+    around it.
+    """
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
     yield content.decode("latin-1")  # as bytes are looked through that may be cut anywhere
@@ -90,7 +105,11 @@ class Redactor:
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Redactor:
         """For the secrets among the variables of an environment."""
-        return cls(frozenset(form for value in secret_values(env) for form in _encodings(value) if len(form) >= MIN_SECRET))
+        return cls(
+            frozenset(
+                form for value in secret_values(env) for form in _encodings(value) if len(form) >= MIN_SECRET
+            )
+        )
 
     @property
     def margin(self) -> int:
@@ -101,7 +120,8 @@ class Redactor:
         """`text` without secrets."""
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
-        # Each form of `KEY_LIKE` has a long word in it, and splitting a text takes a tenth of the time of searching it for all of them.
+        # Each form of `KEY_LIKE` has a long word in it, and splitting a text takes a tenth of the time of
+        # searching it for all of them.
         if "-----BEGIN" not in text and max(map(len, text.split()), default=0) < _SHORTEST_KEY:
             return text
         return KEY_LIKE.sub(REDACTED, text)
@@ -117,7 +137,8 @@ class Redactor:
         return value
 
     def settled(self, text: str) -> int:
-        """Return how many characters at the beginning of `text` can be redacted and shown although more may follow.
+        """Return how many characters at the beginning of `text` can be redacted and shown although more may
+        follow.
 
         What is behind may be the beginning of a secret. Never cuts through one.
         """

@@ -20,14 +20,17 @@ _ALWAYS = ("calls_per_turn", "steps_at_once")
 class Limits:
     """Bounds of one run; reaching one ends it FAILED with the limit as reason and what it has so far.
 
-    `None` means no bound. Raises `UsageError` for a bound that is not positive, or not whole where things are counted.
+    `None` means no bound. Raises `UsageError` for a bound that is not positive, or not whole where things are
+    counted.
     """
 
     cycles: int | None = 20
     """Model turns, over all steps."""
     cost_usd: float | None = 1.0
     seconds: float | None = 300.0
-    """Working time: waiting does not count, be it for a person, for a turn at a model's endpoint, or between attempts."""
+    """Working time: waiting does not count, be it for a person, for a turn at a model's endpoint, or between
+    attempts.
+    """
     tokens: int | None = None
     """Tokens read and written."""
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
@@ -37,14 +40,18 @@ class Limits:
     wall_seconds: float | None = None
     """All the time a session has the run open, waiting included."""
     model_seconds: float | None = 600.0
-    """Seconds of one model call, to the end of its answer. A call that takes longer has failed, as one whose endpoint is
-    away has; it is asked again as such a call is, and does not end the run by itself."""
+    """Seconds of one model call, to the end of its answer. A call that takes longer has failed, as one whose
+    endpoint is away has; it is asked again as such a call is, and does not end the run by itself.
+    """
     messages: int | None = None
-    """Messages of its conversations, over all steps: what is told to models, what they say, what tools answer."""
+    """Messages of its conversations, over all steps: what is told to models, what they say, what tools
+    answer.
+    """
 
     context_tokens: int | None = None
-    """Tokens of the context that a model is sent; a longer conversation is compacted. By default what is known of the model. Reaching
-    it does not end the run."""
+    """Tokens of the context that a model is sent; a longer conversation is compacted. By default what is
+    known of the model. Reaching it does not end the run.
+    """
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():
@@ -52,7 +59,10 @@ class Limits:
             if value is None and name not in _ALWAYS:
                 continue
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
-                msg = f"limit {name!r} must be a positive {wanted}{' or None' if name != 'calls_per_turn' else ''}, not {value!r}"
+                msg = (
+                    f"limit {name!r} must be a positive "
+                    f"{wanted}{' or None' if name != 'calls_per_turn' else ''}, not {value!r}"
+                )
                 raise UsageError(msg)
 
     def as_json(self) -> dict[str, Json]:
@@ -83,12 +93,17 @@ class RunStatus(StrEnum):
 
 
 INTERRUPTED = "INTERRUPTED"
-"""Shown of a run that could go on and that nobody works on. It is not a state: in the log such a run stays in the one it was left in."""
+"""Shown of a run that could go on and that nobody works on.
+
+It is not a state: in the log such a run stays in the one it was left in.
+"""
 TERMINAL = frozenset({RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED})
 
 TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.PLANNING: frozenset({RunStatus.EXECUTING, RunStatus.FAILED, RunStatus.CANCELLED}),
-    RunStatus.EXECUTING: frozenset({RunStatus.WAITING_APPROVAL, RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.EXECUTING: frozenset(
+        {RunStatus.WAITING_APPROVAL, RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED}
+    ),
     RunStatus.WAITING_APPROVAL: frozenset({RunStatus.EXECUTING, RunStatus.FAILED, RunStatus.CANCELLED}),
     RunStatus.COMPLETE: frozenset(),
     RunStatus.FAILED: frozenset(),

@@ -18,7 +18,9 @@ _HIDDEN = re.compile(
 
 
 AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
-"""On every HTML element with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
+"""On every HTML element with foreign text in it: notebooks set what stands between dollar signs as formulas,
+with links of its own.
+"""
 
 
 def sanitize_text(text: str) -> str:
@@ -42,7 +44,8 @@ def escape_surrogates(text: str) -> str:
 
 
 def head_tail(text: str, limit: int) -> tuple[str, bool]:
-    """At most about `limit` characters: the beginning and the end, with a line between that says how much is left out.
+    """At most about `limit` characters: the beginning and the end, with a line between that says how much is
+    left out.
 
     Returns the text and whether something was left out.
     """
@@ -61,7 +64,9 @@ def one_line(text: str, limit: int = 80) -> str:
 
 
 def shown_folder(path: str | Path) -> str:
-    """The folder as people in it or above it would call it: a saved output need not say where on a machine that is."""
+    """The folder as people in it or above it would call it: a saved output need not say where on a machine
+    that is.
+    """
     shown = shown_path(Path(path))
     return "this folder" if shown == "." else shown
 

@@ -9,8 +9,8 @@ from kestrel_lab.core.calls import Usage
 def plain_number(value: object) -> bool | float | None:
     """Return a number of any library as Python's own; `None` for what is no number.
 
-    Numbers are also what has one element and says it by `item` (numpy, torch), and whatever has a `__float__`: Decimal,
-    Fraction. Text is none, even where it could be read as one. Never raises.
+    Numbers are also what has one element and says it by `item` (numpy, torch), and whatever has a
+    `__float__`: Decimal, Fraction. Text is none, even where it could be read as one. Never raises.
     """
     try:
         item = None if isinstance(value, bool | int | float) else getattr(value, "item", None)
@@ -18,7 +18,7 @@ def plain_number(value: object) -> bool | float | None:
         if isinstance(single, bool):
             return single
         return float(single) if hasattr(type(single), "__float__") else None  # type: ignore[arg-type]  # it has one
-    except Exception:  # noqa: BLE001  # the value is of foreign code
+    except Exception:  # the value is of foreign code  # noqa: BLE001
         return None
 
 
@@ -38,7 +38,9 @@ class Score:
 
 
 class LogCheck:
-    """Base of checks that look at no more than a trial's goal, answer, records and expectation: they can judge a stored run again."""
+    """Base of checks that look at no more than a trial's goal, answer, records and expectation: they can
+    judge a stored run again.
+    """
 
     __slots__ = ()
     needs: ClassVar[str] = ""

@@ -20,8 +20,8 @@ STEPS = "steps"
 class Step:
     """One piece of work: a goal for an agent, one call of a tool, or an operation of the engine.
 
-    Raises `UsageError` that names the step unless it has exactly one of `goal`, `tool` and `operation`, or when
-    something in it cannot be read.
+    Raises `UsageError` that names the step unless it has exactly one of `goal`, `tool` and `operation`, or
+    when something in it cannot be read.
     """
 
     id: str
@@ -31,28 +31,41 @@ class Step:
     operation: str = ""
     """Name of an operation to carry out, with `args`; one may grow more steps, see `Plan.grown`."""
     args: dict[str, Json] = field(default_factory=dict)
-    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see `core.expressions.templates`."""
+    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see
+    `core.expressions.templates`.
+    """
     depends_on: tuple[str, ...] = ()
     produces: tuple[str, ...] = ()
     """Names under which others may consume what this step answers."""
     consumes: tuple[str, ...] = ()
     """Artifacts it is given; one that it also produces is brought up to date by it."""
     given: dict[str, Json] = field(default_factory=dict)
-    """Artifacts that come with the step itself, from whoever grew it; told to an agent like those it consumes."""
+    """Artifacts that come with the step itself, from whoever grew it; told to an agent like those it
+    consumes.
+    """
     parallelizable: bool = True
     """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
     needs_approval: bool = False
     """Whether it is put to the approval policy before it begins, as a call of danger HIGH."""
     stage: str = ""
-    """A phase of the run. It orders nothing; steps of a stage are checkpointed, and tried again if that is harmless."""
+    """A phase of the run.
+
+    It orders nothing; steps of a stage are checkpointed, and tried again if that is harmless.
+    """
     when: str = ""
-    """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is not a failure."""
+    """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is not a failure.
+    """
     after_failure: bool = False
-    """Whether it starts also when something that it waits for failed; if it then ends well, the failure is dealt with."""
+    """Whether it starts also when something that it waits for failed; if it then ends well, the failure is
+    dealt with.
+    """
     parent: str = ""
     """The step that grew this one; empty in a plan as it was given."""
     scope: str = ""
-    """The step that is the nested workflow this one belongs to: artifacts of its own names are kept apart. Empty for the plan's own."""
+    """The step that is the nested workflow this one belongs to: artifacts of its own names are kept apart.
+
+    Empty for the plan's own.
+    """
     model: str = ""
     """Model of an agent or operation; the run's if empty."""
     instructions: str = ""
@@ -64,15 +77,20 @@ class Step:
     turns: int | None = None
     """Most model turns of the step; the run's limit holds as well."""
     repairs: int = 0
-    """How often an agent may put it right where it fails and trying again would not help; steps of stages only."""
+    """How often an agent may put it right where it fails and trying again would not help; steps of stages
+    only.
+    """
     react: bool = False
-    """Thought, action and observation are written as text, which works with models that have no tool calling."""
+    """Thought, action and observation are written as text, which works with models that have no tool calling.
+    """
     temperature: float | None = None
     """How much chance there is in what its model says; the model's own setting if `None`."""
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of its model, see `core.messages.ModelParams`; they go before the run's."""
     schema: dict[str, Json] | None = None
-    """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to the model."""
+    """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to
+    the model.
+    """
 
     def __post_init__(self) -> None:
         self._check_work()
@@ -82,7 +100,9 @@ class Step:
                 raise UsageError(f"{name} of step {self.id!r} must be a list, not the text {value!r}")
             object.__setattr__(self, name, value if value is None else tuple(value))
         if self.team and not self.goal:
-            raise UsageError(f"step {self.id!r} has a team and no goal: agents delegate, calls and operations do not")
+            raise UsageError(
+                f"step {self.id!r} has a team and no goal: agents delegate, calls and operations do not"
+            )
         if twice := sorted({*self.given} & {*self.consumes}):
             raise UsageError(f"step {self.id!r} both consumes {twice[0]!r} and is given it")
         if self.repairs < 0:
@@ -90,7 +110,7 @@ class Step:
         if self.turns is not None and self.turns < 1:
             raise UsageError(f"step {self.id!r} has {self.turns} turns: at least one is needed")
         try:
-            self.condition  # noqa: B018  # raises if it cannot be read
+            self.condition  # raises if it cannot be read  # noqa: B018
             unknown = sorted(self.references - {*self.consumes, *self.given})
         except UsageError as error:
             raise UsageError(f"step {self.id!r}: {error}") from error
@@ -101,8 +121,19 @@ class Step:
         if not self.id.strip():
             raise UsageError("a step has an empty id: name it")
         if sanitize_text(self.id) != self.id:
-            raise UsageError(f"the id of step {sanitize_text(self.id)!r} has characters that cannot be seen: leave them out")
-        kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
+            raise UsageError(
+                f"the id of step {sanitize_text(self.id)!r} has characters that cannot be seen: leave "
+                "them out"
+            )
+        kinds = [
+            word
+            for word, value in (
+                ("a goal", self.goal.strip()),
+                ("a tool", self.tool),
+                ("an operation", self.operation),
+            )
+            if value
+        ]
         if len(kinds) != 1:
             found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
             raise UsageError(f"step {self.id!r} has {found}: give exactly one")
@@ -111,8 +142,13 @@ class Step:
 
     @property
     def members(self) -> tuple[Step, ...]:
-        """Return its team, each as a step without a goal of its own yet; raises `UsageError` for settings that are none."""
-        return tuple(Step.from_json({"goal": name, **cast("dict[str, Json]", theirs), "id": name}) for name, theirs in self.team.items())
+        """Return its team, each as a step without a goal of its own yet; raises `UsageError` for settings
+        that are none.
+        """
+        return tuple(
+            Step.from_json({"goal": name, **cast("dict[str, Json]", theirs), "id": name})
+            for name, theirs in self.team.items()
+        )
 
     @property
     def references(self) -> frozenset[str]:
@@ -158,7 +194,9 @@ class Step:
 _FIELDS = tuple(Step.__dataclass_fields__)
 _MANY = ("depends_on", "produces", "consumes", "tools")
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("goal", "tool", "operation", "stage", "when", "parent", "scope", "model", "instructions"), str),
+    **dict.fromkeys(
+        ("goal", "tool", "operation", "stage", "when", "parent", "scope", "model", "instructions"), str
+    ),
     **dict.fromkeys(("depends_on", "produces", "consumes"), list),
     **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
     "args": dict,
@@ -173,7 +211,9 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 """What the fields of a step are in JSON."""
 _PLAIN = Step(id="a", goal="b")
-_DEFAULTS = {key: getattr(_PLAIN, key) for key in _FIELDS if key not in ("id", "goal", "tool", "operation")} | {
+_DEFAULTS = {
+    key: getattr(_PLAIN, key) for key in _FIELDS if key not in ("id", "goal", "tool", "operation")
+} | {
     "goal": "",
     "tool": "",
     "operation": "",

@@ -1,4 +1,6 @@
-"""Text files: decode what somebody else wrote, and write it back in the same encoding and with the same line ends."""
+"""Text files: decode what somebody else wrote, and write it back in the same encoding and with the same line
+ends.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Text:
     """The byte order mark that the file begins with; not part of the text."""
 
     def encode(self, text: str, path: str) -> bytes:
-        """`text` in the encoding of the file, behind its mark; `ValueError` for a character that it does not have."""
+        """`text` in the encoding of the file, behind its mark; `ValueError` for a character that it does not
+        have.
+        """
         return self.mark + encode_text(text, _CODECS.get(self.mark, self.encoding), path, name=self.encoding)
 
 
@@ -45,7 +49,9 @@ class Replacement:
 
 
 def decode_marked(content: bytes) -> Text | None:
-    """Decode content by its byte order mark; return `None` without one, or where the content is not in that encoding."""
+    """Decode content by its byte order mark; return `None` without one, or where the content is not in that
+    encoding.
+    """
     for mark, encoding, codec in _MARKS:
         if content.startswith(mark):
             try:
@@ -76,7 +82,10 @@ def encode_text(text: str, encoding: str, path: str, *, name: str = "") -> bytes
         return text.encode(encoding)
     except UnicodeEncodeError as error:
         missing = text[error.start : error.start + 1]
-        msg = f"{path} is {name or encoding}, which has no {missing!r}: use another character, or replace the whole file"
+        msg = (
+            f"{path} is {name or encoding}, which has no {missing!r}: use another character, or "
+            "replace the whole file"
+        )
         raise ValueError(msg) from None
 
 
@@ -100,21 +109,25 @@ def end_pattern(text: str) -> str:
 def lines_with_ends(text: str) -> list[str]:
     """Return the lines of a text with their ends, counted as files and editors count them.
 
-    `str.splitlines` also breaks at form feeds, vertical tabs and separators such as U+2028, which stand within lines of source code
-    and of JSON: every number of a line behind one of them would be wrong.
+    `str.splitlines` also breaks at form feeds, vertical tabs and separators such as U+2028, which stand
+    within lines of source code and of JSON: every number of a line behind one of them would be wrong.
     """
     return list(io.StringIO(text, newline="\r" if line_end(text) == "\r" else "\n"))
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text without their ends; a text that ends with a line end has no empty line behind it."""
+    """Return the lines of a text without their ends; a text that ends with a line end has no empty line
+    behind it.
+    """
     if line_end(text) == "\r":
         return [line.removesuffix("\r") for line in lines_with_ends(text)]
     return [line.removesuffix("\n").removesuffix("\r") for line in lines_with_ends(text)]
 
 
 def with_line_ends(text: str, ends: list[str], *, lone: bool) -> str:
-    """`text` with `ends` in place of its line ends, the last of them for all that follow; `lone`: a lone CR is one."""
+    """`text` with `ends` in place of its line ends, the last of them for all that follow; `lone`: a lone CR
+    is one.
+    """
     taken = iter(ends)
 
     def end(found: re.Match[str]) -> str:
@@ -126,10 +139,11 @@ def with_line_ends(text: str, ends: list[str], *, lone: bool) -> str:
 
 
 def replace_text(before: Text | None, text: str, path: str) -> Replacement:
-    """Return what a file holds after `text` replaced all of it; `before` is `None` where there is no text to go by.
+    """Return what a file holds after `text` replaced all of it; `before` is `None` where there is no text to
+    go by.
 
-    Encoding and byte order mark stay. Line ends stay where `text` has plain newlines. What cannot stay is in the notes.
-    Raises `ValueError` for a text that cannot be written at all.
+    Encoding and byte order mark stay. Line ends stay where `text` has plain newlines. What cannot stay is in
+    the notes. Raises `ValueError` for a text that cannot be written at all.
     """
     if before is None:
         return Replacement(encode_text(text, "utf-8", path), text)
@@ -144,5 +158,8 @@ def replace_text(before: Text | None, text: str, path: str) -> Replacement:
         content = before.encode(text, path)
     except ValueError:
         content = encode_text(text, "utf-8", path)
-        notes.append(f"its encoding was {before.encoding}, which does not have all of these characters, and is utf-8 now")
+        notes.append(
+            f"its encoding was {before.encoding}, which does not have all of these characters, and is "
+            "utf-8 now"
+        )
     return Replacement(content, text, tuple(notes))

@@ -1,6 +1,8 @@
-"""Usage of a run: tokens, money, calls, turns and seconds, folded from its events in one place; and the idle time of a call.
+"""Usage of a run: tokens, money, calls, turns and seconds, folded from its events in one place; and the idle
+time of a call.
 
-The state of a run, its view, the list of runs and the metrics of trials all sum with `UsageMeter`, so they cannot disagree.
+The state of a run, its view, the list of runs and the metrics of trials all sum with `UsageMeter`, so they
+cannot disagree.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _SESSION_BEGINS = (RunResumed, RunForked)
 class UsageMeter:
     """The usage of a run after the events taken so far.
 
-    An answer that was given by hand in a fork, or that a store gave, costs nothing and is not a call of a model. Time passes
-    once: it is worked, waited for a person, idle, or away.
+    An answer that was given by hand in a fork, or that a store gave, costs nothing and is not a call of a
+    model. Time passes once: it is worked, waited for a person, idle, or away.
     """
 
     tokens_in: int = 0
@@ -67,7 +69,9 @@ class UsageMeter:
     waiting_s: float = 0.0
     """Seconds in which at least one question waited for a person."""
     idle_s: float = 0.0
-    """Seconds in which calls waited for their turn or between attempts, or a step for its next attempt; those together count once."""
+    """Seconds in which calls waited for their turn or between attempts, or a step for its next attempt; those
+    together count once.
+    """
     away_s: float = 0.0
     """Seconds between sessions, and between an event and a fork behind it."""
     idle_until: float = 0.0
@@ -79,15 +83,18 @@ class UsageMeter:
         """Return tokens, money and calls."""
         return Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
 
-    def take(self, event: Event, at: float) -> None:  # noqa: C901  # one case per event
+    def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
         last = at if self.last_at is None else self.last_at
-        until = max(last, at)  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
+        until = max(
+            last, at
+        )  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
         if isinstance(event, _SESSION_BEGINS):
             self.away_s += until - last
             last = until = self.idle_until = at  # a session begins its own clock
         self.last_at = until
-        # A log without transitions, one made by hand for instance, says by its questions alone that the run waits.
+        # A log without transitions, one made by hand for instance, says by its questions alone that the run
+        # waits.
         if self.status == RunStatus.WAITING_APPROVAL if self.status else self.questions:
             self.waiting_s += until - last
         else:
@@ -144,12 +151,16 @@ class UsageMeter:
 
 
 def idle_before(event: ModelAnswered, at: float, until: float) -> float:
-    """Return the seconds that the call answered `at` waited and that are not counted yet, where time is counted up to `until`."""
+    """Return the seconds that the call answered `at` waited and that are not counted yet, where time is
+    counted up to `until`.
+    """
     return max(0.0, min(event.queued + event.backoff, at - max(at - event.seconds, until)))
 
 
-class MeteredRecords(tuple[Record, ...]):  # noqa: SLOT001  # it keeps the sum
-    """Records of a run whose usage is summed up once, and whose events are sorted by type once, however many metrics ask for it."""
+class MeteredRecords(tuple[Record, ...]):  # it keeps the sum  # noqa: SLOT001
+    """Records of a run whose usage is summed up once, and whose events are sorted by type once, however many
+    metrics ask for it.
+    """
 
     @cached_property
     def meter(self) -> UsageMeter:
@@ -194,7 +205,9 @@ def waiting_time(records: Sequence[Record]) -> float:
 
 
 def working_time(records: Sequence[Record]) -> float:
-    """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between attempts."""
+    """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between
+    attempts.
+    """
     return usage_of_run(records).working_s
 
 

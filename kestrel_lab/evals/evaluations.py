@@ -37,29 +37,38 @@ class Arms:
         self.shared = SharedResults(session)
         """Pushes stored trials to the results of a team, and pulls theirs."""
 
-    def compare_configs(self, result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05) -> Comparison:
-        """Compare configurations of one result, made here or imported, with another one: the same differences, intervals and verdicts as between commits.
+    def compare_configs(
+        self, result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05
+    ) -> Comparison:
+        """Compare configurations of one result, made here or imported, with another one: the same
+        differences, intervals and verdicts as between commits.
 
-        `head` and each of `more` are compared with `base`; all are questions asked together. Trials are paired by scenario and epoch. Times are
-        compared only where both were made side by side. Raises `UsageError` for a configuration without trials.
+        `head` and each of `more` are compared with `base`; all are questions asked together. Trials are
+        paired by scenario and epoch. Times are compared only where both were made side by side. Raises
+        `UsageError` for a configuration without trials.
         """
         from kestrel_lab.evals.commits.compare import compare_configs
 
         return compare_configs(result, base, head, *more, margin=margin)
 
-    async def ablate(self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any) -> Ablation:
+    async def ablate(
+        self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any
+    ) -> Ablation:
         """Find out which paragraphs of a guidance file, AGENTS.md for instance, help the agent of a suite.
 
-        Each trial has some of them; `kestrel_lab.evals.stats.factorial_pairs` describes design and intervals. Workspaces have this file and what the
-        configuration's `guidance` names, and no other guidance.
+        Each trial has some of them; `kestrel_lab.evals.stats.factorial_pairs` describes design and intervals.
+        Workspaces have this file and what the configuration's `guidance` names, and no other guidance.
 
-        Options: `unit` (`paragraph`, `section` or `item`), `ref` (the commit that has the file; as it is in the checkout by default), `budget`
-        (trials, stored ones included), `cost` (US dollars, after which no trial is begun; those under way are finished), of which one is
-        required, `margin` (how large an effect still counts as none), `configs`, `scenarios`, `families` and `tags` as for `eval`. Every trial is
-        stored as it ends, and asked again it goes on where it was; `resume` takes stored trials outside of git, too.
+        Options: `unit` (`paragraph`, `section` or `item`), `ref` (the commit that has the file; as it is in
+        the checkout by default), `budget` (trials, stored ones included), `cost` (US dollars, after which no
+        trial is begun; those under way are finished), of which one is required, `margin` (how large an effect
+        still counts as none), `configs`, `scenarios`, `families` and `tags` as for `eval`. Every trial is
+        stored as it ends, and asked again it goes on where it was; `resume` takes stored trials outside of
+        git, too.
 
-        Gives a row per paragraph (`.frame`), `.trials`, `.plot()` and `.report(path)`. Raises `UsageError` for a file that does not exist or has no such
-        parts, a budget that cannot tell them apart, several configurations, and a cost where prices are not known.
+        Gives a row per paragraph (`.frame`), `.trials`, `.plot()` and `.report(path)`. Raises `UsageError`
+        for a file that does not exist or has no such parts, a budget that cannot tell them apart, several
+        configurations, and a cost where prices are not known.
         """
         from kestrel_lab.evals.studies.ablation import ablate_guidance
 
@@ -74,12 +83,14 @@ class Evaluations(Arms):
     """Measures agents: each method loads what it needs when it is first called."""
 
     @takes_options(EvalOptions)
-    async def eval(self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
+    async def eval(
+        self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any
+    ) -> EvalResult:
         """Run a suite of scenarios, a file or a loaded one, over its model configurations.
 
-        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their place, `epochs`,
-        `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` … `cluster` is the address of a Dask
-        scheduler whose workers run the trials.
+        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their
+        place, `epochs`, `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` …
+        `cluster` is the address of a Dask scheduler whose workers run the trials.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
@@ -113,28 +124,41 @@ class Evaluations(Arms):
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
         `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
-        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
-        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`. With `cassette="replay"` each commit is
-        replayed from the recordings that it has itself; what they lack at `base` is left out. A commit without the suite runs the
-        present one, with the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is run
-        by itself: `no_base` of the result says why.
-        Commits with the same files are run once: there is no difference between them. Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
-        touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
+        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success
+        rate within `margin` counts as none. `configs`, `scenarios`, `families` and `tags` select parts of the
+        suite as for `eval`. With `cassette="replay"` each commit is replayed from the recordings that it has
+        itself; what they lack at `base` is left out. A commit without the suite runs the present one, with
+        the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is
+        run by itself: `no_base` of the result says why. Commits with the same files are run once: there is no
+        difference between them. Each commit is checked out in a worktree of its own; the user's files, index
+        and HEAD are not touched. Raises `UsageError` for a commit that does not exist or a folder without a
+        repository.
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
         return await compare_commits(
-            self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite,
-            cassette=cassette, cassettes=cassettes, alone=alone, **parts,
-        )  # fmt: skip
+            self._session,
+            base,
+            head,
+            suite=suite,
+            epochs=epochs,
+            reporter=reporter,
+            margin=margin,
+            own_suite=own_suite,
+            cassette=cassette,
+            cassettes=cassettes,
+            alone=alone,
+            **parts,
+        )
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
 
-        Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
-        `own_suite` as for `compare_commits`. The commits take turns epoch by epoch. Gives one row per trial with its
-        commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
-        noted. Raises `UsageError` for names that are not commits and when none can be run.
+        Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at,
+        `reporter`, `own_suite` as for `compare_commits`. The commits take turns epoch by epoch. Gives one row
+        per trial with its commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a
+        commit that cannot be run is noted. Raises `UsageError` for names that are not commits and when none
+        can be run.
         """
         from kestrel_lab.evals.commits.run_history import run_commits
 
@@ -143,38 +167,45 @@ class Evaluations(Arms):
     async def history(self, suite: str | Path, **options: Any) -> History:
         """A metric of a suite over commits, from stored results alone, and the commits at which it steps.
 
-        Options: `commits`, `every`, `last` as for `eval_commits` (by default HEAD and before, those with results),
-        `configs`, `metric`, `any_version` to count trials of scenarios that have changed since. Raises
-        `UsageError` when nothing is stored for these commits.
+        Options: `commits`, `every`, `last` as for `eval_commits` (by default HEAD and before, those with
+        results), `configs`, `metric`, `any_version` to count trials of scenarios that have changed since.
+        Raises `UsageError` when nothing is stored for these commits.
         """
         from kestrel_lab.evals.commits.run_history import stored_history
 
         return await stored_history(self._session, suite, **options)
 
     async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
-        """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as that needs.
+        """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as
+        that needs.
 
-        Rounds of trials, one of each scenario and configuration, are added until a sequential paired test can decide, commit by
-        commit, by binary search along first parents. Shares are compared by their difference, other metrics by which trial of a
-        pair is worse by more than `margin` times. A trial that broke says nothing; a commit that cannot be run is skipped.
+        Rounds of trials, one of each scenario and configuration, are added until a sequential paired test can
+        decide, commit by commit, by binary search along first parents. Shares are compared by their
+        difference, other metrics by which trial of a pair is worse by more than `margin` times. A trial that
+        broke says nothing; a commit that cannot be run is skipped.
 
-        Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how often a
-        wrong commit may be named, over all steps together), `configs`, `reporter`. Asked again it goes on where it was. Raises
-        `UsageError` for commits that are not in one line and when the first or last cannot be run.
+        Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how
+        often a wrong commit may be named, over all steps together), `configs`, `reporter`. Asked again it
+        goes on where it was. Raises `UsageError` for commits that are not in one line and when the first or
+        last cannot be run.
         """
         from kestrel_lab.evals.commits.bisect import find_first_bad
 
         return await find_first_bad(self._session, suite, good, bad, **options)
 
     @takes_options(Selection)
-    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> RescoreResult:
-        """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
+    async def rescore(
+        self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
+    ) -> RescoreResult:
+        """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a
+        tool.
 
-        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. A check that needs
-        what is not in the log (files or commands unless the trial's folder was kept, a model, a function without `from_log = True`)
-        keeps its old score, and the result says so; without one the trial counts as broken. A trial whose task changed is left out.
-        New scores are stored beside the old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`,
-        `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
+        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. A
+        check that needs what is not in the log (files or commands unless the trial's folder was kept, a
+        model, a function without `from_log = True`) keeps its old score, and the result says so; without one
+        the trial counts as broken. A trial whose task changed is left out. New scores are stored beside the
+        old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`, `families` and
+        `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
         """
         from kestrel_lab.evals.stored.rescore import rescore_trials
 
@@ -190,55 +221,73 @@ class Evaluations(Arms):
         metrics: Sequence[str] = (),
         **parts: Unpack[Selection],
     ) -> StoredSummary:
-        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its interval; nothing is run.
+        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its
+        interval; nothing is run.
 
-        They are those of `commit`, or of the commit that was tried last, and of the selected parts of the suite. Any number of trials takes little memory.
+        They are those of `commit`, or of the commit that was tried last, and of the selected parts of the
+        suite. Any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
         return summarise_stored(self._session, suite, commit=commit, by=by, metrics=metrics, **parts)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
-        """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.
+        """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`
+        makes the file.
 
-        Goal, tools, limits and workspace are the run's, the checks are proposed from what happened; what a person has
-        to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not the current one.
-        Raises `UsageError` for a run that has not ended.
+        Goal, tools, limits and workspace are the run's, the checks are proposed from what happened; what a
+        person has to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not
+        the current one. Raises `UsageError` for a run that has not ended.
         """
         from kestrel_lab.evals.suites.scenario_from_run import scenario_from
 
-        return scenario_from(self._session.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
+        return scenario_from(
+            self._session.get(run) if isinstance(run, str) else run,
+            beside=None if beside is None else Path(beside),
+        )
 
     def notebook_from(self, run: str | Run) -> RunNotebook:
-        """A notebook of the Python code that a run and the conversation before it executed; `write(path)` makes the file.
+        """A notebook of the Python code that a run and the conversation before it executed; `write(path)`
+        makes the file.
 
-        It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers of an answer name the cells
-        in whose outputs they stand. Raises `UsageError` for a run that has not ended, and for one without code.
+        It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers
+        of an answer name the cells in whose outputs they stand. Raises `UsageError` for a run that has not
+        ended, and for one without code.
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of
 
         return notebook_of(self._session, run if isinstance(run, str) else run.id)
 
     async def recompute(
-        self, run: str | Run, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
+        self,
+        run: str | Run,
+        *,
+        workspace: str | Path | None = None,
+        copy: bool = False,
+        reporter: Reporter | None = None,
     ) -> RecomputeResult:
-        """Run the code of a conversation again in a sandboxed kernel, without a model, and say for each call whether its output still holds.
+        """Run the code of a conversation again in a sandboxed kernel, without a model, and say for each call
+        whether its output still holds.
 
-        The code reads the workspace of the run, or the folder `workspace`, and can change nothing there; with `copy` it works in a throw-away
-        copy of that folder, for code that writes files. Raises `UsageError` for a run
-        that has not ended, for one without code, and where code cannot be sandboxed.
+        The code reads the workspace of the run, or the folder `workspace`, and can change nothing there; with
+        `copy` it works in a throw-away copy of that folder, for code that writes files. Raises `UsageError`
+        for a run that has not ended, for one without code, and where code cannot be sandboxed.
         """
         from kestrel_lab.runtime.recomputation import recompute_run
 
         memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
-        return await recompute_run(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
+        return await recompute_run(
+            self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter
+        )
 
     def export_otel(self, run: str | Run, target: str | Path, *, content: bool = False) -> int:
-        """Export a run of the log as OpenTelemetry spans, to a file of OTLP JSON or to a collector's http address; returns how many.
+        """Export a run of the log as OpenTelemetry spans, to a file of OTLP JSON or to a collector's http
+        address; returns how many.
 
-        The spans follow the GenAI conventions and are computed from the events: the run, its steps, model calls, tool calls, verifiers, and the
-        scores of trials that it is the run of. Only with `content` they hold the goal, messages, arguments, results and error texts. Exported again
-        they have the same ids. Raises `UsageError` for a run that does not exist, where the extra `otel` is absent, and for a
+        The spans follow the GenAI conventions and are computed from the events: the run, its steps, model
+        calls, tool calls, verifiers, and the scores of trials that it is the run of. Only with `content` they
+        hold the goal, messages, arguments, results and error texts. Exported again they have the same ids.
+        Raises `UsageError` for a run that does not exist, where the extra `otel` is absent, and for a
         collector that does not take them.
         """
         from kestrel_lab.evals.stored_trials import trials_of_run
@@ -247,10 +296,22 @@ class Evaluations(Arms):
         from kestrel_lab.telemetry.spans import evaluation_span, spans_of
 
         found = self._session.get(run) if isinstance(run, str) else run
-        spans = spans_of(found.id, found.records(), conversation=conversation_runs(self._session.store, found.id)[0], content=content)
+        spans = spans_of(
+            found.id,
+            found.records(),
+            conversation=conversation_runs(self._session.store, found.id)[0],
+            content=content,
+        )
         last = next(span for span in reversed(spans) if span.key == "run")
         spans += [
-            evaluation_span(found.id, last, f"{row.suite}/{row.scenario}/{row.id}", row.created_at, scores, content=content)
+            evaluation_span(
+                found.id,
+                last,
+                f"{row.suite}/{row.scenario}/{row.id}",
+                row.created_at,
+                scores,
+                content=content,
+            )
             for row in trials_of_run(self._session.store, found.id)
             if (scores := row.scores)
         ]
@@ -258,24 +319,29 @@ class Evaluations(Arms):
         return len(spans)
 
     async def import_runs(
-        self, *paths: str | Path | Sequence[str | Path], suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+        self,
+        *paths: str | Path | Sequence[str | Path],
+        suite: str | Path | Suite | None = None,
+        reporter: Reporter | None = None,
     ) -> ImportResult:
         """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
-        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
-        logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
-        (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged record
-        is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
-        results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.
+        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of
+        AgentDojo, logs of Inspect, and chat logs in OpenAI's form (JSON Lines). Each record becomes a run in
+        the log, marked as imported, with its source and original ids; what the recording does not tell
+        (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from
+        there. Each judged record is a trial too, under the commit `imported`; with a `suite` the runs whose
+        goal is a scenario's are judged by its checks. A log with results alone keeps these and makes no
+        trial. Importing again adds nothing. Nothing in the files is run.
 
-        A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
-        nothing in it can be read.
+        A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other.
+        Raises `UsageError` when there is no such file or nothing in it can be read.
         """
         from kestrel_lab.evals.importers.load import import_runs
 
         return await import_runs(self._session, paths, suite=suite, reporter=reporter)
 
-    eval_sync = blocking_twin(eval)  # noqa: A003  # the method above
+    eval_sync = blocking_twin(eval)  # the method above  # noqa: A003
     compare_sync = blocking_twin(compare)
     eval_commits_sync = blocking_twin(eval_commits)
     history_sync = blocking_twin(history)

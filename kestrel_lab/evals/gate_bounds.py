@@ -23,7 +23,9 @@ class Gate:
     """Exactly one bound of the mean of a metric over trials."""
 
     metric: str
-    """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k found; or `concerns:files` and the like."""
+    """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k
+    found; or `concerns:files` and the like.
+    """
     at_least: float | None = None
     at_most: float | None = None
     config: str = ""
@@ -34,18 +36,29 @@ class Gate:
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, "recall@10", "concerns:files"]
         if self.metric not in known and not _NAMED.fullmatch(self.metric):
-            raise UsageError(f"there is no metric {self.metric!r} to set a bound for; {did_you_mean(self.metric, known)}")
+            raise UsageError(
+                f"there is no metric {self.metric!r} to set a bound for; {did_you_mean(self.metric, known)}"
+            )
         if (self.at_least is None) == (self.at_most is None):
-            raise UsageError(f"a gate has one bound, at_least or at_most, not {'none' if self.at_least is None else 'both'}")
+            raise UsageError(
+                "a gate has one bound, at_least or at_most, not "
+                f"{'none' if self.at_least is None else 'both'}"
+            )
         if not math.isfinite(self.bound):
             raise UsageError(f"a gate's bound is a number, not {self.bound}")
         if is_share(self.metric) and self.metric != SUCCESS and not 0 <= self.bound <= 1:
             raise UsageError(f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}")
         if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
-            msg = f"a success rate can be shown to be at least a share between 0 and 1, not {self.at_least}: no number of trials shows 1"
+            msg = (
+                "a success rate can be shown to be at least a share between 0 and 1, not "
+                f"{self.at_least}: no number of trials shows 1"
+            )
             raise UsageError(msg)
         if self.metric == SUCCESS and self.at_most is not None and not 0 < self.at_most < 1:
-            msg = f"a success rate can be shown to be at most a share between 0 and 1, not {self.at_most}: no number of trials shows 0"
+            msg = (
+                "a success rate can be shown to be at most a share between 0 and 1, not "
+                f"{self.at_most}: no number of trials shows 0"
+            )
             raise UsageError(msg)
 
     @property
@@ -58,7 +71,9 @@ class Gate:
     def text(self) -> str:
         """As a person reads it: `success_rate ≥ 80 % (family code)`."""
         sign = "≥" if self.at_least is not None else "≤"
-        return f"{self.metric} {sign} {format_metric(self.metric, self.bound)}" + (f" (family {self.family})" if self.family else "")
+        return f"{self.metric} {sign} {format_metric(self.metric, self.bound)}" + (
+            f" (family {self.family})" if self.family else ""
+        )
 
     def covers(self, config: str, family: str) -> bool:
         """Return whether it applies to this configuration's trials of this family."""
@@ -67,7 +82,11 @@ class Gate:
 
 def is_share(metric: str) -> bool:
     """Return whether the metric's values are from 0 to 1."""
-    return metric == SUCCESS or bool(_NAMED.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
+    return (
+        metric == SUCCESS
+        or bool(_NAMED.fullmatch(metric))
+        or (metric in METRICS and METRICS[metric].unit == "share")
+    )
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -78,7 +97,9 @@ def format_metric(metric: str, value: float) -> str:
 
 
 def format_interval(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:
-    """Return a metric of a group of trials with its interval, as text; a cost that is only partly known says so."""
+    """Return a metric of a group of trials with its interval, as text; a cost that is only partly known says
+    so.
+    """
     if metric == "cost_estimate" and (least := record.get(AT_LEAST)) is not None:
         return format_lower_bound(format_metric(metric, least) if least else "")
     value, low, high = (record.get(f"{metric}{end}", math.nan) for end in ("", "_low", "_high"))

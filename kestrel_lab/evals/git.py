@@ -46,11 +46,19 @@ async def commit_of(folder: Path, name: str) -> str:
     if name.startswith("-"):
         raise UsageError(f"{name!r} is not a name of a commit")
     try:
-        return (await git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
+        return (
+            await git_output(
+                folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+            )
+        ).strip()
     except UsageError as error:
         if name == "HEAD":
             raise UsageError(f"{folder} has no commit yet: git add and git commit first") from error
-        hint = f"; there is origin/{name}" if await _is_commit(folder, f"origin/{name}") else await _shallow_hint(folder)
+        hint = (
+            f"; there is origin/{name}"
+            if await _is_commit(folder, f"origin/{name}")
+            else await _shallow_hint(folder)
+        )
         raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}{hint}") from error
 
 
@@ -73,14 +81,20 @@ async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVer
         sha = await commit_of(root, "HEAD")
     except UsageError:
         return CodeVersion()
-    skip = [f":(exclude,top){but.relative_to(root)}"] if but is not None and but.is_relative_to(root) and but != root else []
+    skip = (
+        [f":(exclude,top){but.relative_to(root)}"]
+        if but is not None and but.is_relative_to(root) and but != root
+        else []
+    )
     # For changes within submodules git would start another git, in them.
     plainly = ("--binary", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
     changed = await git_output(root, "diff", "HEAD", *plainly, "--", ".", *skip)
     for inner in await _submodules(root):
         if (version := await code_version(inner)).changes:
             changed += f"\0{inner.relative_to(root)} {version}"
-    untracked = (await git_output(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *skip)).split("\0")
+    untracked = (
+        await git_output(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *skip)
+    ).split("\0")
     names = sorted(name for name in untracked if name)
     if not changed and not names:
         return CodeVersion(sha=sha)
@@ -134,19 +148,24 @@ class Commit:
 async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None = None) -> list[Commit]:
     """Return the commits that `text` names, oldest first.
 
-    `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch is
-    one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is taken,
-    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are not commits,
-    numbers below 1, and an empty range.
+    `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch
+    is one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is
+    taken, counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are not
+    commits, numbers below 1, and an empty range.
     """
     if "..." in text:
         raise UsageError(f"{text!r}: write A..B; a difference of two branches (A...B) has no order")
     if ".." in text:
         first, _, end = text.partition("..")
-        start, stop = await commit_of(root, first.strip() or "HEAD"), await commit_of(root, end.strip() or "HEAD")
+        start, stop = (
+            await commit_of(root, first.strip() or "HEAD"),
+            await commit_of(root, end.strip() or "HEAD"),
+        )
         found = await _list_commits(root, "--first-parent", "--reverse", f"{start}..{stop}")
         if not found:
-            raise UsageError(f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it")
+            raise UsageError(
+                f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it"
+            )
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
         if not names:
@@ -157,7 +176,9 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
 
 
 def sample_commits(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
-    """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest; raises `UsageError` for numbers below 1."""
+    """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest;
+    raises `UsageError` for numbers below 1.
+    """
     if every < 1 or (last is not None and last < 1):
         raise UsageError(f"every and last are at least 1, not {every} and {last}")
     return list(reversed(list(reversed(commits))[::every][:last]))
@@ -169,7 +190,9 @@ async def commit_at(root: Path, name: str) -> Commit:
 
 
 async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
-    """Return the commits from `good` to `bad`, both included, along first parents; raises `UsageError` when there is no such line."""
+    """Return the commits from `good` to `bad`, both included, along first parents; raises `UsageError` when
+    there is no such line.
+    """
     first, last = await commit_of(root, good), await commit_of(root, bad)
     if first == last:
         raise UsageError(f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them")
@@ -183,12 +206,17 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
         msg = f"{good} is not an ancestor of {bad}: bisect needs a commit and one of its descendants"
         msg += await _shallow_hint(root)
         raise UsageError(msg) from None
-    msg = f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the branch that it was merged into"
+    msg = (
+        f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the "
+        "branch that it was merged into"
+    )
     raise UsageError(msg)
 
 
 async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
-    """Return where the branch that `sha` merged began, and its last commit; `None` for a commit with one parent."""
+    """Return where the branch that `sha` merged began, and its last commit; `None` for a commit with one
+    parent.
+    """
     parents = (await git_output(root, "rev-list", "--parents", "--max-count=1", sha)).split()[1:3]
     if len(parents) < 2:
         return None
@@ -197,16 +225,18 @@ async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
 
 async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
     """Return `name` and its ancestors along first parents, newest first, `_LOOKED_AT` of them."""
-    return await _list_commits(root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name))
+    return await _list_commits(
+        root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name)
+    )
 
 
 async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
     """Return the commit to compare `head` with, and whether it has results.
 
-    The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none does,
-    the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what `origin/HEAD`
-    points to, whichever is nearest to `head`. Raises `NoEarlierCommit` for a first commit, and `UsageError` where there is no such
-    branch, or where the clone has too few commits to tell.
+    The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none
+    does, the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what
+    `origin/HEAD` points to, whichever is nearest to `head`. Raises `NoEarlierCommit` for a first commit, and
+    `UsageError` where there is no such branch, or where the clone has too few commits to tell.
     """
     sha = await commit_of(root, head)
     fork = await _fork(root, sha)
@@ -231,7 +261,10 @@ async def _fork(root: Path, sha: str) -> str:
             continue
         forks[fork] = int(await git_output(root, "rev-list", "--count", f"{fork}..{sha}"))
     if not forks:
-        msg = f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the commit to compare with"
+        msg = (
+            f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the "
+            "commit to compare with"
+        )
         raise UsageError(msg + await _shallow_hint(root))
     return min(forks, key=forks.__getitem__)
 
@@ -239,12 +272,17 @@ async def _fork(root: Path, sha: str) -> str:
 async def _shallow_hint(root: Path) -> str:
     """Return a hint where older commits may be missing; empty elsewhere."""
     shallow = (await git_output(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
-    how = "git fetch --deepen=200 gets more, git fetch --unshallow all (GitHub Actions: actions/checkout with fetch-depth: 0)"
+    how = (
+        "git fetch --deepen=200 gets more, git fetch --unshallow all (GitHub Actions: actions/checkout "
+        "with fetch-depth: 0)"
+    )
     return f"; this clone has only the newest commits: {how}" if shallow else ""
 
 
 async def tree_of(root: Path, sha: str) -> str:
-    """Return the hash of all files of a commit: two commits with equal ones differ in nothing but their message."""
+    """Return the hash of all files of a commit: two commits with equal ones differ in nothing but their
+    message.
+    """
     return (await git_output(root, "rev-parse", "--verify", "--end-of-options", f"{sha}^{{tree}}")).strip()
 
 

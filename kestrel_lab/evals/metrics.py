@@ -14,14 +14,22 @@ from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import plain_number
-from kestrel_lab.core.usage import MeteredRecords, events_of_type, usage_of_run, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import (
+    MeteredRecords,
+    events_of_type,
+    usage_of_run,
+    waiting_time,
+    wall_time,
+    working_time,
+)
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.engine import CHECKS
 
-# What a look at answers found questionable, counted by kind: made-up files, names, numbers and so on, configuration by configuration.
+# What a look at answers found questionable, counted by kind: made-up files, names, numbers and so on,
+# configuration by configuration.
 #
-# Answers of trials are looked at where the configuration says `verify: warn` or more. A trial that was not looked at, or did
-# not reach an answer, is in no rate: nothing found and nobody looked are not the same.
+# Answers of trials are looked at where the configuration says `verify: warn` or more. A trial that was not
+# looked at, or did not reach an answer, is in no rate: nothing found and nobody looked are not the same.
 
 PREFIX: Final = "concerns:"
 _KIND: Final = {check.__name__: kind for kind, checks in CHECKS.items() for check in checks}
@@ -31,7 +39,9 @@ CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 
 def review_concerns(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
-    """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not reviewed."""
+    """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not
+    reviewed.
+    """
     end = next(iter(events_of_type(records, e.RunFinished)), None)
     if end is None or not end.looked:
         return None
@@ -45,7 +55,9 @@ def concerns(records: Iterable[e.Record]) -> float:
 
 
 def concern_kinds(records: Iterable[e.Record]) -> dict[str, float]:
-    """Return for each kind, as `concerns:KIND`, 1 if there is a concern of it, a minor one too, else 0; empty where the answer was not reviewed."""
+    """Return for each kind, as `concerns:KIND`, 1 if there is a concern of it, a minor one too, else 0; empty
+    where the answer was not reviewed.
+    """
     found = review_concerns(records)
     if found is None:
         return {}
@@ -73,7 +85,10 @@ def concern_rates(rows: Iterable[EvalRow], records: Sequence[dict[str, Any]]) ->
         if name.startswith(PREFIX) and not name.endswith(("_low", "_high")) and not math.isnan(record[name])
     ]
     if not rates:
-        raise UsageError("no answer of these trials was verified: write `verify: warn` into their configurations and run them again")
+        raise UsageError(
+            "no answer of these trials was verified: write `verify: warn` into their configurations "
+            "and run them again"
+        )
     return rates
 
 
@@ -94,14 +109,19 @@ class Metric:
     """The smallest difference that anybody would care about, in its unit."""
 
     def __call__(self, records: Records) -> float:
-        """Return the metric of a run; raises `CheckError` that names it for what its function raises, and for what is no number."""
+        """Return the metric of a run; raises `CheckError` that names it for what its function raises, and for
+        what is no number.
+        """
         with error_boundary(CheckError, f"the metric {self.name!r}"):
             value: object = self.function(records)
             if (number := plain_number(value)) is not None and not math.isinf(number):
                 return float(number)
             if inspect.iscoroutine(value):
                 value.close()
-            raise ValueError(f"it returned {one_line(repr(value))}; a metric returns a finite number, or nan where a run has none")
+            raise ValueError(
+                f"it returned {one_line(repr(value))}; a metric returns a finite number, or nan where "
+                "a run has none"
+            )
 
     @property
     def clock(self) -> bool:
@@ -167,7 +187,9 @@ def iterations_per_step(records: Records) -> float:
 
 
 def cache_hit_rate(records: Records) -> float:
-    """The share of answers that came from a store, of those that might have: hits by hits and misses; what is never stored counts as neither."""
+    """The share of answers that came from a store, of those that might have: hits by hits and misses; what is
+    never stored counts as neither.
+    """
     meter = usage_of_run(records)
     return _share(meter.hits, meter.lookups)
 
@@ -175,11 +197,15 @@ def cache_hit_rate(records: Records) -> float:
 def parallel_speedup(records: Records) -> float:
     """How many calls were under way at once, on average over the time in which any was.
 
-    The seconds of all calls, added up, over the seconds in which at least one of them ran: 1 for calls one after
-    the other. A call of a macro is left out, since the calls it is made of are counted.
+    The seconds of all calls, added up, over the seconds in which at least one of them ran: 1 for calls one
+    after the other. A call of a macro is left out, since the calls it is made of are counted.
     """
     macros = {event.call for event in events_of_type(records, e.MacroStarted)}
-    spans = sorted((at - event.seconds, at) for at, event in _answers(records) if event.call not in macros and event.seconds > 0)
+    spans = sorted(
+        (at - event.seconds, at)
+        for at, event in _answers(records)
+        if event.call not in macros and event.seconds > 0
+    )
     covered, reached = 0.0, -math.inf
     for start, end in spans:
         covered += max(0.0, end - max(start, reached))
@@ -201,7 +227,9 @@ def verifier_pass_rate(records: Records) -> float:
 
 def confidence(records: Records) -> float:
     """The confidence of the answer, see `answers.confidence`; `nan` where nothing states one."""
-    found = stated_confidence([*events_of_type(records, e.VerifierFinished), *events_of_type(records, e.RunFinished)])
+    found = stated_confidence(
+        [*events_of_type(records, e.VerifierFinished), *events_of_type(records, e.RunFinished)]
+    )
     return math.nan if found is None else found.value
 
 
@@ -212,7 +240,9 @@ def escalations(records: Records) -> float:
 
 def stages_failed(records: Records) -> float:
     """Stages of which a step failed for good; one that passed when it was tried again does not count."""
-    return len({event.stage for event in events_of_type(records, e.StageFinished) if event.status == "failed"})
+    return len(
+        {event.stage for event in events_of_type(records, e.StageFinished) if event.status == "failed"}
+    )
 
 
 def _share(part: float, whole: float) -> float:
@@ -255,7 +285,9 @@ _LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
 _LEAST: Final = {"s": 0.05, "USD": 0.0001}
 """Differences below these are noise of the machine, or less money than anybody would care about."""
 METRICS: Final[dict[str, Metric]] = {
-    function.__name__: Metric(name=function.__name__, unit=unit, better=better, function=function, least=_LEAST.get(unit, 0.0))
+    function.__name__: Metric(
+        name=function.__name__, unit=unit, better=better, function=function, least=_LEAST.get(unit, 0.0)
+    )
     for function, unit, better in _LISTED
 }
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
@@ -267,12 +299,16 @@ def measure_run(records: Records) -> dict[str, float]:
     Behind them `concerns:KIND` for each kind, where the answer was reviewed.
     """
     records = MeteredRecords(records)
-    measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
+    measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(
+        records
+    )
     return {name: value for name, value in measured.items() if not math.isnan(value)}
 
 
 def own_metrics(records: Records, metrics: Iterable[Metric]) -> tuple[dict[str, float], list[str]]:
-    """Return the values of a suite's own metrics, and why others gave none; those that the run has no value of are in neither."""
+    """Return the values of a suite's own metrics, and why others gave none; those that the run has no value
+    of are in neither.
+    """
     records, values, unusable = MeteredRecords(records), dict[str, float](), list[str]()
     for one in metrics:
         try:
@@ -287,14 +323,19 @@ def metric(function: Callable[[Records], float], /) -> Metric: ...
 
 
 @overload
-def metric(*, unit: str = "", better: Better = "higher") -> Callable[[Callable[[Records], float]], Metric]: ...
+def metric(
+    *, unit: str = "", better: Better = "higher"
+) -> Callable[[Callable[[Records], float]], Metric]: ...
 
 
-def metric(function: Callable[[Records], float] | None = None, /, *, unit: str = "", better: Better = "higher") -> object:
-    """Make a metric of a function from the records of a run to one number; `Suite(metrics=(…,))` measures it in each trial.
+def metric(
+    function: Callable[[Records], float] | None = None, /, *, unit: str = "", better: Better = "higher"
+) -> object:
+    """Make a metric of a function from the records of a run to one number; `Suite(metrics=(…,))` measures it
+    in each trial.
 
-    Its name is the function's, its column in frames; `nan` says that a run has no value of it. What it raises breaks the
-    trial. Raises `UsageError` for a name that a shipped metric has.
+    Its name is the function's, its column in frames; `nan` says that a run has no value of it. What it raises
+    breaks the trial. Raises `UsageError` for a name that a shipped metric has.
     """
 
     def made(function: Callable[[Records], float]) -> Metric:

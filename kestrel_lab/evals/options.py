@@ -1,4 +1,6 @@
-"""Options of an eval run, and the selection of a part of a suite: declared once for `Lab` and the functions behind it."""
+"""Options of an eval run, and the selection of a part of a suite: declared once for `Lab` and the functions
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Configs = Sequence[str] | Mapping[str, Any]
 
 
 class Selection(TypedDict, total=False):
-    """The part of a suite that is meant, as `Suite.select` takes it; what is left out or `None` selects all."""
+    """The part of a suite that is meant, as `Suite.select` takes it; what is left out or `None` selects
+    all.
+    """
 
     configs: Sequence[str] | None
     """Names of configurations."""
@@ -41,20 +45,28 @@ class EvalOptions:
     concurrency: int | None = None
     """Trials at once; the suite's number by default."""
     reuse: bool = False
-    """Take stored trials with equal scenario, configuration and code instead of running them again; broken ones are run again."""
+    """Take stored trials with equal scenario, configuration and code instead of running them again; broken
+    ones are run again.
+    """
     outside_git: bool = False
-    """With `reuse`, take stored trials of a suite that is in no git commit, too, though nothing tells whether its code changed."""
+    """With `reuse`, take stored trials of a suite that is in no git commit, too, though nothing tells whether
+    its code changed.
+    """
     keep: bool = False
     """Leave the trials' folders in `trials` under the session's home."""
     resume: bool = False
-    """Go on with the last run of this suite: run only trials that are missing or whose scenario, configuration or code changed."""
+    """Go on with the last run of this suite: run only trials that are missing or whose scenario,
+    configuration or code changed.
+    """
     retry_errors: int | None = None
     """How often a trial that broke is repeated; the suite's number by default."""
     cassette: str | None = None
-    """`record` the answers of real models as far as they are missing, `replay` them and never ask a model, `refresh` all of
-    them, or `off`; as the suite says by default."""
+    """`record` the answers of real models as far as they are missing, `replay` them and never ask a model,
+    `refresh` all of them, or `off`; as the suite says by default.
+    """
     cassettes: str | Path | None = None
-    """The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name."""
+    """The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name.
+    """
 
     @property
     def parts(self) -> Selection:

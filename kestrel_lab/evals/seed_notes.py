@@ -29,7 +29,10 @@ class GivenNote:
     kind: str = "fact"
     tags: tuple[str, ...] = ()
     taint: str = ""
-    """Who said it, if it was not the user: `tool web_fetch`, `answer`. Such a note is never the user's own word."""
+    """Who said it, if it was not the user: `tool web_fetch`, `answer`.
+
+    Such a note is never the user's own word.
+    """
     age_days: float = 0.0
     """How long ago it was kept."""
     ttl_days: float | None = None
@@ -40,11 +43,17 @@ class GivenNote:
     def __post_init__(self) -> None:
         """Raise `UsageError` for a note that no memory takes."""
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"the name of a note consists of lower-case letters and digits, such as portnew, not {self.name!r}")
+            raise UsageError(
+                "the name of a note consists of lower-case letters and digits, such as portnew, not "
+                f"{self.name!r}"
+            )
         if self.kind not in KINDS:
             raise UsageError(f"there is no kind of notes {self.kind!r}; {did_you_mean(self.kind, KINDS)}")
         if self.taint and self.kind in GUIDING:
-            raise UsageError(f"a {self.kind} tells somebody what to do, so it must be the user's own words, not from {self.taint}")
+            raise UsageError(
+                f"a {self.kind} tells somebody what to do, so it must be the user's own words, not "
+                f"from {self.taint}"
+            )
         if not self.text.strip() or self.age_days < 0 or (self.ttl_days is not None and self.ttl_days <= 0):
             raise UsageError(f"the note {self.name!r} needs a text, an age from 0 and a ttl above 0, in days")
 
@@ -79,5 +88,7 @@ async def store_seed_notes(memory: Memory, notes: Iterable[GivenNote], workspace
         await memory.remember(note, workspace=workspace)
         if given.forgotten:
             if not isinstance(memory, ForgettingMemory):
-                raise UsageError(f"the memory of these trials cannot forget, as the note {given.name!r} asks for")
+                raise UsageError(
+                    f"the memory of these trials cannot forget, as the note {given.name!r} asks for"
+                )
             await asyncio.to_thread(memory.forget, note.id, workspace)

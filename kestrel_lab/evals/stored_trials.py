@@ -102,7 +102,8 @@ def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
 def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue a trial that was made elsewhere, unless one with its id is stored."""
     sql = (
-        f"INSERT INTO eval_runs({_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10 WHERE NOT EXISTS (SELECT 1 FROM eval_runs WHERE id = ?1)"
+        f"INSERT INTO eval_runs({_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10 WHERE NOT EXISTS "
+        "(SELECT 1 FROM eval_runs WHERE id = ?1)"
         " AND NOT EXISTS (SELECT 1 FROM removals WHERE run_id = ?3 ->> '$.run')"
     )
     return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
@@ -110,27 +111,42 @@ def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:
 
 def trials_by_ids(store: SessionStore, ids: Sequence[str]) -> list[EvalRow]:
     """Return the stored trials with these ids, oldest first."""
-    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
+    sql = (
+        f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY "
+        "created_at, id"
+    )
     return [_row(row) for row in store.query(sql, (dumps(list(ids)),))]
 
 
-def stored_trials(store: SessionStore, *, suite: str | None = None, git_sha: str | None = None) -> list[EvalRow]:
+def stored_trials(
+    store: SessionStore, *, suite: str | None = None, git_sha: str | None = None
+) -> list[EvalRow]:
     """Return stored trials, oldest first."""
     rows = store.query(
-        f"SELECT {_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR git_sha = ?2) ORDER BY created_at, id",
+        f"SELECT {_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR git_sha "
+        "= ?2) ORDER BY created_at, id",
         (suite, git_sha),
     )
     return [_row(row) for row in rows]
 
 
-def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = None, latest: bool = False) -> Iterator[EvalRow]:
+def each_stored_trial(
+    store: SessionStore, *, suite: str, git_sha: str | None = None, latest: bool = False
+) -> Iterator[EvalRow]:
     """Yield stored trials, oldest first, read in pages: any number takes little memory, that of their ids.
 
     With `latest`, of each scenario, configuration and epoch the newest alone.
     """
     # Of a group with one maximum SQLite takes the other columns from the row that has it.
-    columns, group = ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch") if latest else ("id, created_at AS at", "")
-    sql = f"SELECT {columns} FROM eval_runs WHERE suite = ?1 AND (?2 IS NULL OR git_sha = ?2) {group} ORDER BY at, id"
+    columns, group = (
+        ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch")
+        if latest
+        else ("id, created_at AS at", "")
+    )
+    sql = (
+        f"SELECT {columns} FROM eval_runs WHERE suite = ?1 AND (?2 IS NULL OR git_sha = ?2) {group} "
+        "ORDER BY at, id"
+    )
     ids = [row[0] for row in store.query(sql, (suite, git_sha))]
     for start in range(0, len(ids), _PAGE):
         yield from trials_by_ids(store, ids[start : start + _PAGE])
@@ -138,14 +154,19 @@ def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = 
 
 def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
     """Return the stored trials whose run this is, oldest first."""
-    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY created_at, id"
+    sql = (
+        f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY "
+        "created_at, id"
+    )
     return [_row(row) for row in store.query(sql, (run_id,))]
 
 
 def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> bool:
-    """Store a run that was worked on elsewhere, event by event; returns whether the log did not have all of it before.
+    """Store a run that was worked on elsewhere, event by event; returns whether the log did not have all of
+    it before.
 
-    What an earlier call left out because its process died is added. Raises `StoreError` for a run without a beginning.
+    What an earlier call left out because its process died is added. Raises `StoreError` for a run without a
+    beginning.
     """
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
@@ -166,15 +187,23 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
 
 
 def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
-    """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
-    return merge_scores(store, LaterScores(trial=trial, suite_hash=suite_hash, result=row.result, key=row.key, created_at=time.time()))
+    """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the
+    suite with that hash.
+    """
+    return merge_scores(
+        store,
+        LaterScores(
+            trial=trial, suite_hash=suite_hash, result=row.result, key=row.key, created_at=time.time()
+        ),
+    )
 
 
 def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:
     """Queue scores of a stored trial that were given elsewhere, unless they are stored."""
     values = (scores.trial, scores.suite_hash, dumps(scores.result), scores.key, scores.created_at)
     sql = (
-        "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) SELECT ?1,?2,?3,?4,?5 WHERE NOT EXISTS"
+        "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) SELECT "
+        "?1,?2,?3,?4,?5 WHERE NOT EXISTS"
         " (SELECT 1 FROM eval_scores WHERE trial = ?1 AND suite_hash = ?2 AND created_at = ?5)"
     )
     return store.execute(sql, values, f"scores of trial {scores.trial}", urgent=False)
@@ -183,7 +212,8 @@ def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:
 def later_scores(store: SessionStore, ids: Sequence[str]) -> list[LaterScores]:
     """Return the scores that these trials were given later, oldest first."""
     sql = (
-        "SELECT trial, suite_hash, result_json, key, created_at FROM eval_scores WHERE trial IN (SELECT value FROM json_each(?))"
+        "SELECT trial, suite_hash, result_json, key, created_at FROM eval_scores WHERE trial IN "
+        "(SELECT value FROM json_each(?))"
         " ORDER BY created_at, rowid"
     )
     return [
@@ -193,7 +223,9 @@ def later_scores(store: SessionStore, ids: Sequence[str]) -> list[LaterScores]:
 
 
 def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
-    """Return trials with the scores they were given later, oldest scores first; only those by the suite with that hash, if one is named."""
+    """Return trials with the scores they were given later, oldest scores first; only those by the suite with
+    that hash, if one is named.
+    """
     columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
     sql = (
         f"SELECT {columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
@@ -211,4 +243,6 @@ def _values(row: EvalRow) -> tuple[object, ...]:
 
 def _row(row: tuple[Any, ...]) -> EvalRow:
     values: dict[str, Any] = dict(zip(_NAMES, row, strict=True))
-    return EvalRow(**values | {"result": json.loads(values["result"]), "metrics": json.loads(values["metrics"])})
+    return EvalRow(
+        **values | {"result": json.loads(values["result"]), "metrics": json.loads(values["metrics"])}
+    )

@@ -116,7 +116,9 @@ class Scenario:
     tools: tuple[str, ...] | None = None
     """Names of the tools offered; `None` for the native tools that only read."""
     limits: dict[str, int | float | None] = field(default_factory=dict)
-    """Any of `cycles`, `cost_usd`, `seconds`, `wall_seconds`, `tokens` and `messages`; the others as for any run."""
+    """Any of `cycles`, `cost_usd`, `seconds`, `wall_seconds`, `tokens` and `messages`; the others as for any
+    run.
+    """
     approve: str = ""
     """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
     expected: Json = None
@@ -129,7 +131,9 @@ class Scenario:
     containment: str = ""
     """`on`, `strict` or `off`, see `runtime.security.containment`; the session's where empty."""
     before: tuple[str, ...] = ()
-    """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
+    """Goals that are run first in the same workspace, one after the other; what they did and taught is there
+    for `goal`, which alone is judged.
+    """
     notes: tuple[GivenNote, ...] = ()
     """What the memory of a trial has when it begins; only configurations with `learning` have one."""
     output: Mapping[str, Json] = field(default_factory=dict)
@@ -144,13 +148,20 @@ class Scenario:
 
     def definition(self) -> dict[str, Json]:
         """Return all that a trial's outcome depends on: not family, tags and weight."""
-        return {**self.task(), "checks": [check_definition(check) for check in self.checks], "expected": self.expected}
+        return {
+            **self.task(),
+            "checks": [check_definition(check) for check in self.checks],
+            "expected": self.expected,
+        }
 
     def task(self) -> dict[str, Json]:
         """Return all that a trial's run depends on: the definition without what only judges it."""
         own: dict[str, Json] = {
             "goal": self.goal,
-            "place": {"kind": type(self.place).__name__, **{one.name: getattr(self.place, one.name) for one in fields(self.place)}},
+            "place": {
+                "kind": type(self.place).__name__,
+                **{one.name: getattr(self.place, one.name) for one in fields(self.place)},
+            },
             "tools": None if self.tools is None else list(self.tools),
             "limits": dict(self.limits),
             "approve": self.policy,
@@ -184,7 +195,9 @@ class Config:
     limits: dict[str, int | float | None] = field(default_factory=dict)
     """Replace those of the scenarios."""
     plan: str = ""
-    """A shipped workflow by name, or a workflow file, as `resolve` finds it; empty for one agent that works on the goal."""
+    """A shipped workflow by name, or a workflow file, as `resolve` finds it; empty for one agent that works
+    on the goal.
+    """
     inputs: dict[str, Json] = field(default_factory=dict)
     """Values of the workflow's inputs."""
     routes: dict[str, Json] = field(default_factory=dict)
@@ -196,15 +209,23 @@ class Config:
     form: str = ""
     """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
-    """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
+    """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an
+    empty memory of its own.
+    """
     guidance: Guidance | None = None
     """The guidance files of the workspaces; where `None`, a workspace keeps those it has."""
 
     def definition(self) -> dict[str, Json]:
         """Return all that a trial's outcome depends on beside the name: not concurrency."""
-        own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
+        own: dict[str, Json] = {
+            "model": self.model,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "limits": dict(self.limits),
+        }
         further: dict[str, Json] = {
-            name: getattr(self, name) for name in ("params", "plan", "inputs", "routes", "learning", "verify", "form")
+            name: getattr(self, name)
+            for name in ("params", "plan", "inputs", "routes", "learning", "verify", "form")
         }
         further["tools"] = None if self.tools is None else {"only": list(self.tools)}
         further["guidance"] = "" if self.guidance is None else self.guidance.digest
@@ -220,16 +241,18 @@ class CassetteUse:
     folder: Path | None = None
     """Where they are; by default in `cassettes` beside the suite file, in a folder of the suite's name."""
     volatile: tuple[str, ...] = ()
-    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is not a difference."""
+    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is
+    not a difference.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """Scenarios × configurations × epochs.
 
-    Made in Python, or read by `kestrel_lab.evals.suites.loader.load_suite` from YAML, or from a Python file that defines one:
-    what other processes run, a cluster or the commits of a repository, is always a file. Raises `UsageError` for names used twice,
-    and where there is nothing to run.
+    Made in Python, or read by `kestrel_lab.evals.suites.loader.load_suite` from YAML, or from a Python file
+    that defines one: what other processes run, a cluster or the commits of a repository, is always a file.
+    Raises `UsageError` for names used twice, and where there is nothing to run.
     """
 
     name: str
@@ -237,7 +260,10 @@ class Suite:
     configs: tuple[Config, ...] = (Config(name="default"),)
     epochs: int = 1
     concurrency: int = 4
-    """Trials at once, over all configurations; the most calls at once that any endpoint gets. Fewer while it asks to slow down."""
+    """Trials at once, over all configurations; the most calls at once that any endpoint gets.
+
+    Fewer while it asks to slow down.
+    """
     retry_errors: int = 0
     """How often a trial that broke is made again; one that failed is not."""
     count_errors: CountErrors = "fail"
@@ -249,7 +275,9 @@ class Suite:
     tools_from: tuple[str, ...] = ()
     """Python files whose `@tool` objects the scenarios may name."""
     grader: str = ""
-    """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when none is named."""
+    """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when
+    none is named.
+    """
     gates: tuple[Gate, ...] = ()
     """Bounds that `kestrel eval gate` decides; no trial's outcome depends on them."""
     cassette: CassetteUse = CassetteUse()
@@ -260,26 +288,41 @@ class Suite:
     root: Path | None = None
     """Top of the repository the suite is in; what is not beside the suite file is looked for here."""
     guidance_elsewhere: frozenset[str] = frozenset()
-    """Paths that the guidance of configurations names which were not selected: a trial is the same whatever is run beside it."""
+    """Paths that the guidance of configurations names which were not selected: a trial is the same whatever
+    is run beside it.
+    """
     otherwise: Suite | None = None
-    """The same suite in another checkout, from which comes what this one lacks: a suite may be newer than the code it measures."""
+    """The same suite in another checkout, from which comes what this one lacks: a suite may be newer than the
+    code it measures.
+    """
 
     def __post_init__(self) -> None:
         _require_unique("scenario", [scenario.id for scenario in self.scenarios])
         _require_unique("metric", [metric.name for metric in self.metrics])
         _require_unique("configuration", [config.name for config in self.configs])
         if not self.scenarios or not self.configs:
-            raise UsageError(f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}")
+            raise UsageError(
+                f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}"
+            )
         if self.epochs < 1 or self.concurrency < 1:
-            raise UsageError(f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}")
+            raise UsageError(
+                f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and "
+                f"{self.concurrency}"
+            )
         if self.retry_errors < 0:
             raise UsageError(f"suite {self.name!r}: retry_errors is at least 0, not {self.retry_errors}")
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What a notebook shows: what would be run, in a few lines."""
         trials = len(self.scenarios) * len(self.configs) * self.epochs
-        sizes = f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} epochs = {trials} trials"
-        lines = [f"suite {self.name}: {sizes}", *(f"  {one.name}: {one.model or 'the model of the lab'}" for one in self.configs)]
+        sizes = (
+            f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} "
+            f"epochs = {trials} trials"
+        )
+        lines = [
+            f"suite {self.name}: {sizes}",
+            *(f"  {one.name}: {one.model or 'the model of the lab'}" for one in self.configs),
+        ]
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
         printer.text(sanitize_text("\n".join(lines)))
 
@@ -292,11 +335,12 @@ class Suite:
         tags: Iterable[str] | None = None,
         epochs: int | None = None,
     ) -> Suite:
-        """Return the suite with the named parts only, without gates for configurations and families that are left out.
+        """Return the suite with the named parts only, without gates for configurations and families that are
+        left out.
 
-        A scenario has to be among those named, of one of the families and have one of the tags, as far as each is
-        given; `*` and `?` in a name stand for any signs and any sign. Raises `UsageError` for a name that fits nothing
-        the suite has, and when no scenario is left.
+        A scenario has to be among those named, of one of the families and have one of the tags, as far as
+        each is given; `*` and `?` in a name stand for any signs and any sign. Raises `UsageError` for a name
+        that fits nothing the suite has, and when no scenario is left.
         """
         chosen = self
         if configs is not None:
@@ -309,63 +353,94 @@ class Suite:
         tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
         if not named is related is tagged is None:
             left = tuple(
-                scenario for scenario in self.scenarios
+                scenario
+                for scenario in self.scenarios
                 if (named is None or scenario.id in named)
                 and (related is None or scenario.family in related)
                 and (tagged is None or tagged.intersection(scenario.tags))
-            )  # fmt: skip
+            )
             if not left:
-                raise UsageError(f"no scenario of suite {self.name!r} matches all of the given names, families and tags")
+                raise UsageError(
+                    f"no scenario of suite {self.name!r} matches all of the given names, families and tags"
+                )
             kept = {scenario.family for scenario in left}
-            chosen = replace(chosen, scenarios=left, gates=tuple(g for g in chosen.gates if not g.family or g.family in kept))
+            chosen = replace(
+                chosen,
+                scenarios=left,
+                gates=tuple(g for g in chosen.gates if not g.family or g.family in kept),
+            )
         if epochs is not None:
             chosen = replace(chosen, epochs=epochs)
         return chosen
 
     def resolve(self, name: str) -> Path:
-        """Return the file or folder that the suite calls `name`: beside the suite file, else from the top of its repository.
+        """Return the file or folder that the suite calls `name`: beside the suite file, else from the top of
+        its repository.
 
-        With `otherwise` it is what that suite means by the name, at the same place of this checkout if it is there. Raises `UsageError` when it is nowhere, or is not inside the
-        repository: a suite has to give the same results in another checkout.
+        With `otherwise` it is what that suite means by the name, at the same place of this checkout if it is
+        there. Raises `UsageError` when it is nowhere, or is not inside the repository: a suite has to give
+        the same results in another checkout.
         """
         if self.otherwise is not None:
             return self._here(self.otherwise.resolve(name))
         beside = self.path.parent if self.path else Path.cwd()
         places = [beside] if self.root is None or self.root == beside else [beside, self.root]
         if Path(name).is_absolute():
-            msg = f"suite {self.name!r} names {name!r}: write it relative to the suite file, so that it means the same in another checkout"
+            msg = (
+                f"suite {self.name!r} names {name!r}: write it relative to the suite file, so that it "
+                "means the same in another checkout"
+            )
             raise UsageError(msg)
         for place in places:
             found = place / name
             if found.exists():
                 if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
-                    raise UsageError(f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}")
+                    raise UsageError(
+                        f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
+                    )
                 return found
-        msg = f"suite {self.name!r} names {name!r}, which does not exist; looked in {' and '.join(str(place) for place in places)}"
+        msg = (
+            f"suite {self.name!r} names {name!r}, which does not exist; looked in "
+            f"{' and '.join(str(place) for place in places)}"
+        )
         raise UsageError(msg)
 
     def _here(self, found: Path) -> Path:
-        """Return the file or folder of this checkout that is at the place of one of the other checkout; the other where there is none."""
+        """Return the file or folder of this checkout that is at the place of one of the other checkout; the
+        other where there is none.
+        """
         other = None if self.otherwise is None else self.otherwise.root
-        own = self.root / found.relative_to(other) if self.root and other and found.is_relative_to(other) else found
+        own = (
+            self.root / found.relative_to(other)
+            if self.root and other and found.is_relative_to(other)
+            else found
+        )
         return own if own.exists() else found
 
     def definition(self) -> dict[str, Json]:
         """Return what the outcome of every trial depends on beside its scenario and configuration."""
         own: dict[str, Json] = {
-            "instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)
-        }  # fmt: skip
+            "instructions": self.instructions,
+            "instructions_from": self.instructions_from,
+            "tools_from": list(self.tools_from),
+        }
         # Left out where not used, so that results stored before there were graders still stand.
         # A trial that may have been replayed never stands for one that was not, nor the other way round.
-        taped: dict[str, Json] = {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
+        taped: dict[str, Json] = (
+            {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
+        )
         only_here = sorted(name for name in self.guidance_paths if not is_guidance(PurePosixPath(name)))
         removed: dict[str, Json] = {"guidance": list(only_here)} if only_here else {}
         return own | ({"grader": self.grader} if self.grader else {}) | taped | removed
 
     @property
     def guidance_paths(self) -> frozenset[str]:
-        """Every path that the guidance of a configuration names: it is in no workspace of a configuration with other guidance."""
-        return self.guidance_elsewhere.union(*(config.guidance.files for config in self.configs if config.guidance is not None))
+        """Every path that the guidance of a configuration names: it is in no workspace of a configuration
+        with other guidance.
+        """
+        return self.guidance_elsewhere.union(
+            *(config.guidance.files for config in self.configs if config.guidance is not None)
+        )
 
 
 def _pick_known(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

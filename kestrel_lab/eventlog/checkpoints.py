@@ -1,7 +1,8 @@
 """Checkpoints: a run's state as compressed JSON and back; reading one executes nothing.
 
-What a snapshot means depends on the code that wrote it. Its form is therefore part of its name: a field more or
-less, or one of another type, anywhere in the state makes another `FORM`, and snapshots of other forms are not read.
+What a snapshot means depends on the code that wrote it. Its form is therefore part of its name: a field more
+or less, or one of another type, anywhere in the state makes another `FORM`, and snapshots of other forms are
+not read.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def pack_snapshot(body: bytes, **about: Json) -> bytes:
 
 
 def restore_state(content: bytes, **about: Json) -> RunState:
-    """The state that `pack_snapshot` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
+    """The state that `pack_snapshot` was given; raises `DamagedSnapshot` when it is of another form or about
+    something else.
+    """
     import zstandard
 
     try:
@@ -84,7 +87,15 @@ def restore_state(content: bytes, **about: Json) -> RunState:
         if {key: body[key] for key in body if key != "state"} != {**about, "form": snapshot_format()}:
             raise DamagedSnapshot("it is another run's, or of another form")
         state: RunState = _codec(RunState).read(body["state"])
-    except (zstandard.ZstdError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
+    except (
+        zstandard.ZstdError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise DamagedSnapshot(str(error)) from error
     return state
 
@@ -104,11 +115,16 @@ def _codec(kind: Any) -> _Codec:
         return _Codec(lambda value: None if value is None else inner.read(value), f"{inner.shape}?")
     if origin is dict and args[0] is str:
         each = _codec(args[1])
-        return _Codec(lambda values: {key: each.read(value) for key, value in values.items()}, f"dict[{each.shape}]")
+        return _Codec(
+            lambda values: {key: each.read(value) for key, value in values.items()}, f"dict[{each.shape}]"
+        )
     if origin in (list, set, frozenset) or (origin is tuple and args[1:] == (...,)):
         item = _codec(args[0])
         return _Codec(lambda values: origin(map(item.read, values)), f"{origin.__name__}[{item.shape}]")
-    msg = f"a run's state has a field of type {kind}, which a snapshot cannot carry: teach it to kestrel_lab.eventlog.checkpoints"
+    msg = (
+        f"a run's state has a field of type {kind}, which a snapshot cannot carry: teach it to "
+        "kestrel_lab.eventlog.checkpoints"
+    )
     raise TypeError(msg)
 
 
@@ -133,10 +149,13 @@ def _of_fields(cls: Any) -> _Codec:
             raise ValueError(f"not the fields of {cls.__name__}")
         return cls(**{name: codec.read(body[name]) for name, codec in codecs.items()})
 
-    return _Codec(read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")
+    return _Codec(
+        read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})"
+    )
 
 
-# Snapshots kept beside the events, so that a long run is taken up quickly. The log is the truth: without them it is only slower.
+# Snapshots kept beside the events, so that a long run is taken up quickly. The log is the truth: without them
+# it is only slower.
 
 Read = Callable[[str, Iterable[object]], list[tuple[Any, ...]]]
 """Runs a query."""
@@ -144,16 +163,18 @@ Read = Callable[[str, Iterable[object]], list[tuple[Any, ...]]]
 KEPT = 3
 """How many snapshots of a run are kept: the newest, so the last one before an end too."""
 
-# The event must be there, and be the one that the snapshot was made behind: it may have been refused, or another process's
-# decision may stand in its place.
+# The event must be there, and be the one that the snapshot was made behind: it may have been refused, or
+# another process's decision may stand in its place.
 SAVE = """
 INSERT OR IGNORE INTO checkpoints(run_id, seq, reason, form, state, created_at)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM events WHERE run_id = ?1 AND seq = ?2 AND eid = ?7);
-DELETE FROM checkpoints WHERE run_id = ?1 AND seq NOT IN (SELECT seq FROM checkpoints WHERE run_id = ?1 ORDER BY seq DESC LIMIT ?2)
+DELETE FROM checkpoints WHERE run_id = ?1 AND seq NOT IN (SELECT seq FROM checkpoints WHERE run_id = ?1 \
+ORDER BY seq DESC LIMIT ?2)
 """
 
 _SELECT = """
-SELECT run_id, seq, reason, form, state, checkpoints.created_at, eid FROM checkpoints JOIN events USING (run_id, seq)
+SELECT run_id, seq, reason, form, state, checkpoints.created_at, eid FROM checkpoints JOIN events USING \
+(run_id, seq)
 WHERE run_id = ? AND seq <= ? ORDER BY seq DESC
 """
 
@@ -180,7 +201,9 @@ class Checkpoint:
         return self.form == snapshot_format()
 
     def restored(self) -> RunState:
-        """The state; raises `DamagedSnapshot` when the bytes are not those that were written for that event."""
+        """The state; raises `DamagedSnapshot` when the bytes are not those that were written for that
+        event.
+        """
         return restore_state(self.state, run=self.run_id, seq=self.seq, eid=self.eid)
 
     @property
@@ -196,11 +219,15 @@ class Checkpoint:
 
 
 def read_snapshots(read: Read, lineage: Iterable[tuple[str, int]]) -> Iterable[Checkpoint]:
-    """The snapshots of a run, the newest first, then those that it shares with the runs it was forked from."""
+    """The snapshots of a run, the newest first, then those that it shares with the runs it was forked
+    from.
+    """
     for run_id, last in reversed(list(lineage)):
         for row in read(_SELECT, (run_id, last)):
             owner, seq, reason, named, state, created_at, eid = row
-            yield Checkpoint(run_id=owner, seq=seq, reason=reason, form=named, state=state, created_at=created_at, eid=eid)
+            yield Checkpoint(
+                run_id=owner, seq=seq, reason=reason, form=named, state=state, created_at=created_at, eid=eid
+            )
 
 
 def newest_state(checkpoints: Iterable[Checkpoint]) -> RunState:
@@ -214,6 +241,9 @@ def newest_state(checkpoints: Iterable[Checkpoint]) -> RunState:
         try:
             return checkpoint.restored()
         except DamagedSnapshot as error:
-            text = f"the checkpoint of run {checkpoint.run_id} at event {checkpoint.seq} is damaged ({error}) and not used: the log is read"
+            text = (
+                f"the checkpoint of run {checkpoint.run_id} at event {checkpoint.seq} is damaged "
+                f"({error}) and not used: the log is read"
+            )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
     return RunState()

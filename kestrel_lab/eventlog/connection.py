@@ -8,19 +8,42 @@ from pathlib import Path
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError, UsageError
+from kestrel_lab.core.errors import (
+    AlreadyDecided,
+    Fenced,
+    IllegalTransition,
+    StorageFull,
+    StoreError,
+    UsageError,
+)
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.host.vector_tables import load_or_empty, load_vectors
 
 _NOTES = logging.getLogger(__name__)
-_SCHEMA = ("SQLITE_ALTER", "SQLITE_ATTACH", "SQLITE_CREATE", "SQLITE_DETACH", "SQLITE_DROP", "SQLITE_PRAGMA", "SQLITE_REINDEX")
+_SCHEMA = (
+    "SQLITE_ALTER",
+    "SQLITE_ATTACH",
+    "SQLITE_CREATE",
+    "SQLITE_DETACH",
+    "SQLITE_DROP",
+    "SQLITE_PRAGMA",
+    "SQLITE_REINDEX",
+)
 _FORBIDDEN = frozenset(
-    code for name, code in apsw.mapping_authorizer_function.items() if isinstance(name, str) and name.startswith(_SCHEMA)
+    code
+    for name, code in apsw.mapping_authorizer_function.items()
+    if isinstance(name, str) and name.startswith(_SCHEMA)
 )
 """Actions that change the schema or the settings of the database, or reach another one."""
 
-_SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
+_SETTINGS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "recursive_triggers = ON",
+    "foreign_keys = ON",
+    "secure_delete = ON",
+)
 
 ANSWERED_BEFORE = "this question was answered before; the first answer stands"
 SCRUB_WAIT_MS = 10_000
@@ -33,19 +56,28 @@ _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
 
-    Raises `StoreError` when the file is not a database of ours, was written by a newer version, or cannot be opened, or when
-    SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
+    Raises `StoreError` when the file is not a database of ours, was written by a newer version, or cannot be
+    opened, or when SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
     """
     if may_damage(sqlite := sqlite or apsw.sqlite_lib_version()):
-        raise StoreError(f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip install --upgrade apsw")
+        raise StoreError(
+            f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip "
+            "install --upgrade apsw"
+        )
     try:
         if private_folder(path.parent):
-            _NOTES.warning("kestrel: others could read %s; it is for its owner only now (mode 0700)", path.parent)
+            _NOTES.warning(
+                "kestrel: others could read %s; it is for its owner only now (mode 0700)", path.parent
+            )
         ignore = path.parent / ".gitignore"
         if not ignore.exists():
             private_file(ignore)
             ignore.write_text("*\n", encoding="utf-8")
-        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):  # SQLite gives the latter the mode of the first
+        for name in (
+            path.name,
+            f"{path.name}-wal",
+            f"{path.name}-shm",
+        ):  # SQLite gives the latter the mode of the first
             if name == path.name or path.with_name(name).exists():
                 private_file(path.with_name(name))
         connection = apsw.Connection(os.fspath(path))
@@ -53,9 +85,12 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         raise _unusable(path, error) from error
     try:
         connection.set_busy_timeout(30_000)
-        # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time that a bound run or number changes.
+        # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time
+        # that a bound run or number changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        for setting in _SETTINGS:  # one by one: a statement that gives a row keeps those behind it in the same text from being run
+        for setting in (
+            _SETTINGS
+        ):  # one by one: a statement that gives a row keeps those behind it in the same text from being run
             connection.execute(f"PRAGMA {setting}").fetchall()
         _migrate(connection, path)
         load_or_empty(connection)
@@ -70,9 +105,13 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
 
 
 def may_damage(sqlite: str) -> bool:
-    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew (sqlite.org/wal.html, "the WAL-reset bug")."""
+    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew
+    (sqlite.org/wal.html, "the WAL-reset bug").
+    """
     version = tuple(int(part) for part in sqlite.split(".")[:3])
-    return version < (3, 51, 3) and not (version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]])
+    return version < (3, 51, 3) and not (
+        version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]]
+    )
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:
@@ -81,16 +120,22 @@ def _unusable(path: Path, error: Exception) -> StoreError:
     closed = isinstance(error, OSError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError)
     first = f"nothing can be written in {path.parent}:" if closed else "move it away, or"
     return StoreError(
-        f"{path} cannot be used as the log: {error}; {first} choose another home folder, with KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
+        f"{path} cannot be used as the log: {error}; {first} choose another home folder, with "
+        "KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
     )
 
 
-def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
+def _authorize(
+    action: int, first: str | None, second: str | None, database: str | None, source: str | None
+) -> int:
     """Deny whatever could take the rules away; the schema changes in `connect_log` only."""
-    if action == apsw.SQLITE_PRAGMA and first == "data_version":  # full-text search asks whether another connection has written
+    if (
+        action == apsw.SQLITE_PRAGMA and first == "data_version"
+    ):  # full-text search asks whether another connection has written
         return apsw.SQLITE_OK
     if action in _FORBIDDEN or (
-        (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+        (first or "").startswith("sqlite_")
+        and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
     ):
         return apsw.SQLITE_DENY
     return apsw.SQLITE_OK
@@ -103,10 +148,15 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
     try:
         version = _version(connection)
         if version > len(MIGRATIONS):
-            msg = f"{path} was written by a newer kestrel_lab (schema {version}, this one knows {len(MIGRATIONS)}): upgrade kestrel_lab"
+            msg = (
+                f"{path} was written by a newer kestrel_lab (schema {version}, this one knows "
+                f"{len(MIGRATIONS)}): upgrade kestrel_lab"
+            )
             raise StoreError(msg)
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise StoreError(f"{path} is a database of another program: move it away, or choose another home folder")
+            raise StoreError(
+                f"{path} is a database of another program: move it away, or choose another home folder"
+            )
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(script)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -137,8 +187,8 @@ def add_vector_tables(path: Path, script: str) -> None:
 def rewrite_database(path: Path) -> None:
     """Write the database anew, so that nothing which was deleted from it is left in its files.
 
-    Takes as long as copying it, and as much room while it lasts. Raises `StoreError` when another process is in the
-    middle of something: what was deleted is gone from every table all the same.
+    Takes as long as copying it, and as much room while it lasts. Raises `StoreError` when another process is
+    in the middle of something: what was deleted is gone from every table all the same.
     """
     connection = apsw.Connection(os.fspath(path))
     until = time.monotonic() + SCRUB_WAIT_MS / 1000
@@ -149,7 +199,9 @@ def rewrite_database(path: Path) -> None:
                 connection.execute("VACUUM")
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 break
-            except apsw.BusyError:  # also at once, without the wait that was asked for, where two clean at a time
+            except (
+                apsw.BusyError
+            ):  # also at once, without the wait that was asked for, where two clean at a time
                 if time.monotonic() >= until:
                     raise
                 time.sleep(0.02)
@@ -160,7 +212,9 @@ def rewrite_database(path: Path) -> None:
 
 
 def close_everywhere(path: Path) -> None:
-    """Fold the write-ahead log into the file, which then stands alone; raises `UsageError` while any process has the log open."""
+    """Fold the write-ahead log into the file, which then stands alone; raises `UsageError` while any process
+    has the log open.
+    """
     connection = apsw.Connection(os.fspath(path))
     try:
         # SQLite leaves this mode for its last connection only. Whoever opens the log next enters it again.
@@ -168,7 +222,8 @@ def close_everywhere(path: Path) -> None:
             raise apsw.BusyError("it stays open")
     except (apsw.BusyError, apsw.LockedError) as error:
         raise UsageError(
-            f"the log {path} is open, here or in another process: end what works with it (a notebook's kernel, a server) and repeat"
+            f"the log {path} is open, here or in another process: end what works with it (a notebook's "
+            "kernel, a server) and repeat"
         ) from error
     finally:
         connection.close()
@@ -178,17 +233,25 @@ def store_error(error: Exception, what: str) -> StoreError:
     """The error of this package that says what SQLite refused."""
     text = str(error)
     if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
-        return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
+        return StorageFull(
+            f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost"
+        )
     if "E_DECIDED" in text:
         return AlreadyDecided(ANSWERED_BEFORE)
     if "E_FENCED" in text:
-        return Fenced(f"{what} was not written: the run belongs to another session now, and nothing more of this one will be")
+        return Fenced(
+            f"{what} was not written: the run belongs to another session now, and nothing more of this "
+            "one will be"
+        )
     if "E_NOT_ASKED" in text:
         return StoreError("this question was never asked: nothing to decide")
     if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
         return IllegalTransition(f"the log refused {what}: {text}")
     if isinstance(error, apsw.BusyError):
-        return StoreError(f"the log refused {what}: another process is in the middle of writing to it; if that one is stopped, end it")
+        return StoreError(
+            f"the log refused {what}: another process is in the middle of writing to it; if that one "
+            "is stopped, end it"
+        )
     return StoreError(f"the log refused {what}: {text}")
 
 

@@ -48,7 +48,8 @@ class Conversation:
     attempt: int = 1
     """Which attempt of the step this is."""
     earlier: int = 0
-    """How many of the attempts belong to an earlier try, which ended in failure before the run was resumed."""
+    """How many of the attempts belong to an earlier try, which ended in failure before the run was resumed.
+    """
     waited_s: float = 0.0
     """Seconds this try has been made to wait between its attempts."""
     problem: str = ""
@@ -60,7 +61,9 @@ class Conversation:
     results: dict[str, str] = field(default_factory=dict)
     """By call, what its model is shown in the place of the result; see `ContextCompacted`."""
     summary: str = ""
-    """What it is shown in the place of the messages before number `upto`, the system message left out; empty where it is shown all."""
+    """What it is shown in the place of the messages before number `upto`, the system message left out; empty
+    where it is shown all.
+    """
     upto: int = 0
     files: dict[str, str] = field(default_factory=dict)
     """Versions of files, by path, that it knows: see `tools.files.versions`."""
@@ -113,7 +116,11 @@ class Conversation:
         """Go on with what its model answered."""
         self.asked = False
         if not (event.given or event.cached):
-            self.use(cost_usd=event.cost_usd or 0.0, tokens=event.tokens_in + event.tokens_out, seconds=event.seconds)
+            self.use(
+                cost_usd=event.cost_usd or 0.0,
+                tokens=event.tokens_in + event.tokens_out,
+                seconds=event.seconds,
+            )
         if event.error is not None:
             return
         self.text, self.finish = event.text or self.text, event.finish
@@ -121,8 +128,14 @@ class Conversation:
             self.session, self.borrowed = event.session, False
         self.requests = tuple([read_request(call) for call in event.calls])
         self.begin_turn()
-        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
-        self.messages.append(Message(role="assistant", text=event.text, calls=self.requests, thinking=thinking))
+        thinking = (
+            tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking))
+            if event.thinking
+            else ()
+        )
+        self.messages.append(
+            Message(role="assistant", text=event.text, calls=self.requests, thinking=thinking)
+        )
         if not self.requests:
             self.replies.append(event.text)
 
@@ -131,7 +144,8 @@ class Conversation:
         if call in self.answers:
             self.answers[call] += note
         self.messages[:] = [
-            replace(one, text=one.text + note) if one.role == "tool" and one.call_id == call else one for one in self.messages
+            replace(one, text=one.text + note) if one.role == "tool" and one.call_id == call else one
+            for one in self.messages
         ]
 
     @property
@@ -140,12 +154,17 @@ class Conversation:
         return self.sent_with({}, "", 0) if self.results or self.upto else self.messages
 
     def sent_with(self, results: Mapping[str, str], summary: str, upto: int) -> list[Message]:
-        """What the model would be shown with further `results`, and with `summary` in the place of the messages before `upto`."""
+        """What the model would be shown with further `results`, and with `summary` in the place of the
+        messages before `upto`.
+        """
         shown, summary, upto = {**self.results, **results}, summary or self.summary, upto or self.upto
         system = self.messages[:1] if upto and self.messages[0].role == "system" else []
-        told = [Message(role="user", text=f"Summary of the conversation so far:\n{summary}")] if summary else []
+        told = (
+            [Message(role="user", text=f"Summary of the conversation so far:\n{summary}")] if summary else []
+        )
         rest = [
-            replace(one, text=shown[one.call_id]) if one.role == "tool" and one.call_id in shown else one for one in self.messages[upto:]
+            replace(one, text=shown[one.call_id]) if one.role == "tool" and one.call_id in shown else one
+            for one in self.messages[upto:]
         ]
         return [*system, *told, *rest]
 

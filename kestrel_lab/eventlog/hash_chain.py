@@ -1,10 +1,10 @@
 """Each event carries a hash of itself and of the one before: what is changed behind the log's back is found.
 
-The row of a run says nothing that its events do not: it is held against them, but for
-who works on it. A fork's chain goes on from the event that it was forked at. Events that were written before there were hashes have none;
-once there is one, each that follows has its own. What nobody can find in this way: that the last events are gone
-together with the count in the run's row, and a chain written anew from its beginning. Both are found only by whoever
-kept the hash of the last event, which each report of a run names.
+The row of a run says nothing that its events do not: it is held against them, but for who works on it. A
+fork's chain goes on from the event that it was forked at. Events that were written before there were hashes
+have none; once there is one, each that follows has its own. What nobody can find in this way: that the last
+events are gone together with the count in the run's row, and a chain written anew from its beginning. Both
+are found only by whoever kept the hash of the last event, which each report of a run names.
 """
 
 from __future__ import annotations
@@ -28,19 +28,34 @@ PAGE = 500
 
 # As bytes, so that text which is no Unicode any more is a wrong hash and not an error.
 _PAGE = """
-SELECT CAST(seq AS INTEGER), CAST(eid AS BLOB), CAST(at AS REAL), CAST(type AS BLOB), CAST(ref AS BLOB), CAST(body AS BLOB),
+SELECT CAST(seq AS INTEGER), CAST(eid AS BLOB), CAST(at AS REAL), CAST(type AS BLOB), CAST(ref AS BLOB), \
+CAST(body AS BLOB),
   CAST(epoch AS INTEGER), CAST(hash AS BLOB),
-  typeof(seq) = 'integer' AND typeof(eid) = 'text' AND typeof(at) = 'real' AND typeof(type) = 'text' AND typeof(body) = 'text'
-    AND typeof(ref) IN ('text', 'null') AND typeof(epoch) IN ('integer', 'null') AND typeof(hash) IN ('blob', 'null')
+  typeof(seq) = 'integer' AND typeof(eid) = 'text' AND typeof(at) = 'real' AND typeof(type) = 'text' AND \
+typeof(body) = 'text'
+    AND typeof(ref) IN ('text', 'null') AND typeof(epoch) IN ('integer', 'null') AND typeof(hash) IN \
+('blob', 'null')
 FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 _TIP = """
-SELECT last_seq, CASE WHEN last_seq IS forked_at THEN (SELECT hash FROM events WHERE run_id = runs.parent AND seq = runs.forked_at)
+SELECT last_seq, CASE WHEN last_seq IS forked_at THEN (SELECT hash FROM events WHERE run_id = runs.parent \
+AND seq = runs.forked_at)
   ELSE (SELECT hash FROM events WHERE run_id = runs.id AND seq = runs.last_seq) END
 FROM runs WHERE id = ?
 """
 _COUNTED = "SELECT last_seq, (SELECT min(seq) FROM events WHERE run_id = runs.id) FROM runs WHERE id = ?"
-_TOLD = ("goal", "workspace", "model", "model_kind", "config", "scenario", "began", "parent", "forked_at", "created_at")
+_TOLD = (
+    "goal",
+    "workspace",
+    "model",
+    "model_kind",
+    "config",
+    "scenario",
+    "began",
+    "parent",
+    "forked_at",
+    "created_at",
+)
 """Columns of a run's row that its first event tells too."""
 _ROW = f"SELECT {', '.join(_TOLD)}, last_seq, epoch, status FROM runs WHERE id = ?"
 
@@ -70,9 +85,21 @@ def chain_hash(
     body: str | bytes,
     epoch: int | None,
 ) -> bytes:
-    """The hash of an event that follows one with the hash `before`: of all its columns, each with its length."""
+    """The hash of an event that follows one with the hash `before`: of all its columns, each with its
+    length.
+    """
     hashed = []
-    for part in (before, run_id, str(seq), eid, repr(float(at) + 0.0), kind, ref, body, None if epoch is None else str(epoch)):
+    for part in (
+        before,
+        run_id,
+        str(seq),
+        eid,
+        repr(float(at) + 0.0),
+        kind,
+        ref,
+        body,
+        None if epoch is None else str(epoch),
+    ):
         if part is None:
             hashed.append(b"-")
         else:
@@ -90,8 +117,8 @@ def last_hash(read: Read, run_id: str) -> tuple[int, bytes]:
 def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
     """The first thing wrong with the events that a run is made of; `None` when all are as they were written.
 
-    `lineage` names the runs that the events are taken from, eldest first, each with its last number that counts. All events
-    are read: a snapshot stands for none of them.
+    `lineage` names the runs that the events are taken from, eldest first, each with its last number that
+    counts. All events are read: a snapshot stands for none of them.
     """
     seq, before, rows = 0, START, _RowsHeld(read)
     for run_id, last in lineage:
@@ -101,7 +128,11 @@ def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
         except StoreError as error:
             return Damage(run_id=run_id, seq=seq + 1, what=f"it cannot be read ({error})")
         if counted and isinstance(counted[0][1], int) and 0 < counted[0][1] <= seq:
-            return Damage(run_id=run_id, seq=counted[0][1], what="it is missing where the run's row says that the run was forked later")
+            return Damage(
+                run_id=run_id,
+                seq=counted[0][1],
+                what="it is missing where the run's row says that the run was forked later",
+            )
         for row in rows_of(read, run_id, seq, last):
             if wrong := _row_problem(row, run_id, seq + 1, before):
                 return Damage(run_id=run_id, seq=seq + 1, what=wrong)
@@ -133,10 +164,24 @@ class _RowsHeld:
         if self._first and digest is not None and kind in (b"run_started", b"run_forked"):
             told = json.loads(body)
             if kind == b"run_started":
-                self._said = {"model_kind": "real", "config": "", "scenario": "", **told, "parent": None, "forked_at": None}
+                self._said = {
+                    "model_kind": "real",
+                    "config": "",
+                    "scenario": "",
+                    **told,
+                    "parent": None,
+                    "forked_at": None,
+                }
             else:
-                kept: dict[str, Any] = {name: self._said[name] for name in ("goal", "workspace") if name in self._said}
-                more = {"model": told["model"], "model_kind": told.get("model_kind", "real"), "config": "", "scenario": ""}
+                kept: dict[str, Any] = {
+                    name: self._said[name] for name in ("goal", "workspace") if name in self._said
+                }
+                more = {
+                    "model": told["model"],
+                    "model_kind": told.get("model_kind", "real"),
+                    "config": "",
+                    "scenario": "",
+                }
                 self._said = {**kept, **more, "parent": told["parent"], "forked_at": told["at"]}
             self._said |= {"began": self._began, "created_at": at}
         elif self._first:  # of an earlier version, whose row may say more than its first event
@@ -156,17 +201,25 @@ class _RowsHeld:
         for name, value in zip(_TOLD, told, strict=True):
             said = self._said.get(name, value)
             if value != (said.encode("utf-8", "replace").decode() if isinstance(said, str) else said):
-                self.wrong = self.wrong or (self._run_id, f"its row has another {name.replace('_', ' ')} than its first event")
+                self.wrong = self.wrong or (
+                    self._run_id,
+                    f"its row has another {name.replace('_', ' ')} than its first event",
+                )
         if not isinstance(epoch, int) or not isinstance(last, int):
             self.wrong = self.wrong or (self._run_id, "its row is not what was written")
         elif epoch < self._epoch or (whole and last < seq):
             self.wrong = self.wrong or (self._run_id, "its row counts fewer events or owners than it has")
         elif whole and last == seq and status != self._status:  # more events may have come since
-            self.wrong = self.wrong or (self._run_id, f"its row says {status!r}, and its events {self._status!r}")
+            self.wrong = self.wrong or (
+                self._run_id,
+                f"its row says {status!r}, and its events {self._status!r}",
+            )
 
 
 def _row_problem(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
-    """What is wrong with the event that should have the number `due` and follow one with the hash `before`; empty if nothing is."""
+    """What is wrong with the event that should have the number `due` and follow one with the hash `before`;
+    empty if nothing is.
+    """
     if len(row) == 1:
         return f"it cannot be read ({row[0]})"
     *columns, digest, plain = row
@@ -176,7 +229,11 @@ def _row_problem(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> 
         return "it is not what was written"
     if digest is None:
         return "its hash is gone" if before != START else ""
-    return "" if digest == chain_hash(before, run_id, *columns) else "it is not what was written, or does not follow the one before"
+    return (
+        ""
+        if digest == chain_hash(before, run_id, *columns)
+        else "it is not what was written, or does not follow the one before"
+    )
 
 
 def rows_of(read: Read, run_id: str, after: int, last: int) -> Iterator[tuple[Any, ...]]:

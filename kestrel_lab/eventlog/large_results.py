@@ -1,6 +1,7 @@
 """Texts too long to show, kept whole beside the log, each under a hash of itself.
 
-A text is there as long as there is room: the folder has a bound, beyond which those go that were not used for longest.
+A text is there as long as there is room: the folder has a bound, beyond which those go that were not used for
+longest.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ResultStore:
         self._used: int | None = None
 
     def keep(self, text: str) -> tuple[str, int]:
-        """Keep a text, or the beginning of one that is too long; returns its name and how many characters are kept.
+        """Keep a text, or the beginning of one that is too long; returns its name and how many characters are
+        kept.
 
         The name is empty, with a warning, where nothing can be kept: no room on the disk, no folder.
         """
@@ -59,7 +61,9 @@ class ResultStore:
         return spool.close()
 
     def keep_bytes(self, content: bytes) -> str:
-        """Keep bytes under the beginning of their SHA-256, 32 hexadecimal digits, which is their name; empty where nothing can be kept."""
+        """Keep bytes under the beginning of their SHA-256, 32 hexadecimal digits, which is their name; empty
+        where nothing can be kept.
+        """
         spool = self.spool()
         spool.feed(content)
         return spool.close()[0]
@@ -69,14 +73,20 @@ class ResultStore:
         return Spool(self, self._most)
 
     def path(self, name: str) -> Path | None:
-        """The file of that text; `None` where it is not kept, or no longer. Raises `StoreError` where it is not what was kept."""
+        """The file of that text; `None` where it is not kept, or no longer.
+
+        Raises `StoreError` where it is not what was kept.
+        """
         path = self.folder / f"{name}.txt"
         if not _NAME.fullmatch(name) or not path.is_file():
             return None
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found[:32] != name:
-            msg = f"{path} is not what was kept there: a failing disk, or somebody changed it. Make the call again for the answer"
+            msg = (
+                f"{path} is not what was kept there: a failing disk, or somebody changed it. Make the "
+                "call again for the answer"
+            )
             raise StoreError(msg)
         return path
 
@@ -91,7 +101,8 @@ class ResultStore:
     def _make_room(self) -> int:
         """Remove what was not used for longest until a tenth is free; returns how many bytes are left.
 
-        What others are writing is left alone, unless it has been lying there for a day: its writer was killed.
+        What others are writing is left alone, unless it has been lying there for a day: its writer was
+        killed.
         """
         found = []
         with os.scandir(self.folder) as entries:
@@ -136,7 +147,11 @@ class Spool:
         try:
             if self._file is None:
                 private_folder(self._store.folder)
-                self._file = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                self._file = os.open(
+                    self._temporary,
+                    os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                    0o600,
+                )
             view = memoryview(piece)
             while view:
                 view = view[os.write(self._file, view) :]
@@ -172,7 +187,9 @@ class Spool:
 
 
 def piece_of(path: Path, offset: int, limit: int) -> str:
-    """At most `limit` characters of a kept text from `offset` on, in memory of a megabyte; counts as use of it."""
+    """At most `limit` characters of a kept text from `offset` on, in memory of a megabyte; counts as use of
+    it.
+    """
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         while offset > 0 and (skipped := file.read(min(offset, _PIECE))):
             offset -= len(skipped)

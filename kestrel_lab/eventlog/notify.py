@@ -13,8 +13,9 @@ from watchfiles import awatch
 T = TypeVar("T")
 
 _PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
-"""Seconds between looks at the beginning, since a watch takes a moment to be set up, and after a change: the file is
-written first, and counts only once the disk has confirmed it."""
+"""Seconds between looks at the beginning, since a watch takes a moment to be set up, and after a change: the
+file is written first, and counts only once the disk has confirmed it.
+"""
 
 
 async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
@@ -26,8 +27,11 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
     """
     try:
         return await _watch(path, look)
-    except (OSError, RuntimeError):  # watchfiles' errors; Linux allows a user 128 watchers unless told otherwise
-        while (found := look()) is None:  # noqa: ASYNC110  # the other side is a file, which sets no event
+    except (
+        OSError,
+        RuntimeError,
+    ):  # watchfiles' errors; Linux allows a user 128 watchers unless told otherwise
+        while (found := look()) is None:  # the other side is a file, which sets no event  # noqa: ASYNC110
             await asyncio.sleep(1)
         return found
 

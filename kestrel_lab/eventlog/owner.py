@@ -1,4 +1,6 @@
-"""Who works on a run: a session of a process, which is told from a later process with the same number by when it began."""
+"""Who works on a run: a session of a process, which is told from a later process with the same number by when
+it began.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """A session, as a run's row names it: `host:pid:began:session`, or only `host:pid` from the first version."""
+    """A session, as a run's row names it: `host:pid:began:session`, or only `host:pid` from the first
+    version.
+    """
 
     process: str
     """`host:pid`."""

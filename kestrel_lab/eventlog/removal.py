@@ -1,7 +1,8 @@
 """Removal of runs: the one way in which events leave the log, for whoever must delete what a run holds.
 
-A row in `removals` says that a run is removed and how many of its first events stay, since forks and follow-ups that are kept share
-them; triggers of the database then delete the rest, and refuse any other deletion. What is left is not rewritten, so its hashes hold.
+A row in `removals` says that a run is removed and how many of its first events stay, since forks and
+follow-ups that are kept share them; triggers of the database then delete the rest, and refuse any other
+deletion. What is left is not rewritten, so its hashes hold.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ SELECT (SELECT count(*) || ' ' || total(epoch) || ' ' || coalesce(max(created_at
 """
 """Changes when a run begins, is forked, followed, claimed or removed."""
 _REMOVE = f"""
-INSERT INTO removals(run_id, keep, at) SELECT value ->> 0, value ->> 1, ?2 FROM json_each(?1) WHERE ({_STATE}) = ?3
+INSERT INTO removals(run_id, keep, at) SELECT value ->> 0, value ->> 1, ?2 FROM json_each(?1) WHERE \
+({_STATE}) = ?3
 ON CONFLICT(run_id) DO UPDATE SET keep = excluded.keep WHERE excluded.keep < keep
 """
 _SCORES = (
-    "DELETE FROM eval_scores WHERE trial IN (SELECT id FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT run_id FROM removals))",
+    "DELETE FROM eval_scores WHERE trial IN (SELECT id FROM eval_runs WHERE result_json ->> '$.run' IN "
+    "(SELECT run_id FROM removals))",
     "DELETE FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT run_id FROM removals)",
 )
 _BLOB = re.compile(r"[0-9a-f]{32}")
@@ -69,7 +72,8 @@ def removed_runs(store: SessionStore) -> dict[str, int]:
 
 
 def plan_removal(store: SessionStore, chosen: Collection[str], *, children: bool = False) -> RemovalPlan:
-    """Return what removing the `chosen` runs does; with `children` their forks and follow-ups are removed, too.
+    """Return what removing the `chosen` runs does; with `children` their forks and follow-ups are removed,
+    too.
 
     Runs that were removed before are part of it where nobody shares their events any more.
     """
@@ -87,7 +91,11 @@ def plan_removal(store: SessionStore, chosen: Collection[str], *, children: bool
             for other in {row.parent, row.follows} & gone:
                 sharing.setdefault(str(other), []).append(row.id)
     needed = _needed(rows, gone | before.keys())
-    keep = {row.id: needed[row.id] for row in rows if (row.id in gone and row.id not in before) or needed[row.id] < before.get(row.id, 0)}
+    keep = {
+        row.id: needed[row.id]
+        for row in rows
+        if (row.id in gone and row.id not in before) or needed[row.id] < before.get(row.id, 0)
+    }
     return RemovalPlan(keep=keep, children=sharing, state=str(state))
 
 
@@ -106,10 +114,11 @@ def _needed(rows: Sequence[_Row], gone: set[str]) -> dict[str, int]:
 
 
 def remove_from_log(store: SessionStore, plan: RemovalPlan) -> bool:
-    """Carry a plan out, in the tables of the log and beside it, with the trials of suites whose runs these are.
+    """Carry a plan out, in the tables of the log and beside it, with the trials of suites whose runs these
+    are.
 
-    Returns false, and does nothing, where runs have begun or were claimed since it was made. The files still hold what was deleted: see
-    `rewrite`.
+    Returns false, and does nothing, where runs have begun or were claimed since it was made. The files still
+    hold what was deleted: see `rewrite`.
     """
     named = _named_blobs(store, plan.keep)
     work = json.dumps([[run, keep] for run, keep in plan.keep.items()])
@@ -123,11 +132,18 @@ def remove_from_log(store: SessionStore, plan: RemovalPlan) -> bool:
 
 
 def sweep_blobs(store: SessionStore) -> int:
-    """Remove the texts beside the log that no event names; returns how many there were. New ones stay, an event may be on its way."""
+    """Remove the texts beside the log that no event names; returns how many there were.
+
+    New ones stay, an event may be on its way.
+    """
     limit = time.time() - _SETTLED_S
     folder = store.results.folder
     old = (
-        {path.stem for path in folder.glob("*.txt") if _BLOB.fullmatch(path.stem) and path.stat().st_mtime < limit}
+        {
+            path.stem
+            for path in folder.glob("*.txt")
+            if _BLOB.fullmatch(path.stem) and path.stat().st_mtime < limit
+        }
         if folder.is_dir()
         else set()
     )
@@ -135,7 +151,10 @@ def sweep_blobs(store: SessionStore) -> int:
 
 
 def rewrite(store: SessionStore) -> int:
-    """Write the files of the log anew, without what was deleted; returns by how many bytes they shrank. Raises as `rewrite_database`."""
+    """Write the files of the log anew, without what was deleted; returns by how many bytes they shrank.
+
+    Raises as `rewrite_database`.
+    """
     before = _size(store.path)
     rewrite_database(store.path)
     return before - _size(store.path)
@@ -165,7 +184,9 @@ def _remove_blobs(store: SessionStore, names: set[str]) -> int:
 
 def _bodies(store: SessionStore, run: str, after: int) -> Iterator[str]:
     """Yield the bodies of the events of a run behind number `after`, a page at a time."""
-    while rows := store.query(f"SELECT seq, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT {_PAGE}", (run, after)):
+    while rows := store.query(
+        f"SELECT seq, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT {_PAGE}", (run, after)
+    ):
         for seq, body in rows:
             yield str(body)
             after = int(seq)

@@ -69,7 +69,9 @@ class RunState:
     started: RunStarted | None = None
     """With the model, tools and policy of the fork, in a forked run."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that a fork works in, see `RunForked.private_copy`; empty where it works in the workspace itself."""
+    """The private copy of the workspace that a fork works in, see `RunForked.private_copy`; empty where it
+    works in the workspace itself.
+    """
     model_kind: str = "real"
     """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
@@ -114,7 +116,9 @@ class RunState:
     tasks: dict[str, TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
     shown: dict[str, list[str]] = field(default_factory=dict)
-    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the empty name those of all."""
+    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the
+    empty name those of all.
+    """
     questions_shown: dict[str, int] = field(default_factory=dict)
     """How many questions of a step they were chosen for."""
     candidates: dict[str, McpCandidateFound] = field(default_factory=dict)
@@ -195,7 +199,7 @@ class RunState:
         """The macro under way that `call` is one of the calls of, if it is."""
         return self.macros.get(call.rpartition("/")[0])
 
-    def apply(self, event: Event, at: float) -> None:  # noqa: C901, PLR0915  # one case per event
+    def apply(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901, PLR0915
         """Take one event in."""
         self.events += 1
         self.meter.take(event, at)
@@ -282,7 +286,9 @@ class RunState:
                 pass
 
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
-        """Begin with what the run has from the run that it follows; its messages are said when its agent begins."""
+        """Begin with what the run has from the run that it follows; its messages are said when its agent
+        begins.
+        """
         self.recalled.update(earlier.get("recalled", ()))
         self.wholes |= {name: StoredText(**whole) for name, whole in earlier.get("wholes", {}).items()}
 
@@ -290,7 +296,10 @@ class RunState:
         steps = cast("list[Json]", self.plan.get("steps", []))
         self.plan = {**self.plan, "steps": [*steps, *event.steps]}
         if event.artifacts:
-            self.plan["artifacts"] = {**cast("dict[str, Json]", self.plan.get("artifacts", {})), **event.artifacts}
+            self.plan["artifacts"] = {
+                **cast("dict[str, Json]", self.plan.get("artifacts", {})),
+                **event.artifacts,
+            }
 
     def _compacted(self, event: ContextCompacted) -> None:
         talk = self.conversation(event.step)
@@ -318,7 +327,12 @@ class RunState:
         if self.started is not None:
             limits = event.limits or self.started.limits
             self.started = replace(
-                self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy, limits=limits
+                self.started,
+                model=event.model,
+                model_kind=event.model_kind,
+                tools=event.tools,
+                policy=event.policy,
+                limits=limits,
             )
         self.questions.clear()
         for conversation in self.conversations.values():
@@ -333,9 +347,17 @@ class RunState:
             self._joined_by(event.model_kind)
         if event.parent:
             self.branches[event.call] = event.step
-            self.conversation(event.step).within, self.conversation(event.step).limits = event.parent, event.limits
+            self.conversation(event.step).within, self.conversation(event.step).limits = (
+                event.parent,
+                event.limits,
+            )
         if not self.conversation(event.step).messages and event.goal:
-            self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system, event.images)
+            self._say(
+                event.step,
+                f"{event.goal}\n\n{event.context}" if event.context else event.goal,
+                event.system,
+                event.images,
+            )
 
     def _say(self, step: str, text: str, system: str | None, images: list[dict[str, Json]]) -> None:
         conversation = self.conversation(step)
@@ -343,9 +365,15 @@ class RunState:
             said = system if system is not None else self.started.system if self.started is not None else ""
             if said:
                 conversation.messages.append(Message(role="system", text=said))
-            if self.started is not None and self.started.earlier and step == conversation_step(self.started.plan):
+            if (
+                self.started is not None
+                and self.started.earlier
+                and step == conversation_step(self.started.plan)
+            ):
                 earlier: Mapping[str, Any] = self.started.earlier
-                conversation.messages += [Message.from_json(body, earlier=True) for body in earlier["messages"]]
+                conversation.messages += [
+                    Message.from_json(body, earlier=True) for body in earlier["messages"]
+                ]
                 conversation.files |= earlier.get("files", {})
         conversation.messages.append(Message(role="user", text=text, images=read_images(images)))
         conversation.prompts += 1
@@ -387,8 +415,14 @@ class RunState:
         self.conversation(event.step).answered(event)
 
     def _undone(self, event: KernelUndone) -> None:
-        """Tell the models that have the answers of these calls; their next turn goes by the state of things as it is now."""
-        note = "\n[the user has undone this call since" + "".join(f"; not {what}: {why}" for what, why in event.missing.items()) + "]"
+        """Tell the models that have the answers of these calls; their next turn goes by the state of things
+        as it is now.
+        """
+        note = (
+            "\n[the user has undone this call since"
+            + "".join(f"; not {what}: {why}" for what, why in event.missing.items())
+            + "]"
+        )
         for call in event.calls:
             self.kernels.pop(call, None)
             for talk in self.conversations.values():
@@ -418,7 +452,11 @@ class RunState:
                 conversation.error = str(event.error.get("message", event.text))
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
-        if conversation.requests and len(conversation.answers) >= len(conversation.requests) and not conversation.open_requests:
+        if (
+            conversation.requests
+            and len(conversation.answers) >= len(conversation.requests)
+            and not conversation.open_requests
+        ):
             conversation.end_turn()
 
     def _decided(self, event: ApprovalGiven) -> None:
@@ -439,7 +477,9 @@ class RunState:
 
 
 def fold(records: Iterable[Record]) -> RunState:
-    """The state that a log describes; equal logs give equal states, and a prefix gives the state back then."""
+    """The state that a log describes; equal logs give equal states, and a prefix gives the state back
+    then.
+    """
     state = RunState()
     for record in records:
         state.apply(record.event, record.at)

@@ -14,7 +14,10 @@ STOPPED = "stopped on request"
 """Why a run is CANCELLED."""
 
 _AT_WORK: set[tuple[str, str]] = set()
-"""Runs that sessions of this process work on: session and run. Another process can only be seen to be there."""
+"""Runs that sessions of this process work on: session and run.
+
+Another process can only be seen to be there.
+"""
 
 
 def mark_working(session: str, run_id: str) -> None:
@@ -28,14 +31,19 @@ def mark_idle(session: str, run_id: str) -> None:
 
 
 def at_work(owner: str, run_id: str) -> bool:
-    """Whether the session that `owner` names works on the run; if it is another process's, whether that is alive."""
+    """Whether the session that `owner` names works on the run; if it is another process's, whether that is
+    alive.
+    """
     named = Owner.parse(owner)
     return (named.session, run_id) in _AT_WORK if named.same_process else named.alive
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleStatus:
-    """Where a run stands, as it is shown. It is computed each time: the log cannot know that a process has ended."""
+    """Where a run stands, as it is shown.
+
+    It is computed each time: the log cannot know that a process has ended.
+    """
 
     word: str
     """The run's status, or `INTERRUPTED` or `UNKNOWN` for a run that its log takes for one that goes on."""
@@ -49,24 +57,33 @@ class VisibleStatus:
 def visible_status(run_id: str, status: str, owner: str, *, asks: bool = True) -> VisibleStatus:
     """How a run with this status in the log stands, as far as its owner can be seen.
 
-    Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of another machine.
-    A run that has ended, or waits for a person, does so whether or not a process is there; one that waits and `asks` nothing any more
-    has its decisions, and waits for a process.
+    Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of
+    another machine. A run that has ended, or waits for a person, does so whether or not a process is there;
+    one that waits and `asks` nothing any more has its decisions, and waits for a process.
     """
-    goes_on = status in (RunStatus.PLANNING, RunStatus.EXECUTING) or (status == RunStatus.WAITING_APPROVAL and not asks)
+    goes_on = status in (RunStatus.PLANNING, RunStatus.EXECUTING) or (
+        status == RunStatus.WAITING_APPROVAL and not asks
+    )
     if not goes_on or at_work(owner, run_id):
         return VisibleStatus(status)
     resume, named = f"kestrel run --resume {run_id}", Owner.parse(owner)
     if named.host:
-        return VisibleStatus("UNKNOWN", f"process {named.process} works or worked on it; if that has ended: {resume}")
+        return VisibleStatus(
+            "UNKNOWN", f"process {named.process} works or worked on it; if that has ended: {resume}"
+        )
     ended = "its process ended" if owner and not named.alive else "nobody works on it"
     return VisibleStatus(INTERRUPTED, f"{ended}; {resume}")
 
 
 def decided_runs(store: SessionStore) -> set[str]:
-    """Return the runs that wait for a person as their status says, though nothing they asked lacks a decision."""
+    """Return the runs that wait for a person as their status says, though nothing they asked lacks a
+    decision.
+    """
     given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
-    asking = f"SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT EXISTS ({given})"
+    asking = (
+        "SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT "
+        f"EXISTS ({given})"
+    )
     sql = f"SELECT id FROM runs WHERE status = ? AND NOT EXISTS ({asking})"
     return {str(run) for (run,) in store.query(sql, (RunStatus.WAITING_APPROVAL,))}
 
@@ -100,6 +117,8 @@ def busy_message(run_id: str, by: str) -> UsageError:
     named = Owner.parse(by)
     who = "another session of this process" if named.same_process else f"process {named.process}"
     return UsageError(
-        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve {run_id}, "
-        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, take_over=True))"
+        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve "
+        f"{run_id}, "
+        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, "
+        "take_over=True))"
     )

@@ -1,23 +1,27 @@
 """Tables, triggers and migrations of the log.
 
 The rules live in the database, so that no code path can break them: a run changes its state only by a
-`state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
-but an undo is appended to an ended run, no event and no trial is changed, none is deleted but those of a run that is removed, a question about a call is
-decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
-only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
-carries the epoch it was written in, and a hash of itself and the one before. Decisions and undos may come from anywhere; those of other sessions carry no epoch.
-`INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the exception:
-they live beside the log, which names them by id only, so that they can be changed and forgotten.
+`state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing but an
+undo is appended to an ended run, no event and no trial is changed, none is deleted but those of a run that is
+removed, a question about a call is decided once, a forked run begins behind an event of its parent, in the
+state the parent was in then, and only the session that claimed a run last adds to it: each claim raises the
+run's epoch by one, and each event carries the epoch it was written in, and a hash of itself and the one
+before. Decisions and undos may come from anywhere; those of other sessions carry no epoch. `INSERT OR
+REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the
+exception: they live beside the log, which names them by id only, so that they can be changed and forgotten.
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
 from kestrel_lab.host.log_files import APPLICATION_ID
 
-_LEGAL = ",".join(f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets))
+_LEGAL = ",".join(
+    f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets)
+)
 _TERMINAL = ",".join(f"'{status}'" for status in sorted(TERMINAL))
 
 _FIRST = f"""
-CREATE TABLE transitions(source TEXT NOT NULL, target TEXT NOT NULL, PRIMARY KEY(source, target)) WITHOUT ROWID;
+CREATE TABLE transitions(source TEXT NOT NULL, target TEXT NOT NULL, PRIMARY KEY(source, target)) WITHOUT \
+ROWID;
 INSERT INTO transitions VALUES {_LEGAL};
 
 CREATE TABLE runs(
@@ -66,58 +70,72 @@ CREATE INDEX eval_runs_by_commit ON eval_runs(suite, git_sha);
 
 CREATE TRIGGER runs_insert BEFORE INSERT ON runs BEGIN
   SELECT RAISE(ABORT, 'E_RUN_EXISTS') WHERE EXISTS (SELECT 1 FROM runs WHERE id = NEW.id);
-  SELECT RAISE(ABORT, 'E_NO_EVENT: a fork begins behind an event of its parent') WHERE NOT (NEW.parent IS NULL AND NEW.forked_at IS NULL)
+  SELECT RAISE(ABORT, 'E_NO_EVENT: a fork begins behind an event of its parent') WHERE NOT (NEW.parent IS \
+NULL AND NEW.forked_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = NEW.parent AND seq = NEW.forked_at);
-  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a run begins in {RunStatus.PLANNING}, a fork where its parent was')
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a run begins in {RunStatus.PLANNING}, a fork where its parent \
+was')
     WHERE NEW.status IS NOT NEW.began OR NEW.began IS NOT coalesce(
       (SELECT json_extract(body, '$.target') FROM events
-        WHERE run_id = NEW.parent AND seq <= NEW.forked_at AND type = 'state_transition' ORDER BY seq DESC LIMIT 1),
+        WHERE run_id = NEW.parent AND seq <= NEW.forked_at AND type = 'state_transition' ORDER BY seq DESC \
+LIMIT 1),
       (SELECT began FROM runs WHERE id = NEW.parent), '{RunStatus.PLANNING}');
   SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.began IN ({_TERMINAL});
   SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT coalesce(NEW.forked_at, 0);
 END;
 CREATE TRIGGER runs_delete BEFORE DELETE ON runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
-CREATE TRIGGER runs_identity BEFORE UPDATE OF id, goal, workspace, model, model_kind, config, scenario, began, parent, forked_at, created_at ON runs
+CREATE TRIGGER runs_identity BEFORE UPDATE OF id, goal, workspace, model, model_kind, config, scenario, \
+began, parent, forked_at, created_at ON runs
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 CREATE TRIGGER runs_status BEFORE UPDATE OF status ON runs WHEN NEW.status IS NOT OLD.status BEGIN
   SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION')
     WHERE NOT EXISTS (SELECT 1 FROM transitions WHERE source = OLD.status AND target = NEW.status);
   SELECT RAISE(ABORT, 'E_NO_EVENT')
-    WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = OLD.id AND seq = OLD.last_seq AND type = 'state_transition'
+    WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = OLD.id AND seq = OLD.last_seq AND type = \
+'state_transition'
       AND json_extract(body, '$.source') IS OLD.status AND json_extract(body, '$.target') IS NEW.status);
 END;
 CREATE TRIGGER runs_last_seq BEFORE UPDATE OF last_seq ON runs BEGIN
-  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT (SELECT max(seq) FROM events WHERE run_id = OLD.id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT (SELECT max(seq) FROM events WHERE run_id = \
+OLD.id);
 END;
 
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
   SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE (SELECT status FROM runs WHERE id = NEW.run_id) IN \
+({_TERMINAL});
 END;
 CREATE TRIGGER events_transition BEFORE INSERT ON events WHEN NEW.type = 'state_transition' BEGIN
   SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION') WHERE NOT EXISTS (SELECT 1 FROM transitions
-    WHERE source = (SELECT status FROM runs WHERE id = NEW.run_id) AND source = json_extract(NEW.body, '$.source')
+    WHERE source = (SELECT status FROM runs WHERE id = NEW.run_id) AND source = json_extract(NEW.body, \
+'$.source')
     AND target = json_extract(NEW.body, '$.target'));
   SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a key is there twice')
     WHERE (SELECT count(key) > count(DISTINCT key) FROM json_each(NEW.body));
 END;
 CREATE TRIGGER events_decision BEFORE INSERT ON events WHEN NEW.type = 'approval_given' BEGIN
   SELECT RAISE(ABORT, 'E_NOT_ASKED') WHERE NOT EXISTS
-    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = 'approval_asked');
+    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = \
+'approval_asked');
   SELECT RAISE(ABORT, 'E_DECIDED') WHERE EXISTS
-    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = 'approval_given');
+    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = \
+'approval_given');
 END;
 CREATE TRIGGER events_after AFTER INSERT ON events BEGIN
   UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
-  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = 'state_transition';
+  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = \
+'state_transition';
 END;
 CREATE TRIGGER events_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 CREATE TRIGGER events_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 
-CREATE TRIGGER transitions_insert BEFORE INSERT ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
-CREATE TRIGGER transitions_update BEFORE UPDATE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
-CREATE TRIGGER transitions_delete BEFORE DELETE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER transitions_insert BEFORE INSERT ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
+CREATE TRIGGER transitions_update BEFORE UPDATE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
+CREATE TRIGGER transitions_delete BEFORE DELETE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
 
 CREATE TRIGGER eval_runs_insert BEFORE INSERT ON eval_runs BEGIN
   SELECT RAISE(ABORT, 'E_TRIAL_EXISTS') WHERE EXISTS (SELECT 1 FROM eval_runs WHERE id = NEW.id);
@@ -128,9 +146,12 @@ CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs BEGIN SELECT RAISE(AB
 
 _SECOND = """
 CREATE INDEX stage_events ON events(run_id, seq) WHERE type = 'stage_finished';
-CREATE VIEW stage_checkpoints(run_id, task_id, stage, status, attempt, inputs_hash, outputs_ref, error_class, error_message, timestamp) AS
-  SELECT run_id, body ->> 'task', body ->> 'stage', body ->> 'status', body ->> 'attempt', body ->> 'inputs_hash', body ->> 'outputs_ref',
-    body ->> 'error_class', body ->> 'error_message', at FROM events WHERE type = 'stage_finished' ORDER BY run_id, seq;
+CREATE VIEW stage_checkpoints(run_id, task_id, stage, status, attempt, inputs_hash, outputs_ref, \
+error_class, error_message, timestamp) AS
+  SELECT run_id, body ->> 'task', body ->> 'stage', body ->> 'status', body ->> 'attempt', body ->> \
+'inputs_hash', body ->> 'outputs_ref',
+    body ->> 'error_class', body ->> 'error_message', at FROM events WHERE type = 'stage_finished' ORDER BY \
+run_id, seq;
 
 CREATE TABLE macros(
   id TEXT PRIMARY KEY NOT NULL,
@@ -162,14 +183,16 @@ CREATE TRIGGER checkpoints_insert BEFORE INSERT ON checkpoints BEGIN
   SELECT RAISE(ABORT, 'E_NO_EVENT: a checkpoint is of an event of its run')
     WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = NEW.run_id AND seq = NEW.seq);
 END;
-CREATE TRIGGER checkpoints_update BEFORE UPDATE ON checkpoints BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER checkpoints_update BEFORE UPDATE ON checkpoints BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
 
 CREATE TRIGGER runs_epoch BEFORE INSERT ON runs WHEN NEW.epoch IS NOT 0 BEGIN
   SELECT RAISE(ABORT, 'E_EPOCH: a run begins in epoch 0');
 END;
 CREATE TRIGGER runs_claim BEFORE UPDATE OF owner, epoch ON runs BEGIN
   SELECT RAISE(ABORT, 'E_EPOCH: a run is claimed by raising its epoch by one, and given back without')
-    WHERE NOT (NEW.epoch IS OLD.epoch AND NEW.owner IN (OLD.owner, '') OR NEW.epoch IS OLD.epoch + 1 AND NEW.owner <> '');
+    WHERE NOT (NEW.epoch IS OLD.epoch AND NEW.owner IN (OLD.owner, '') OR NEW.epoch IS OLD.epoch + 1 AND \
+NEW.owner <> '');
 END;
 CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
@@ -190,8 +213,10 @@ CREATE TRIGGER eval_scores_insert BEFORE INSERT ON eval_scores BEGIN
   SELECT RAISE(ABORT, 'E_NO_TRIAL') WHERE NOT EXISTS (SELECT 1 FROM eval_runs WHERE id = NEW.trial);
   SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM eval_scores WHERE rowid = NEW.rowid);
 END;
-CREATE TRIGGER eval_scores_update BEFORE UPDATE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
-CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER eval_scores_update BEFORE UPDATE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
+CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
 """
 
 _FOURTH = """
@@ -220,7 +245,8 @@ CREATE TABLE notes(
 CREATE INDEX notes_by_run ON notes(workspace, run);
 CREATE VIRTUAL TABLE notes_text USING fts5(text, names, before, after, tokenize = 'porter unicode61');
 INSERT INTO notes_text(notes_text, rank) VALUES('secure-delete', 1);
-CREATE TABLE note_names(number INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY(number, kind, name)) WITHOUT ROWID;
+CREATE TABLE note_names(number INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY(number, \
+kind, name)) WITHOUT ROWID;
 CREATE INDEX note_names_by_name ON note_names(name);
 CREATE TABLE note_links(
   source INTEGER NOT NULL,
@@ -229,7 +255,8 @@ CREATE TABLE note_links(
   PRIMARY KEY(source, target, relation)
 ) WITHOUT ROWID;
 CREATE TABLE note_vectors(number INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL);
-CREATE TABLE note_sources(number INTEGER NOT NULL, source TEXT NOT NULL, PRIMARY KEY(number, source)) WITHOUT ROWID;
+CREATE TABLE note_sources(number INTEGER NOT NULL, source TEXT NOT NULL, PRIMARY KEY(number, source)) \
+WITHOUT ROWID;
 CREATE TABLE notes_version(value INTEGER NOT NULL);
 INSERT INTO notes_version VALUES (1);
 CREATE TABLE notes_forgotten(id TEXT PRIMARY KEY NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
@@ -238,20 +265,26 @@ INSERT OR IGNORE INTO notes(id, workspace, same, kind, text, evidence, confidenc
   SELECT 'n' || lower(hex(randomblob(5))), workspace, CAST(lower(trim(text)) AS BLOB),
     CASE WHEN kind IN ('fact', 'decision') OR kind = 'preference' AND said THEN kind ELSE 'fact' END,
     text, evidence, 0.7, CASE WHEN said THEN '' ELSE 'answer' END, run_id, eid, at
-  FROM (SELECT runs.workspace, events.run_id, events.eid, events.at, body ->> '$.note.text' AS text, body ->> '$.note.kind' AS kind,
+  FROM (SELECT runs.workspace, events.run_id, events.eid, events.at, body ->> '$.note.text' AS text, body \
+->> '$.note.kind' AS kind,
       coalesce(body ->> '$.note.evidence', '') AS evidence,
-      coalesce(body ->> '$.note.evidence', '') <> '' AND instr(lower(runs.goal), lower(body ->> '$.note.evidence')) > 0 AS said
-    FROM events JOIN runs ON runs.id = events.run_id WHERE events.type = 'memory_stored' AND body ->> '$.note.text' <> '')
+      coalesce(body ->> '$.note.evidence', '') <> '' AND instr(lower(runs.goal), lower(body ->> \
+'$.note.evidence')) > 0 AS said
+    FROM events JOIN runs ON runs.id = events.run_id WHERE events.type = 'memory_stored' AND body ->> \
+'$.note.text' <> '')
   ORDER BY at;
 INSERT INTO note_sources SELECT number, run FROM notes;
 INSERT INTO notes_text(rowid, text, names, before, after) SELECT number, text, kind, '', '' FROM notes;
 """
-"""Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said them is not trusted."""
+"""Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said
+them is not trusted.
+"""
 
 _FIFTH = """
 ALTER TABLE events ADD COLUMN hash BLOB;
 CREATE TRIGGER events_hash BEFORE INSERT ON events BEGIN
-  SELECT RAISE(ABORT, 'E_HASH: each event carries the hash of its chain') WHERE typeof(NEW.hash) IS NOT 'blob' OR length(NEW.hash) IS NOT 32;
+  SELECT RAISE(ABORT, 'E_HASH: each event carries the hash of its chain') WHERE typeof(NEW.hash) IS NOT \
+'blob' OR length(NEW.hash) IS NOT 32;
 END;
 """
 """Events of earlier versions keep none: see `kestrel_lab.eventlog.hash_chain`."""
@@ -261,10 +294,12 @@ CREATE TABLE file_taints(number INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq I
 DROP TRIGGER events_after;
 CREATE TRIGGER events_after AFTER INSERT ON events BEGIN
   UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
-  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = 'state_transition';
+  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = \
+'state_transition';
   INSERT INTO file_taints(run_id, seq) SELECT NEW.run_id, NEW.seq WHERE NEW.type = 'files_tainted';
 END;
-CREATE TABLE file_trust(content TEXT PRIMARY KEY NOT NULL, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE file_trust(content TEXT PRIMARY KEY NOT NULL, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT \
+ROWID;
 CREATE TABLE tool_flows(
   tool TEXT NOT NULL,
   question TEXT NOT NULL,
@@ -302,12 +337,15 @@ _TAKEN_OUT = """
     SELECT number, runs.workspace, json_replace(body,
       '$.source', iif(body ->> '$.source' <> '', 'what a run read that was removed', ''),
       '$.read', iif(body ->> '$.read' <> '', 'what a run read that was removed', ''))
-    FROM file_taints AS f JOIN events USING(run_id, seq) JOIN runs ON runs.id = f.run_id WHERE f.run_id = NEW.run_id AND f.seq > NEW.keep;
+    FROM file_taints AS f JOIN events USING(run_id, seq) JOIN runs ON runs.id = f.run_id WHERE f.run_id = \
+NEW.run_id AND f.seq > NEW.keep;
   DELETE FROM checkpoints WHERE run_id = NEW.run_id;
   DELETE FROM events WHERE run_id = NEW.run_id AND seq > NEW.keep;
   DELETE FROM runs WHERE id = NEW.run_id AND NEW.keep = 0;
 """
-"""Files that the run wrote after it had read others stay tainted: of that their paths and fingerprints are kept, and no text."""
+"""Files that the run wrote after it had read others stay tainted: of that their paths and fingerprints are
+kept, and no text.
+"""
 
 _NINTH = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -317,15 +355,18 @@ CREATE TABLE removals(
   keep INTEGER NOT NULL CHECK(typeof(keep) = 'integer' AND keep >= 0),
   at REAL NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE kept_taints(number INTEGER PRIMARY KEY, workspace TEXT NOT NULL, body TEXT NOT NULL CHECK(json_valid(body)));
+CREATE TABLE kept_taints(number INTEGER PRIMARY KEY, workspace TEXT NOT NULL, body TEXT NOT NULL \
+CHECK(json_valid(body)));
 CREATE TRIGGER removals_insert BEFORE INSERT ON removals BEGIN
   SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
   SELECT RAISE(ABORT, 'E_SHARED: a fork that is kept has these events') WHERE EXISTS
     (SELECT 1 FROM runs WHERE parent = NEW.run_id AND forked_at > NEW.keep);
-  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id AND keep <= NEW.keep);
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id AND \
+keep <= NEW.keep);
 END;
 CREATE TRIGGER removals_update BEFORE UPDATE ON removals BEGIN
-  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE NEW.run_id IS NOT OLD.run_id OR NEW.at IS NOT OLD.at OR NEW.keep >= OLD.keep;
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE NEW.run_id IS NOT OLD.run_id OR NEW.at IS NOT OLD.at OR \
+NEW.keep >= OLD.keep;
   SELECT RAISE(ABORT, 'E_SHARED: a fork that is kept has these events') WHERE EXISTS
     (SELECT 1 FROM runs WHERE parent = NEW.run_id AND forked_at > NEW.keep);
 END;
@@ -335,16 +376,19 @@ CREATE TRIGGER removals_go_on AFTER UPDATE ON removals BEGIN {_TAKEN_OUT} END;
 CREATE TRIGGER runs_removed BEFORE INSERT ON runs BEGIN
   SELECT RAISE(ABORT, 'E_REMOVED') WHERE EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.id);
 END;
-CREATE TRIGGER events_removed BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id) BEGIN
+CREATE TRIGGER events_removed BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM removals WHERE run_id = \
+NEW.run_id) BEGIN
   SELECT RAISE(ABORT, 'E_REMOVED');
 END;
 
 DROP TRIGGER runs_delete;
-CREATE TRIGGER runs_delete BEFORE DELETE ON runs WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.id AND keep = 0) BEGIN
+CREATE TRIGGER runs_delete BEFORE DELETE ON runs WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = \
+OLD.id AND keep = 0) BEGIN
   SELECT RAISE(ABORT, 'E_APPEND_ONLY');
 END;
 DROP TRIGGER events_delete;
-CREATE TRIGGER events_delete BEFORE DELETE ON events WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.run_id AND keep < OLD.seq)
+CREATE TRIGGER events_delete BEFORE DELETE ON events WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = \
+OLD.run_id AND keep < OLD.seq)
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 DROP TRIGGER eval_runs_delete;
 CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs
@@ -352,10 +396,13 @@ WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.result_json ->> '$.ru
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 DROP TRIGGER eval_scores_delete;
 CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores
-WHEN NOT EXISTS (SELECT 1 FROM eval_runs JOIN removals ON run_id = result_json ->> '$.run' WHERE eval_runs.id = OLD.trial)
+WHEN NOT EXISTS (SELECT 1 FROM eval_runs JOIN removals ON run_id = result_json ->> '$.run' WHERE \
+eval_runs.id = OLD.trial)
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
-"""A log is known by its header, whatever its name; and a run that is named in `removals` leaves it, see `eventlog.removal`."""
+"""A log is known by its header, whatever its name; and a run that is named in `removals` leaves it, see
+`eventlog.removal`.
+"""
 
 _TENTH = f"""
 DROP TRIGGER events_insert;
@@ -373,5 +420,16 @@ END;
 """
 """A person may take over what a fork changed after the run has ended, in any session."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH, _TENTH)
+MIGRATIONS: tuple[str, ...] = (
+    _FIRST,
+    _SECOND,
+    _THIRD,
+    _FOURTH,
+    _FIFTH,
+    _SIXTH,
+    _SEVENTH,
+    _EIGHTH,
+    _NINTH,
+    _TENTH,
+)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

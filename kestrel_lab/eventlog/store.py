@@ -83,7 +83,10 @@ _LAST = 2**63 - 1
 _DECIDED = (ApprovalAsked, ApprovalGiven)
 _EVENT_COLUMNS = "seq, eid, at, type, body"
 _PRESENT = "runs WHERE id NOT IN (SELECT run_id FROM removals)"
-_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch"
+_RUN_COLUMNS = (
+    "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, "
+    "owner, epoch"
+)
 
 
 class SessionStore:
@@ -93,7 +96,13 @@ class SessionStore:
     first is refused with `Fenced`, decisions by `decide` excepted, which anybody may record.
     """
 
-    def __init__(self, path: str | Path, *, network: bool = False, filesystem: Callable[[Path], str] = kind_of_filesystem) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        network: bool = False,
+        filesystem: Callable[[Path], str] = kind_of_filesystem,
+    ) -> None:
         """Open the file, which is made if need be.
 
         Args:
@@ -133,28 +142,58 @@ class SessionStore:
         Returns the event's time: `at`, if it was begun elsewhere.
         """
         now = time.time() if at is None else at
-        columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
+        columns = (
+            started.goal,
+            started.workspace,
+            started.model,
+            started.model_kind,
+            started.config,
+            started.scenario,
+        )
         row = (run_id, *_encodable(*columns), self._owner, now)
-        sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
+        sql = (
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, "
+            "created_at) VALUES (?,?,?,?,?,?,?,?,?)"
+        )
         self._epochs[run_id] = 0
         self._begun.add(run_id)
         if started.follows and (lineage := self._lineage(started.follows)):
             base = self._conversations.get(since := lineage[0][0])
             self._conversations.put(run_id, started.earlier)
-            started = replace(started, earlier=shared_conversation.conversation_reference(self.query, since, base, started.earlier))
-        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
+            started = replace(
+                started,
+                earlier=shared_conversation.conversation_reference(self.query, since, base, started.earlier),
+            )
+        self._writer.put(
+            Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False
+        )
         return now
 
-    def fork_run(self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None) -> float:
-        """Queue a run that shares the events of `forked.parent` up to `forked.at`, where that was in `status`.
+    def fork_run(
+        self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None
+    ) -> float:
+        """Queue a run that shares the events of `forked.parent` up to `forked.at`, where that was in
+        `status`.
 
         `forked`, and `given` if there is one, become its first own events, in the same transaction. The
         event must be the parent's own: see `origin`. Returns the events' time.
         """
         now = time.time()
-        row = (run_id, *_encodable(forked.model), forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent)
+        row = (
+            run_id,
+            *_encodable(forked.model),
+            forked.model_kind,
+            status,
+            status,
+            forked.at,
+            forked.at,
+            self._owner,
+            now,
+            forked.parent,
+        )
         sql = (
-            "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, "
+            "forked_at, last_seq, owner, created_at)"
             " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
         )
         events = tuple(self._job(run_id, event, 0, now) for event in (forked, given) if event is not None)
@@ -163,22 +202,38 @@ class SessionStore:
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
-        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event with."""
+        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event
+        with.
+        """
         return next(ancestor for ancestor, last in self._lineage(run_id) if seq <= last)
 
-    def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
+    def append(
+        self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False
+    ) -> Future[int]:
         """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
 
-        With `urgent` the commit is not delayed to find company: say so when you are going to wait. Refused with
-        `Fenced` when the run belongs to another store. After one that could not be kept, for want of room for
-        example, all that follow are refused for the same reason, until the run is claimed anew.
+        With `urgent` the commit is not delayed to find company: say so when you are going to wait. Refused
+        with `Fenced` when the run belongs to another store. After one that could not be kept, for want of
+        room for example, all that follow are refused for the same reason, until the run is claimed anew.
         """
         done: Future[int] = Future()
-        self._put(self._job(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, done), urgent=urgent)
+        self._put(
+            self._job(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, done),
+            urgent=urgent,
+        )
         return done
 
-    def record(self, run_id: str, event: Event, at: float, refused: Callable[[Exception], object], *, urgent: bool = False) -> None:
-        """Queue `event` like `append`, for a caller that needs no number and waits with `on_disk`; cheaper, because no future is made.
+    def record(
+        self,
+        run_id: str,
+        event: Event,
+        at: float,
+        refused: Callable[[Exception], object],
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """Queue `event` like `append`, for a caller that needs no number and waits with `on_disk`; cheaper,
+        because no future is made.
 
         `refused` is called in the writer's thread with the error of an event that could not be kept.
         """
@@ -198,15 +253,30 @@ class SessionStore:
         refused: Callable[[Exception], object] | None = None,
     ) -> Append:
         ref = event.question or event.call if isinstance(event, _DECIDED) else None
-        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, encode_event(event), epoch, done, refused)
+        return Append(
+            run_id,
+            f"{self.session}-{next(self._numbers)}",
+            at,
+            event.type,
+            ref,
+            encode_event(event),
+            epoch,
+            done,
+            refused,
+        )
 
-    def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
-        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
+    def transition(
+        self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None
+    ) -> Future[int]:
+        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids
+        it.
+        """
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
     def decide(self, run_id: str, given: ApprovalGiven | KernelUndone | FilesApplied) -> None:
-        """Record a decision, that calls were undone or that changes were applied, and wait until it is on disk.
+        """Record a decision, that calls were undone or that changes were applied, and wait until it is on
+        disk.
 
         Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
         `StoreError` if nothing was asked.
@@ -223,7 +293,8 @@ class SessionStore:
             raise
 
     def claim(self, seen: RunRow) -> bool:
-        """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it is now.
+        """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it
+        is now.
 
         Whatever its owner appends from here on is refused. What was committed before can be read at once.
         """
@@ -237,7 +308,11 @@ class SessionStore:
 
     def release(self, run_id: str) -> Future[None]:
         """Queue the note that nobody works on the run, unless another store has claimed it."""
-        return self.execute("UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?", (run_id, self._epochs.get(run_id)), f"run {run_id}")
+        return self.execute(
+            "UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?",
+            (run_id, self._epochs.get(run_id)),
+            f"run {run_id}",
+        )
 
     @cached_property
     def _owner(self) -> str:
@@ -246,12 +321,16 @@ class SessionStore:
     def decision(self, run_id: str, question: str) -> Record | None:
         """How a question was answered, by whichever process, or `None` while it is open."""
         rows = self.query(
-            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question)
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'",
+            (run_id, question),
         )
         return _record(run_id, rows[0]) if rows else None
 
-    def records(self, run_id: str, *, after: int = 0, until: int = _LAST, types: Collection[str] = ()) -> list[Record]:
-        """The events of a run in order, those behind number `after` up to `until`; what is still queued is not among them.
+    def records(
+        self, run_id: str, *, after: int = 0, until: int = _LAST, types: Collection[str] = ()
+    ) -> list[Record]:
+        """The events of a run in order, those behind number `after` up to `until`; what is still queued is
+        not among them.
 
         With `types` only events of these types are read.
 
@@ -259,16 +338,28 @@ class SessionStore:
         with the `eid` they have in the parent.
         """
         only = f" AND type IN ({', '.join('?' * len(types))})" if types else ""
-        sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ?{only} ORDER BY seq"
+        sql = (
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ?{only} "
+            "ORDER BY seq"
+        )
         lineage = [(run_id, _LAST)] if run_id in self._begun else self._lineage(run_id)
         found: list[Record] = []
         for ancestor, last in lineage:
             for row in self.query(sql, (ancestor, after, min(last, until), *types)):
-                if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
+                if (
+                    isinstance(row[0], int) and after < row[0] <= until
+                ):  # a damaged file may give others, and out of their order
                     found.append(_record(run_id, row))
                     after = row[0]
-        if found and found[0].seq == 1 and isinstance(started := found[0].event, RunStarted) and started.follows:
-            found[0] = replace(found[0], event=replace(started, earlier=self._conversations.get(lineage[0][0])))
+        if (
+            found
+            and found[0].seq == 1
+            and isinstance(started := found[0].event, RunStarted)
+            and started.follows
+        ):
+            found[0] = replace(
+                found[0], event=replace(started, earlier=self._conversations.get(lineage[0][0]))
+            )
         return found
 
     def state(self, run_id: str) -> RunState:
@@ -282,10 +373,11 @@ class SessionStore:
         return state
 
     def image(self, run_id: str, state: RunState) -> Image | None:
-        """What a snapshot of `state` is made of, for `checkpoint`, which may then run in another thread while the state goes on.
+        """What a snapshot of `state` is made of, for `checkpoint`, which may then run in another thread while
+        the state goes on.
 
-        `state` is that behind the last event that this store appended to the run, made of its events in the order of the log.
-        `None` when this store has appended none.
+        `state` is that behind the last event that this store appended to the run, made of its events in the
+        order of the log. `None` when this store has appended none.
         """
         eid = self._tails.get(run_id)
         return None if eid is None else Image(seq=state.events, eid=eid, body=encode_state(state))
@@ -293,8 +385,9 @@ class SessionStore:
     def checkpoint(self, run_id: str, reason: str, image: Image | None = None) -> CheckpointSaved | None:
         """Queue a snapshot of the run; the oldest beyond `KEPT` go.
 
-        Without an `image` the run is folded as it is on disk now, which costs as much as reading it.
-        Returns the event that tells of the snapshot, for the caller to append; `None` when no event of the run's own is on disk.
+        Without an `image` the run is folded as it is on disk now, which costs as much as reading it. Returns
+        the event that tells of the snapshot, for the caller to append; `None` when no event of the run's own
+        is on disk.
         """
         if image is None:
             state = self.state(run_id)
@@ -304,14 +397,18 @@ class SessionStore:
             image = Image(seq=state.events, eid=found[0][0], body=encode_state(state))
         content = pack_snapshot(image.body, run=run_id, seq=image.seq, eid=image.eid)
         row = (run_id, image.seq, reason, snapshot_format(), content, time.time(), image.eid)
-        self._writer.put(Execute(SAVE, (*row, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
+        self._writer.put(
+            Execute(SAVE, (*row, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False
+        )
         return CheckpointSaved(seq=image.seq, reason=reason, bytes=len(content))
 
     def damage(self, run_id: str, *, anew: bool = True) -> Damage | None:
-        """Where the events on disk that make the run stop being those that were written; `None` when they do not.
+        """Where the events on disk that make the run stop being those that were written; `None` when they do
+        not.
 
-        Reads and hashes them all, about a hundred thousand a second, and the first event of each run whose conversation it goes on with;
-        unless `anew`, of those only what this process has not checked and kept in memory.
+        Reads and hashes them all, about a hundred thousand a second, and the first event of each run whose
+        conversation it goes on with; unless `anew`, of those only what this process has not checked and kept
+        in memory.
         """
         lineage = self._lineage(run_id)
         if (damage := damage_of(self.query, lineage)) is not None or not lineage:
@@ -319,10 +416,16 @@ class SessionStore:
         first = lineage[0][0]
         if not (other := self._conversations.changed(first, anew=anew)):
             return None
-        return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
+        return Damage(
+            run_id=first,
+            seq=1,
+            what=f"the conversation that it goes on with is not what was written in run {other}",
+        )
 
     def head(self, run_id: str) -> str:
-        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
+        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken
+        from the end.
+        """
         return last_hash(self.query, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
@@ -330,30 +433,42 @@ class SessionStore:
         return list(read_snapshots(self.query, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
-        """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
+        """The runs that a run's events are taken from, eldest first, each with the last number that
+        counts.
+        """
         sql = f"""
             WITH RECURSIVE line(id, parent, forked_at, last) AS (
                 SELECT id, parent, forked_at, {_LAST} FROM runs WHERE id = ?
-                UNION ALL SELECT runs.id, runs.parent, runs.forked_at, line.forked_at FROM line JOIN runs ON runs.id = line.parent)
+                UNION ALL SELECT runs.id, runs.parent, runs.forked_at, line.forked_at FROM line JOIN runs ON \
+runs.id = line.parent)
             SELECT id, last FROM line ORDER BY last
         """
         return [(str(ancestor), int(last)) for ancestor, last in self.query(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
-        """The row of one run; raises `UsageError` with the nearest id when there is none, and for one that was removed."""
+        """The row of one run; raises `UsageError` with the nearest id when there is none, and for one that
+        was removed.
+        """
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} AND id = ?", (run_id,))
-        if not rows and (gone := self.query("SELECT date(at, 'unixepoch') FROM removals WHERE run_id = ?", (run_id,))):
+        if not rows and (
+            gone := self.query("SELECT date(at, 'unixepoch') FROM removals WHERE run_id = ?", (run_id,))
+        ):
             raise UsageError(f"run {run_id} was removed on {gone[0][0]}")
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
-            raise UsageError(f"no run {run_id!r} in {self.path}: {candidates(run_id, known) if known else 'it has no runs yet'}")
+            raise UsageError(
+                f"no run {run_id!r} in {self.path}: "
+                f"{candidates(run_id, known) if known else 'it has no runs yet'}"
+            )
         return _run_row(rows[0])
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
         """The newest runs first; without those that a suite started unless `trials`."""
         where = "" if trials else "AND scenario = ''"
         found = []
-        for row in self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
+        for row in self.query(
+            f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} {where} ORDER BY created_at DESC LIMIT ?", (limit,)
+        ):
             try:
                 found.append(_run_row(row))
             except StoreError as error:
@@ -366,7 +481,8 @@ class SessionStore:
             if self._closed:
                 raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
-        # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
+        # Another connection for each thread that reads at the same time: a long read must not hold up a short
+        # one on the event loop.
         reader = reader or connect_log(self.path)
         try:
             return reader.execute(sql, tuple(bindings)).fetchall()
@@ -379,18 +495,24 @@ class SessionStore:
                 else:
                     self._readers.append(reader)
 
-    def execute(self, sql: str, bindings: tuple[object, ...], what: str, *, urgent: bool = True) -> Future[None]:
+    def execute(
+        self, sql: str, bindings: tuple[object, ...], what: str, *, urgent: bool = True
+    ) -> Future[None]:
         """Queue one statement about `what`; the future resolves once it is on disk."""
         done: Future[None] = Future()
         self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
         return done
 
     def on_disk(self) -> Future[None]:
-        """A future that resolves once everything queued so far is on disk, or was refused; the commit is not delayed."""
+        """A future that resolves once everything queued so far is on disk, or was refused; the commit is not
+        delayed.
+        """
         return self.execute("", (), "a flush")
 
     def on_commit(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Have `listener` called after each commit of this store, in its writer's thread; the returned function ends that."""
+        """Have `listener` called after each commit of this store, in its writer's thread; the returned
+        function ends that.
+        """
         self._writer.listeners += (listener,)
 
         def end() -> None:
@@ -427,13 +549,17 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     try:
         return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decode_event(kind, body))
     except (ValueError, TypeError, AttributeError) as error:  # the body of a damaged row may be of any type
-        raise StoreError(f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
+        raise StoreError(
+            f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor"
+        ) from error
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
     values: dict[str, Any] = dict(zip(_RUN_COLUMNS.split(", "), row, strict=True))
     numbers = (values["created_at"], values["epoch"])
-    texts = [value for name, value in values.items() if name not in ("parent", "forked_at", "created_at", "epoch")]
+    texts = [
+        value for name, value in values.items() if name not in ("parent", "forked_at", "created_at", "epoch")
+    ]
     if (
         not all(isinstance(one, str) for one in texts)
         or not all(isinstance(one, int | float) for one in numbers)

@@ -1,11 +1,11 @@
 """The log's writer thread: appends queue up and share a commit, and none is acknowledged before its commit.
 
-A commit to disk costs a millisecond, an insert a hundredth of that. So the writer commits whatever is
-queued, and leaves an append that nobody waits for in the queue for a few milliseconds, so that others can join
-it. When one statement of a batch is refused the batch is rolled back and its parts are tried one
-by one, so a bad append harms nobody else; when the disk is full or the database cannot be reached, all of
-them are refused. An event that could not be kept for such a reason closes its run for the session that wrote it, as
-if it had ended there: else a later event, written when there is room again, would follow one that is missing.
+A commit to disk costs a millisecond, an insert a hundredth of that. So the writer commits whatever is queued,
+and leaves an append that nobody waits for in the queue for a few milliseconds, so that others can join it.
+When one statement of a batch is refused the batch is rolled back and its parts are tried one by one, so a bad
+append harms nobody else; when the disk is full or the database cannot be reached, all of them are refused. An
+event that could not be kept for such a reason closes its run for the session that wrote it, as if it had
+ended there: else a later event, written when there is room again, would follow one that is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Append(Struct):
     epoch: int | None
     """Of the run, when its session claimed it; `None` for a decision of another session."""
     done: Future[int] | None = None
-    """Resolves to the event's number after the commit; `None` where nobody asks for it, because a future costs more than the rest."""
+    """Resolves to the event's number after the commit; `None` where nobody asks for it, because a future
+    costs more than the rest.
+    """
     refused: Callable[[Exception], object] | None = None
     """Told, in the writer's thread, why the event could not be kept."""
 
@@ -65,15 +67,21 @@ class Writer:
         self._jobs: deque[Append | Execute] = deque()
         self._lock = threading.Lock()
         self._bell = threading.Lock()
-        """Free while the writer has been called and has not heard it yet: a plain lock wakes a thread at a tenth of what a condition costs."""
+        """Free while the writer has been called and has not heard it yet: a plain lock wakes a thread at a
+        tenth of what a condition costs.
+        """
         self._bell.acquire()
         self._asleep = True
-        """Whether the writer waits for the first job; after a commit it comes to see by itself once, so jobs that follow closely wake nobody."""
+        """Whether the writer waits for the first job; after a commit it comes to see by itself once, so jobs
+        that follow closely wake nobody.
+        """
         self._urgent = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.listeners: tuple[Callable[[], object], ...] = ()
-        """Each is called in the thread of the writer after a commit; it must return at once and raise nothing."""
+        """Each is called in the thread of the writer after a commit; it must return at once and raise
+        nothing.
+        """
         self._missing: dict[tuple[str, int | None], Exception] = {}
         """Why the run in that epoch lacks an event."""
 
@@ -86,7 +94,9 @@ class Writer:
             if self._closed:
                 raise StoreError("the log is closed")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True
+                )
                 self._thread.start()
             if job.done is not None:
                 job.done.set_running_or_notify_cancel()
@@ -140,7 +150,7 @@ class Writer:
             return
         try:
             numbers = _transact(connection, batch)
-        except Exception as error:  # noqa: BLE001  # a writer that dies would leave everybody waiting: each waiter is told
+        except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])
@@ -155,7 +165,11 @@ class Writer:
             listener()
 
     def _follows_missing(self, job: Append | Execute) -> bool:
-        error = self._missing.get((job.run_id, job.epoch)) if isinstance(job, Append) and job.epoch is not None else None
+        error = (
+            self._missing.get((job.run_id, job.epoch))
+            if isinstance(job, Append) and job.epoch is not None
+            else None
+        )
         if error is not None:
             self._refuse(job, error)
         return error is not None
@@ -207,7 +221,9 @@ class _Pages:
         """Put `event` behind the last one of its run; returns its number."""
         run_id = event.run_id
         if run_id not in self._tips:
-            self._tips[run_id] = last_hash(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
+            self._tips[run_id] = last_hash(
+                lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id
+            )
         last, before = self._tips[run_id]
         columns = (run_id, last + 1, event.eid, event.at, event.type, event.ref, event.body, event.epoch)
         digest = chain_hash(before, *columns)
@@ -218,6 +234,9 @@ class _Pages:
     def insert(self) -> None:
         """Hand what was added to the database."""
         if self._rows:
-            sql = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES (?,?,?,?,?,?,?,?,?)"
+            sql = (
+                "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
+                "(?,?,?,?,?,?,?,?,?)"
+            )
             self._connection.executemany(sql, self._rows)
             self._rows = []

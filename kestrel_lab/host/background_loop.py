@@ -18,12 +18,16 @@ _GRACE_S = 1.0
 
 
 class BackgroundLoop:
-    """An event loop on a daemon thread, started at the first use. Every method may be called from any thread."""
+    """An event loop on a daemon thread, started at the first use.
+
+    Every method may be called from any thread.
+    """
 
     def __init__(self, at_exit: Callable[[], None], *, name: str, closed: str) -> None:
         """Start nothing; `at_exit` is called before the process ends, if the loop still runs then.
 
-        `name` is that of the thread; `closed` says to whoever waits for work why it will not end, once the loop was stopped.
+        `name` is that of the thread; `closed` says to whoever waits for work why it will not end, once the
+        loop was stopped.
         """
         self._at_exit, self._name, self._closed = at_exit, name, closed
         self._lock = threading.Lock()
@@ -45,7 +49,10 @@ class BackgroundLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` on the loop; cancelling the caller cancels it. Raises `ConnectionError` when the loop is stopped meanwhile."""
+        """Await `work` on the loop; cancelling the caller cancels it.
+
+        Raises `ConnectionError` when the loop is stopped meanwhile.
+        """
         try:
             return await asyncio.wrap_future(self.submit(work))
         except asyncio.CancelledError:

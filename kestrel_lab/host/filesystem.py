@@ -1,4 +1,6 @@
-"""File system checks for the log (network file systems are refused, its folder is private to its owner), and locks on files."""
+"""File system checks for the log (network file systems are refused, its folder is private to its owner), and
+locks on files.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,32 @@ from kestrel_lab.core.errors import UsageError
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "davfs", "sshfs", "ncpfs"})
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "davfs", "sshfs", "ncpfs"}
+)
 _LOCAL_FUSE = frozenset(
-    {f"fuse.{name}" for name in ("fuse-overlayfs", "overlayfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "mergerfs")}
+    {
+        f"fuse.{name}"
+        for name in (
+            "fuse-overlayfs",
+            "overlayfs",
+            "bindfs",
+            "gocryptfs",
+            "encfs",
+            "cryfs",
+            "ntfs-3g",
+            "mergerfs",
+        )
+    }
     | {"fuseblk"}
 )
-"""File systems in user space whose files lie on a disk of this machine: containers without root, encrypted folders, other disks."""
+"""File systems in user space whose files lie on a disk of this machine: containers without root, encrypted
+folders, other disks.
+"""
 _DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE
-"""Of the host of a virtual machine, or local and in user space: whether locks and memory are shared as they should depends on the set-up."""
+"""Of the host of a virtual machine, or local and in user space: whether locks and memory are shared as they
+should depends on the set-up.
+"""
 
 
 def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
@@ -43,12 +63,16 @@ def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether it is a network file system, where locks and shared memory, which the log needs, do not work as on a disk."""
+    """Return whether it is a network file system, where locks and shared memory, which the log needs, do not
+    work as on a disk.
+    """
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def is_shared(kind: str) -> bool:
-    """Return whether it is or may be shared with another machine, so that locks and syncing cannot be relied on."""
+    """Return whether it is or may be shared with another machine, so that locks and syncing cannot be relied
+    on.
+    """
     return is_network(kind) or kind in _DOUBTFUL
 
 
@@ -56,7 +80,8 @@ def check_local(path: Path, kind: str) -> None:
     """Raise `UsageError` for a log at `path` when that lies on `kind`, a network file system."""
     if is_network(kind):
         raise UsageError(
-            f"{path} lies on a network file system ({kind}), where a log may be damaged: set KESTREL_HOME to a folder on this machine's own "
+            f"{path} lies on a network file system ({kind}), where a log may be damaged: set "
+            "KESTREL_HOME to a folder on this machine's own "
             "disk. To take the risk, with one process at a time: KESTREL_NETWORK_HOME=true"
         )
 
@@ -65,10 +90,12 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 def private_folder(path: Path) -> bool:
-    """Make a folder that only its owner can read, whatever the umask; an existing folder and its contents lose the rights of others.
+    """Make a folder that only its owner can read, whatever the umask; an existing folder and its contents
+    lose the rights of others.
 
-    Returns whether others could look into it before. A folder that is not ours alone is left as it is: one of another
-    user, one that everybody may write to, and one that holds the person's home or the folder they work in.
+    Returns whether others could look into it before. A folder that is not ours alone is left as it is: one of
+    another user, one that everybody may write to, and one that holds the person's home or the folder they
+    work in.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -87,7 +114,9 @@ def private_folder(path: Path) -> bool:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file that only its owner can read if there is none, whatever the umask; an existing one loses the rights of others."""
+    """Make an empty file that only its owner can read if there is none, whatever the umask; an existing one
+    loses the rights of others.
+    """
     with suppress(FileExistsError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
@@ -101,7 +130,12 @@ def private_file(path: Path) -> None:
 def _holds_more(path: Path) -> bool:
     real = path.resolve()
     with suppress(OSError, RuntimeError):
-        return real in (Path.home().resolve(), Path.cwd(), *Path.home().resolve().parents, *Path.cwd().parents)
+        return real in (
+            Path.home().resolve(),
+            Path.cwd(),
+            *Path.home().resolve().parents,
+            *Path.cwd().parents,
+        )
     return False
 
 
@@ -132,7 +166,8 @@ def try_lock_file(file: Path) -> Iterator[bool]:
         yield taken
     finally:
         if taken and fcntl is not None:
-            # A child that was forked meanwhile has the handle, too: closing ours alone would not release the lock.
+            # A child that was forked meanwhile has the handle, too: closing ours alone would not release the
+            # lock.
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 

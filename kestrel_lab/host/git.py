@@ -1,10 +1,11 @@
 """Safe git calls: nothing in a repository can start a program.
 
-Git starts programs that a repository's settings name: file system monitors, hooks, filters, pagers, diff and merge
-drivers, helpers for keys, addresses and signatures. Whoever wrote the repository chose them. Git is therefore never shown
-these settings. It gets a *view*: a private git folder with settings of ours, in which links lead to the objects,
-references and index of the repository. Of the repository's settings a short list is taken over, and each is plain data.
-Without settings no attribute names a program either. Submodules are never entered by git itself.
+Git starts programs that a repository's settings name: file system monitors, hooks, filters, pagers, diff and
+merge drivers, helpers for keys, addresses and signatures. Whoever wrote the repository chose them. Git is
+therefore never shown these settings. It gets a *view*: a private git folder with settings of ours, in which
+links lead to the objects, references and index of the repository. Of the repository's settings a short list
+is taken over, and each is plain data. Without settings no attribute names a program either. Submodules are
+never entered by git itself.
 """
 
 from __future__ import annotations
@@ -33,10 +34,18 @@ _LONG_S: Final = 1800
 """For what works on whole trees, and for fetching."""
 _MOST: Final = 4_096
 _LINKED: Final = ("objects", "refs", "packed-refs", "reftable", "shallow", "worktrees")
-"""What a view shows of the folder that all worktrees of a repository share: data, and nothing that git obeys."""
+"""What a view shows of the folder that all worktrees of a repository share: data, and nothing that git obeys.
+"""
 _DATA: Final = frozenset(
     {
-        *("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.autocrlf", "core.eol"),
+        *(
+            "core.filemode",
+            "core.ignorecase",
+            "core.precomposeunicode",
+            "core.symlinks",
+            "core.autocrlf",
+            "core.eol",
+        ),
         *("core.excludesfile", "extensions.objectformat", "extensions.refstorage"),
     }
 )
@@ -77,7 +86,8 @@ class Repository:
 
 
 def git_program(*around: Path) -> str:
-    """Return the path of git: the first on PATH that lies neither in the current folder nor in one of `around`.
+    """Return the path of git: the first on PATH that lies neither in the current folder nor in one of
+    `around`.
 
     Raises `UsageError` where there is none.
     """
@@ -87,7 +97,9 @@ def git_program(*around: Path) -> str:
 
 
 def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in the repository around `folder` and wait for it; its exit code tells a failure, also that git is not installed."""
+    """Run git in the repository around `folder` and wait for it; its exit code tells a failure, also that git
+    is not installed.
+    """
     try:
         with _call(folder, args) as (argv, env):
             return _run(argv, folder, env)
@@ -99,20 +111,28 @@ def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.
     """Run a git command that needs no repository and sees none."""
     try:
         with tempfile.TemporaryDirectory(prefix="kestrel-git-") as place:
-            env = {**_environment(Path(place), folder), "GIT_DIR": os.devnull, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+            env = {
+                **_environment(Path(place), folder),
+                "GIT_DIR": os.devnull,
+                "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent),
+            }
             return _run(_argv(args, folder), folder, env, stdin)
     except UsageError as error:
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
 
 
 async def git_output(folder: Path, *args: str) -> str:
-    """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words when it fails."""
+    """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words
+    when it fails.
+    """
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
 
 
 def private_settings(repository: Repository) -> str:
-    """Return settings for a private copy of a repository: how its files and objects are written, and nothing that starts a program."""
+    """Return settings for a private copy of a repository: how its files and objects are written, and nothing
+    that starts a program.
+    """
     try:
         return _config(repository, git_program(repository.top or repository.common))
     except UsageError:  # no git here, so nobody reads them before it is installed
@@ -120,13 +140,18 @@ def private_settings(repository: Repository) -> str:
 
 
 async def add_worktree(repository: Path, place: Path, sha: str) -> None:
-    """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they are stored: no filter changes them."""
+    """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they
+    are stored: no filter changes them.
+    """
     found = Repository.around(repository)
     if found is None:
         raise UsageError(f"git finds no repository in {repository}")
     # `git worktree add` would start a git of its own in the repository itself, which obeys its settings.
     own = found.common / "worktrees" / place.name
-    files_of = {own: {"HEAD": sha, "commondir": "../..", "gitdir": f"{place}/.git"}, place: {".git": f"gitdir: {own}"}}
+    files_of = {
+        own: {"HEAD": sha, "commondir": "../..", "gitdir": f"{place}/.git"},
+        place: {".git": f"gitdir: {own}"},
+    }
     for folder, files in files_of.items():
         folder.mkdir(parents=True)
         for name, text in files.items():
@@ -135,23 +160,48 @@ async def add_worktree(repository: Path, place: Path, sha: str) -> None:
 
 
 async def copy_commit(source: str | Path, commit: str, place: Path) -> None:
-    """Make the empty folder `place` a repository of that one commit, checked out; raises `UsageError` with git's own words.
+    """Make the empty folder `place` a repository of that one commit, checked out; raises `UsageError` with
+    git's own words.
 
-    `source` is a repository on this machine, or an address. An address is reached as the user's own settings say.
+    `source` is a repository on this machine, or an address. An address is reached as the user's own settings
+    say.
     """
     with tempfile.TemporaryDirectory(prefix="kestrel-git-") as private:
         env = _environment(Path(private), place)
         await _output(_argv(("init", "--quiet", "--template="), place), ("init",), place, env)
-    fetch = ("fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance", "--")
+    fetch = (
+        "fetch",
+        "--quiet",
+        "--depth",
+        "1",
+        "--no-tags",
+        "--no-recurse-submodules",
+        "--no-auto-maintenance",
+        "--",
+    )
     if isinstance(source, Path):
         origin = Repository.around(source)
         if origin is None:
             raise UsageError(f"git finds no repository in {source}")
-        with _view(origin, git_program(place)) as shown, _call(place, (*fetch, str(shown), commit)) as (argv, env):
-            await _output(argv, fetch, place, env | {"GIT_DIR": str(place / ".git"), "GIT_ALLOW_PROTOCOL": "file"})
+        with (
+            _view(origin, git_program(place)) as shown,
+            _call(place, (*fetch, str(shown), commit)) as (argv, env),
+        ):
+            await _output(
+                argv, fetch, place, env | {"GIT_DIR": str(place / ".git"), "GIT_ALLOW_PROTOCOL": "file"}
+            )
     else:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_USERS)}
-        env = kept | {"PATH": _search_path(place), "GIT_DIR": str(place / ".git"), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("GIT_") or name.startswith(_USERS)
+        }
+        env = kept | {
+            "PATH": _search_path(place),
+            "GIT_DIR": str(place / ".git"),
+            "GIT_TERMINAL_PROMPT": "0",
+            "LC_ALL": "C.UTF-8",
+        }
         args = (*fetch, source, commit)
         await _output(_argv(args, place), fetch, place, env | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS})
     sha = await git_output(place, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
@@ -187,13 +237,18 @@ def _view(repository: Repository, program: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kestrel-git-") as name:
         place = Path(name)
         for word in _LINKED:
-            if (repository.common / word).is_dir() or (repository.common / word).is_file():  # a pipe would be waited for
+            if (repository.common / word).is_dir() or (
+                repository.common / word
+            ).is_file():  # a pipe would be waited for
                 (place / word).symlink_to(repository.common / word)
         (place / "info").mkdir()
         if (repository.common / "info" / "exclude").is_file():
             (place / "info" / "exclude").symlink_to(repository.common / "info" / "exclude")
         (place / "logs").mkdir()
-        for own, link in ((repository.own / "logs" / "HEAD", "HEAD"), (repository.common / "logs" / "refs", "refs")):
+        for own, link in (
+            (repository.own / "logs" / "HEAD", "HEAD"),
+            (repository.common / "logs" / "refs", "refs"),
+        ):
             if own.exists():
                 (place / "logs" / link).symlink_to(own)
         for one in repository.own.iterdir():
@@ -205,7 +260,10 @@ def _view(repository: Repository, program: str) -> Iterator[Path]:
 
 
 def _config(repository: Repository, program: str) -> str:
-    data = {**_users_data(program), **_data_of(program, repository.common / "config", _stamp(repository.common / "config"))}
+    data = {
+        **_users_data(program),
+        **_data_of(program, repository.common / "config", _stamp(repository.common / "config")),
+    }
     lines = ["[core]", f"repositoryformatversion = {int(any(key.startswith('extensions.') for key in data))}"]
     lines += [f"bare = {'true' if repository.top is None else 'false'}", "logallrefupdates = false"]
     usual = f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/ignore"
@@ -235,10 +293,14 @@ def _read_data(program: str, *where: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="kestrel-git-") as place:
         env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         env |= {"GIT_DIR": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C.UTF-8"}
-        done = _run([program, "--no-pager", "config", *where, "--includes", "--null", "--list"], Path(place), env)
+        done = _run(
+            [program, "--no-pager", "config", *where, "--includes", "--null", "--list"], Path(place), env
+        )
     pairs = [item.partition("\n") for item in done.stdout.decode("utf-8", "surrogateescape").split("\0")]
     known = {key.lower(): value for key, _, value in pairs if key.lower() in _DATA}
-    return {key: value for key, value in known.items() if key == "core.excludesfile" or _WORD.fullmatch(value)}
+    return {
+        key: value for key, value in known.items() if key == "core.excludesfile" or _WORD.fullmatch(value)
+    }
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
@@ -251,7 +313,9 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _environment(private: Path, *around: Path) -> dict[str, str]:
-    """Return the environment of a call that sees neither the user's settings nor the system's; `private` is its home."""
+    """Return the environment of a call that sees neither the user's settings nor the system's; `private` is
+    its home.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "PATH": _search_path(*around),
@@ -271,7 +335,15 @@ def _environment(private: Path, *around: Path) -> dict[str, str]:
 
 def _argv(args: tuple[str, ...], *around: Path) -> list[str]:
     # For what git starts itself, as a removed worktree's status: a view has neither hooks nor settings.
-    fixed = ("--no-pager", "-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false")
+    fixed = (
+        "--no-pager",
+        "-c",
+        f"core.hooksPath={os.devnull}",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "advice.detachedHead=false",
+    )
     return [git_program(*around), *fixed, *args]
 
 
@@ -282,21 +354,33 @@ def _search_path(*around: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _path_outside(path: str, folders: frozenset[str]) -> str:
-    """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the system's own is not meant."""
+    """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the
+    system's own is not meant.
+    """
     unsafe = [Path(folder) for folder in folders if not Path("/usr/bin").is_relative_to(folder)]
     places = [place for place in path.split(os.pathsep) if Path(place).is_absolute()]
-    return os.pathsep.join(place for place in places if not any(Path(os.path.realpath(place)).is_relative_to(one) for one in unsafe))
+    return os.pathsep.join(
+        place
+        for place in places
+        if not any(Path(os.path.realpath(place)).is_relative_to(one) for one in unsafe)
+    )
 
 
-def _run(argv: list[str], folder: Path, env: Mapping[str, str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _run(
+    argv: list[str], folder: Path, env: Mapping[str, str], stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(argv, cwd=folder, env=env, input=stdin, capture_output=True, check=False, timeout=_SECONDS)
+        return subprocess.run(
+            argv, cwd=folder, env=env, input=stdin, capture_output=True, check=False, timeout=_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(argv, 124, b"", f"no end after {_SECONDS} seconds".encode())
 
 
 async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
-    process = await asyncio.create_subprocess_exec(*argv, cwd=folder, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=folder, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
     try:
         async with asyncio.timeout(_LONG_S):
             output, errors = await process.communicate()
@@ -306,7 +390,9 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
         await process.wait()
         raise
     if process.returncode:
-        raise UsageError(f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}")
+        raise UsageError(
+            f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}"
+        )
     return output.decode("utf-8", "surrogateescape")
 
 

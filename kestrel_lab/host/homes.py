@@ -1,8 +1,8 @@
 """Home folders: where the log of a workspace is kept when nobody names a place.
 
-One folder per workspace below the user's state folder, such as `~/.local/state/kestrel/shop-3f2a1b9c`, which says in a small file whose
-it is. Outside of the workspace no command of an agent, no search and no copy comes upon the log. A `.kestrel` in the workspace, where
-earlier versions kept it, goes on being used.
+One folder per workspace below the user's state folder, such as `~/.local/state/kestrel/shop-3f2a1b9c`, which
+says in a small file whose it is. Outside of the workspace no command of an agent, no search and no copy comes
+upon the log. A `.kestrel` in the workspace, where earlier versions kept it, goes on being used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
         return Path(named, _APP)
     if not home_folder().is_dir():
         return None
-    from platformdirs import user_state_path  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
+    from platformdirs import (
+        user_state_path,
+    )  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
 
     return user_state_path(_APP, appauthor=False)
 
@@ -57,8 +59,9 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
 def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
     """Return the home of a workspace for which no other is set, by the folder that it really is.
 
-    In this order: the one below the state folder, if it has a log; `.kestrel` in the workspace, if that has one; a new one below the
-    state folder, or in the workspace where nothing can be kept there. So a `.kestrel` that appears later, from whomever, counts for nothing.
+    In this order: the one below the state folder, if it has a log; `.kestrel` in the workspace, if that has
+    one; a new one below the state folder, or in the workspace where nothing can be kept there. So a
+    `.kestrel` that appears later, from whomever, counts for nothing.
     """
     place = workspace.resolve()
     inside, own = place / IN_WORKSPACE, own_home(place, env)
@@ -70,13 +73,17 @@ def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
 
 
 def own_home(workspace: Path, env: Mapping[str, str]) -> Path | None:
-    """Return the place below the state folder that belongs to a workspace, whether there is anything or not."""
+    """Return the place below the state folder that belongs to a workspace, whether there is anything or
+    not.
+    """
     root = state_folder(env)
     return None if root is None else root / _home_name(workspace.resolve())
 
 
 def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> None:
-    """Write into a home below the state folder that it belongs to `workspace`; does nothing for any other home."""
+    """Write into a home below the state folder that it belongs to `workspace`; does nothing for any other
+    home.
+    """
     place = workspace.resolve()
     if home != own_home(place, env):
         return
@@ -110,24 +117,33 @@ def read_record(folder: Path) -> KnownHome | None:
 
 
 def moved_notice(workspace: Path, env: Mapping[str, str]) -> str:
-    """Return what to say in a workspace without runs that was probably moved; empty if nothing speaks for that."""
+    """Return what to say in a workspace without runs that was probably moved; empty if nothing speaks for
+    that.
+    """
     place = workspace.resolve()
     status = place.stat()
-    found = next((one for one in known_homes(env) if one.inode == (status.st_dev, status.st_ino) and one.lost), None)
+    found = next(
+        (one for one in known_homes(env) if one.inode == (status.st_dev, status.st_ino) and one.lost), None
+    )
     if found is None:
         return ""
     return (
-        f"kestrel: {one_line(str(place), 200)} has no runs yet, and {one_line(str(found.workspace), 200)}, which is gone, has a log. "
+        f"kestrel: {one_line(str(place), 200)} has no runs yet, and "
+        f"{one_line(str(found.workspace), 200)}, which is gone, has a log. "
         f"If that is the same folder, take them over: kestrel home --take {one_line(found.folder.name, 80)}"
     )
 
 
 def _home_name(place: Path) -> str:
-    readable = re.sub(r"[^\w.-]+", "-", place.name.encode("utf-8", "replace").decode()).strip("-.")[:_NAME_CHARS]
+    readable = re.sub(r"[^\w.-]+", "-", place.name.encode("utf-8", "replace").decode()).strip("-.")[
+        :_NAME_CHARS
+    ]
     return f"{readable or 'workspace'}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
 
 
 def _can_keep(home: Path) -> bool:
-    """Return whether a home can be made there: this user may write, and it is no network file system, which a log is refused on."""
+    """Return whether a home can be made there: this user may write, and it is no network file system, which a
+    log is refused on.
+    """
     there = next(place for place in (home, *home.parents) if place.exists())
     return os.access(there, os.W_OK | os.X_OK) and not is_network(kind_of_filesystem(there))

@@ -1,8 +1,9 @@
 """Log files: which files belong to a log, so that everything but SQLite keeps away from them.
 
-Closing any descriptor of a file drops all POSIX locks that the process has on that file (fcntl(2)), those of SQLite included, and
-then two processes write to one database at the same time. So a file that is open here as a database is recognised by device and
-inode, before it is opened. A log that is not open here is recognised by its name, or by the header that SQLite writes.
+Closing any descriptor of a file drops all POSIX locks that the process has on that file (fcntl(2)), those of
+SQLite included, and then two processes write to one database at the same time. So a file that is open here as
+a database is recognised by device and inode, before it is opened. A log that is not open here is recognised
+by its name, or by the header that SQLite writes.
 """
 
 from __future__ import annotations
@@ -38,17 +39,24 @@ _unclosed: list[int] = []
 
 
 class OpenDatabase:
-    """A database that this process has open, from `OpenDatabase(path)` until `close`. Nothing else opens its files meanwhile."""
+    """A database that this process has open, from `OpenDatabase(path)` until `close`.
+
+    Nothing else opens its files meanwhile.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Take note of the files of the database at `path`; call it behind the first statement, when all of them are there."""
+        """Take note of the files of the database at `path`; call it behind the first statement, when all of
+        them are there.
+        """
         self.path, self._seen = path, set[tuple[int, int]]()
         with _lock:
             _folders[os.path.realpath(path.parent)] += 1
         self.look_again()
 
     def look_again(self) -> None:
-        """Take note of files that were made since: SQLite makes those beside the database when the first connection needs them."""
+        """Take note of files that were made since: SQLite makes those beside the database when the first
+        connection needs them.
+        """
         for ending in _BESIDE:
             with suppress(OSError):
                 status = Path(f"{self.path}{ending}").stat()
@@ -80,7 +88,8 @@ def open_folders() -> list[str]:
 
 
 def is_log(path: str | Path, *, dir_fd: int | None = None) -> bool:
-    """Return whether a file belongs to a log, or is another database that this process has open; links are followed.
+    """Return whether a file belongs to a log, or is another database that this process has open; links are
+    followed.
 
     False for what does not exist or cannot be read.
     """
@@ -99,7 +108,9 @@ def is_log(path: str | Path, *, dir_fd: int | None = None) -> bool:
 
 
 def leave_out_logs(*patterns: str) -> Callable[[str, list[str]], set[str]]:
-    """Return what `shutil.copytree` takes as `ignore`: a copy has no logs, no home folders, and nothing that is named like `patterns`."""
+    """Return what `shutil.copytree` takes as `ignore`: a copy has no logs, no home folders, and nothing that
+    is named like `patterns`.
+    """
     named = shutil.ignore_patterns(*patterns)
 
     def ignored(folder: str, names: list[str]) -> set[str]:
@@ -116,7 +127,9 @@ def leave_out_logs(*patterns: str) -> Callable[[str, list[str]], set[str]]:
 
 
 def open_no_log(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
-    """Return a descriptor of a file that is no log; raises `PermissionError` for one, without having opened it, and `OSError`."""
+    """Return a descriptor of a file that is no log; raises `PermissionError` for one, without having opened
+    it, and `OSError`.
+    """
     status = os.stat(path, dir_fd=dir_fd)
     if _has_log_name(path) or is_open_here(status.st_dev, status.st_ino):
         raise log_refused(path)
@@ -126,7 +139,9 @@ def open_no_log(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | Non
 
 
 def refuse_open_log(fd: int, path: str | Path) -> None:
-    """Raise `PermissionError` if the file that was just opened is a log; the descriptor is not to be used then."""
+    """Raise `PermissionError` if the file that was just opened is a log; the descriptor is not to be used
+    then.
+    """
     if _is_log_open(fd, close=False):
         raise log_refused(path)
 
@@ -156,4 +171,8 @@ def _has_log_name(path: str | Path) -> bool:
 
 
 def _may_be_database(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_size >= _SMALLEST_PAGE and status.st_size % _SMALLEST_PAGE == 0
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size >= _SMALLEST_PAGE
+        and status.st_size % _SMALLEST_PAGE == 0
+    )

@@ -1,4 +1,6 @@
-"""PostgreSQL servers: addresses, connections through asyncpg, and errors that name the server without user and password."""
+"""PostgreSQL servers: addresses, connections through asyncpg, and errors that name the server without user
+and password.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,17 @@ _LOCK = 7_290_113_058_264_001
 
 
 class Postgres:
-    """The PostgreSQL server at an address, which is written as libpq writes it: `postgresql://USER@HOST:PORT/DATABASE?sslmode=…`.
+    """The PostgreSQL server at an address, which is written as libpq writes it:
+    `postgresql://USER@HOST:PORT/DATABASE?sslmode=…`.
 
     What the address leaves out comes from `PGPASSWORD`, `PGSSLMODE` … and the password file, as for `psql`.
     """
 
     def __init__(self, url: str, purpose: str) -> None:
-        """Connect to nothing yet. Raises `UsageError` for an address that cannot be one, or without the client, which `purpose` needs."""
+        """Connect to nothing yet.
+
+        Raises `UsageError` for an address that cannot be one, or without the client, which `purpose` needs.
+        """
         self.where = shown_url(url)
         """The address without user and password."""
         if not is_postgres(url):
@@ -34,20 +40,28 @@ class Postgres:
         try:
             self._client = import_module("asyncpg")  # an extra
         except ImportError as error:
-            raise UsageError(f"{purpose} on a PostgreSQL server needs its client: pip install 'kestrel-lab[postgres]'") from error
+            raise UsageError(
+                f"{purpose} on a PostgreSQL server needs its client: pip install 'kestrel-lab[postgres]'"
+            ) from error
         self._url = url
         client = self._client
         self.errors: tuple[type[Exception], ...] = (
             *(client.PostgresError, client.InterfaceError, client.InternalClientError),
             *(OSError, ValueError, SyntaxError),
         )
-        """What is raised by a server that refuses, fails or is gone, and by an address that cannot be read."""
+        """What is raised by a server that refuses, fails or is gone, and by an address that cannot be read.
+        """
 
     async def connect(self, command_s: float | None = None) -> Connection:
-        """Return a new connection to the server, on which a command may take `command_s` seconds; raises one of `errors`."""
-        # Without a cache of statements: one that was prepared is not known behind a pooler that changes connections between transactions.
+        """Return a new connection to the server, on which a command may take `command_s` seconds; raises one
+        of `errors`.
+        """
+        # Without a cache of statements: one that was prepared is not known behind a pooler that changes
+        # connections between transactions.
         settings = {"application_name": "kestrel_lab"}
-        return await self._client.connect(self._url, statement_cache_size=0, command_timeout=command_s, server_settings=settings)
+        return await self._client.connect(
+            self._url, statement_cache_size=0, command_timeout=command_s, server_settings=settings
+        )
 
     def told(self, error: Exception) -> str:
         """Return what went wrong with the server, in one line without the password."""
@@ -58,7 +72,9 @@ class Postgres:
 
 
 async def make_tables(connection: Connection, table: str, script: str) -> None:
-    """Run `script`, which makes tables that are not there, unless `table` is; nobody else who calls this does so at the same time."""
+    """Run `script`, which makes tables that are not there, unless `table` is; nobody else who calls this does
+    so at the same time.
+    """
     if await connection.fetchval("SELECT to_regclass($1)::text", table) is None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)

@@ -1,7 +1,8 @@
 """Lookup of programs that this package starts, outside of the workspaces that agents can write to.
 
-`PATH` often holds folders of the workspace: `.venv/bin`, `bin`, `node_modules/.bin`, `.`. What an agent writes there as `git` or
-`bash` must not run outside of the sandbox because a check or a search looks for a program of that name.
+`PATH` often holds folders of the workspace: `.venv/bin`, `bin`, `node_modules/.bin`, `.`. What an agent
+writes there as `git` or `bash` must not run outside of the sandbox because a check or a search looks for a
+program of that name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def exclude_folder(workspace: str | os.PathLike[str]) -> None:
 
 
 def in_workspace(place: str, but: Collection[str] = ()) -> bool:
-    """Return whether the real path `place` is in a folder that agents of this process work in, or in one of `but`."""
+    """Return whether the real path `place` is in a folder that agents of this process work in, or in one of
+    `but`.
+    """
     while place not in _workspaces and place not in but:
         above = os.path.dirname(place)
         if above == place:
@@ -34,12 +37,14 @@ def in_workspace(place: str, but: Collection[str] = ()) -> bool:
     return True
 
 
-def find_program(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: str | None = None) -> str | None:
+def find_program(
+    name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: str | None = None
+) -> str | None:
     """Return the absolute path of the program `name`, or `None` where none may be used.
 
-    `path`, by default the variable `PATH`, is searched without relative folders, folders inside of a workspace or of
-    `outside`, and folders that everybody may write. A link that leads into one of these is not followed either. What was
-    found is kept, so a later change of a folder on the way changes nothing.
+    `path`, by default the variable `PATH`, is searched without relative folders, folders inside of a
+    workspace or of `outside`, and folders that everybody may write. A link that leads into one of these is
+    not followed either. What was found is kept, so a later change of a folder on the way changes nothing.
     """
     if os.path.basename(name) != name:
         raise ValueError(f"{name!r} is not a plain name of a program")
@@ -49,7 +54,11 @@ def find_program(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), p
     if key not in _found:
         for folder in path.split(os.pathsep):
             program = os.path.join(folder, name)
-            if _is_open_to_agents(folder, closed) or not os.path.isfile(program) or not os.access(program, os.X_OK):
+            if (
+                _is_open_to_agents(folder, closed)
+                or not os.path.isfile(program)
+                or not os.access(program, os.X_OK)
+            ):
                 continue
             if not in_workspace(os.path.realpath(program), closed):
                 _found[key] = program

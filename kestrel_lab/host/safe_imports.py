@@ -1,8 +1,10 @@
-"""Import guard: modules that this package and its libraries import never come from the folder an agent works in.
+"""Import guard: modules that this package and its libraries import never come from the folder an agent works
+in.
 
-Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes there would be
-imported, and run, when something here needs pandas for the first time. Imports that the user's own code makes are left alone.
-One library, which jsonschema imports where JupyterLab is installed, is loaded when it is used: it compiles grammars for a second.
+Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes
+there would be imported, and run, when something here needs pandas for the first time. Imports that the user's
+own code makes are left alone. One library, which jsonschema imports where JupyterLab is installed, is loaded
+when it is used: it compiles grammars for a second.
 """
 
 from __future__ import annotations
@@ -26,23 +28,39 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 
 
 class Guard:
-    """A finder that wraps the usual one and differs only in top-level modules that this package or its libraries import."""
+    """A finder that wraps the usual one and differs only in top-level modules that this package or its
+    libraries import.
+    """
 
     def __init__(self, usual: Any) -> None:
         """`usual` is the finder that goes through `sys.path`."""
         self._usual = usual
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the module, for us only from outside; `ModuleNotFoundError` tells why one that an import finds elsewhere is not taken."""
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module, for us only from outside; `ModuleNotFoundError` tells why one that an import
+        finds elsewhere is not taken.
+        """
         caller = sys._getframe(1)
         kept, refused = _split_sys_path() if path is None and _is_ours(caller) else (path, [])
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
         if name == _LATE and spec is not None and spec.loader is not None:
             spec.loader = cast("Loader", _LateLoader(spec.loader))
-        asks = caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"  # whether it is there
-        if spec is not None or not refused or asks or (other := self._usual.find_spec(name, refused, target)) is None:
+        asks = (
+            caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"
+        )  # whether it is there
+        if (
+            spec is not None
+            or not refused
+            or asks
+            or (other := self._usual.find_spec(name, refused, target)) is None
+        ):
             return spec
-        msg = f"{_PACKAGE} does not import {name!r} from {other.origin or 'a folder'} where agents work: install it, or start elsewhere"
+        msg = (
+            f"{_PACKAGE} does not import {name!r} from {other.origin or 'a folder'} where agents work: "
+            "install it, or start elsewhere"
+        )
         raise ModuleNotFoundError(msg, name=name)
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +68,9 @@ class Guard:
 
 
 class _LateLoader:
-    """Loads a module that has `is_valid_syntax`, which is all that jsonschema takes from it, when that is called or anything else is used."""
+    """Loads a module that has `is_valid_syntax`, which is all that jsonschema takes from it, when that is
+    called or anything else is used.
+    """
 
     def __init__(self, usual: Loader) -> None:
         self._usual = usual
@@ -85,7 +105,9 @@ def install_guard() -> None:
 
 
 def _split_sys_path() -> tuple[list[str], list[str]]:
-    """`sys.path` without the current folder and what is inside of workspaces, and these; installed packages are kept wherever they are."""
+    """`sys.path` without the current folder and what is inside of workspaces, and these; installed packages
+    are kept wherever they are.
+    """
     kept: list[str] = []
     refused: list[str] = []
     try:
@@ -100,13 +122,17 @@ def _split_sys_path() -> tuple[list[str], list[str]]:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return whether code of this package asked for the import, directly or through libraries; the user's own code did not."""
+    """Return whether code of this package asked for the import, directly or through libraries; the user's own
+    code did not.
+    """
     while frame is not None:
         names = frame.f_globals
         name = names.get("__name__") or ""
         if name.partition(".")[0] == _PACKAGE:
             return name != __name__
-        if name.partition(".")[0] not in ("importlib", "_frozen_importlib") and not _is_installed(names.get("__file__") or ""):
+        if name.partition(".")[0] not in ("importlib", "_frozen_importlib") and not _is_installed(
+            names.get("__file__") or ""
+        ):
             return False
         frame = frame.f_back
     return False

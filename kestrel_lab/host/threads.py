@@ -14,15 +14,16 @@ from typing import Any
 async def call_in_thread(function: Callable[..., Any], values: dict[str, Any], *, alone: bool) -> Any:
     """Call a function in a thread with the context variables of this task; whatever it raises escapes.
 
-    With `alone` the thread is its own, and is abandoned where the call is cancelled: a function that hangs then keeps
-    neither the threads of the event loop nor the end of the process.
+    With `alone` the thread is its own, and is abandoned where the call is cancelled: a function that hangs
+    then keeps neither the threads of the event loop nor the end of the process.
     """
 
     def call() -> tuple[Any, BaseException | None]:
-        # Returned, as a future takes no StopIteration, and a KeyboardInterrupt in a thread is nobody's Ctrl-C.
+        # Returned, as a future takes no StopIteration, and a KeyboardInterrupt in a thread is nobody's
+        # Ctrl-C.
         try:
             return function(**values), None
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+        except BaseException as error:  # raised again by whoever waits  # noqa: BLE001
             return None, error
 
     answer, error = await (_in_own_thread(call) if alone else asyncio.to_thread(call))
@@ -53,10 +54,16 @@ async def _in_own_thread(call: Callable[[], Any]) -> Any:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C interrupt at once: an event loop's own handler would wait until its next turn. Main thread only."""
-    # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that prints its whole task.
+    """Let Ctrl-C interrupt at once: an event loop's own handler would wait until its next turn.
+
+    Main thread only.
+    """
+    # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that
+    # prints its whole task.
     before = _signal.getsignal(_signal.SIGINT)
-    if before is None or before is _signal.default_int_handler:  # None: installed by C code, which could not be restored
+    if (
+        before is None or before is _signal.default_int_handler
+    ):  # None: installed by C code, which could not be restored
         yield
         return
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)

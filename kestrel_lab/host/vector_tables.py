@@ -1,4 +1,6 @@
-"""The SQLite extension sqlite-vec: loads it into a connection, so that `vec0` tables of vectors can be made and searched."""
+"""The SQLite extension sqlite-vec: loads it into a connection, so that `vec0` tables of vectors can be made
+and searched.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from typing import Any
 import apsw
 
 MARGIN = 1.125
-"""How far beyond the nearest candidates, in bits per square root of the width, others may still be among the nearest vectors.
+"""How far beyond the nearest candidates, in bits per square root of the width, others may still be among the
+nearest vectors.
 
-Over 100,000 vectors of 256 numbers, static word vectors of texts and random ones alike, this finds .99 and more of the exact ten.
+Over 100,000 vectors of 256 numbers, static word vectors of texts and random ones alike, this finds .99 and
+more of the exact ten.
 """
 _MOST_CANDIDATES = 4_096
 """sqlite-vec gives no more at once."""
@@ -29,22 +33,32 @@ def load_vectors(connection: apsw.Connection) -> str:
             connection.load_extension(_extension())
         finally:
             connection.enable_load_extension(False)
-    except (apsw.Error, AttributeError, ModuleNotFoundError) as error:  # SQLite may be built without extensions
+    except (
+        apsw.Error,
+        AttributeError,
+        ModuleNotFoundError,
+    ) as error:  # SQLite may be built without extensions
         return str(error)
     return ""
 
 
 def load_or_empty(connection: apsw.Connection) -> None:
-    """Load the extension into `connection`; where that fails, empty the `vec0` tables that another machine made and drop their triggers.
+    """Load the extension into `connection`; where that fails, empty the `vec0` tables that another machine
+    made and drop their triggers.
 
-    They can then be neither searched nor changed, and would keep the bits of vectors that are deleted from now on. They are filled anew
-    where the extension can be loaded.
+    They can then be neither searched nor changed, and would keep the bits of vectors that are deleted from
+    now on. They are filled anew where the extension can be loaded.
     """
     if not load_vectors(connection):
         return
-    for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE % USING vec0(%'").fetchall():
+    for (table,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE % USING vec0(%'"
+    ).fetchall():
         triggers = "".join(f"DROP TRIGGER IF EXISTS {table}_{when};" for when in ("deleted", "changed"))
-        connection.execute(f"{triggers} DELETE FROM {table}_rowids; DELETE FROM {table}_chunks; DELETE FROM {table}_vector_chunks00")
+        connection.execute(
+            f"{triggers} DELETE FROM {table}_rowids; DELETE FROM {table}_chunks; DELETE FROM "
+            f"{table}_vector_chunks00"
+        )
 
 
 @cache
@@ -67,7 +81,9 @@ def _extension() -> str:
 
 
 def table_name(prefix: str, model: str) -> str:
-    """Return the name of the `vec0` table for vectors of `model`; vectors of different models cannot be compared."""
+    """Return the name of the `vec0` table for vectors of `model`; vectors of different models cannot be
+    compared.
+    """
     return f"{prefix}_{re.sub('[^a-z0-9]+', '_', model.lower())}"
 
 
@@ -86,10 +102,12 @@ def candidate_rows(
     where: str,
     bindings: Sequence[object],
 ) -> list[int]:
-    """Return the row ids of a `vec0` table whose bits are like those of `vector`: enough of them to hold the `top_k` nearest.
+    """Return the row ids of a `vec0` table whose bits are like those of `vector`: enough of them to hold the
+    `top_k` nearest.
 
-    The condition `where` and its `bindings` are about the table's partition key and `rowid`. The nearest by bits come first, then all
-    within `MARGIN` of them: two searches, because sqlite-vec's time for one grows with how many rows it may give and not with how many it does.
+    The condition `where` and its `bindings` are about the table's partition key and `rowid`. The nearest by
+    bits come first, then all within `MARGIN` of them: two searches, because sqlite-vec's time for one grows
+    with how many rows it may give and not with how many it does.
     """
     sql = f"SELECT rowid, distance FROM {table} WHERE bits MATCH vec_bit(?) AND k = ? AND {where}"
     wanted = sign_bits(vector[None])[0]
@@ -97,4 +115,6 @@ def candidate_rows(
     if len(first) < top_k:
         return [row[0] for row in first]
     within = first[-1][1] + round(MARGIN * len(vector) ** 0.5)
-    return [row[0] for row in query(f"{sql} AND distance <= ?", (wanted, _MOST_CANDIDATES, *bindings, within))]
+    return [
+        row[0] for row in query(f"{sql} AND distance <= ?", (wanted, _MOST_CANDIDATES, *bindings, within))
+    ]

@@ -1,4 +1,6 @@
-"""Words of code and prose for the full-text index of files: names whole and in their parts, and the terms of a question."""
+"""Words of code and prose for the full-text index of files: names whole and in their parts, and the terms of
+a question.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ _LONGEST = 80
 _DIGITS = 6
 """Longer numbers are measurements and hashes, for which nobody searches by all their digits."""
 _OF_ISSUES = """
-although always another below between bug cannot etc even expected first following however instead issue maybe need now ok problem q really
-reproduce run seems something still sure thing things think though thus try trying two uses version whether within without work works yes
+although always another below between bug cannot etc even expected first following however instead issue \
+maybe need now ok problem q really
+reproduce run seems something still sure thing things think though thus try trying two uses version whether \
+within without work works yes
 """
 COMMON = STOP_WORDS - {"during", "ever", "going", "made", "said", "says"} | {*_OF_ISSUES.split()}
 """Words that say nothing about where in a repository something is."""
@@ -22,7 +26,9 @@ class _Kept(dict[str, str]):
     """The form of each word in the index, computed once."""
 
     def __missing__(self, word: str) -> str:
-        pieces = name_parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
+        pieces = (
+            name_parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
+        )
         found = " ".join(pieces if len(pieces) <= 1 else [*pieces, _joined_name(word)])
         if len(self) > 500_000:
             self.clear()
@@ -34,7 +40,9 @@ _kept = _Kept()
 
 
 def _joined_name(name: str) -> str:
-    """Return a name of several parts as one word that is the same for `readFile`, `read_file` and `readfile`."""
+    """Return a name of several parts as one word that is the same for `readFile`, `read_file` and
+    `readfile`.
+    """
     return "x".join(("", *name_parts(name)))
 
 
@@ -44,11 +52,17 @@ def index_text(text: str) -> str:
 
 
 def search_terms(text: str) -> dict[str, int]:
-    """Return the search terms of a question as the index stores words, each with its count; common ones only where nothing else is left."""
+    """Return the search terms of a question as the index stores words, each with its count; common ones only
+    where nothing else is left.
+    """
     counted: dict[str, int] = {}
     for word in index_text(text).split():
         counted[word] = counted.get(word, 0) + 1
-    telling = {word: many for word, many in counted.items() if word not in COMMON and (len(word) > 1 or not word.isascii())}
+    telling = {
+        word: many
+        for word, many in counted.items()
+        if word not in COMMON and (len(word) > 1 or not word.isascii())
+    }
     return telling or counted
 
 

@@ -1,4 +1,6 @@
-"""What a file defines, by its syntax tree: functions, classes, methods and constants with their places, in every language of `grammars`."""
+"""What a file defines, by its syntax tree: functions, classes, methods and constants with their places, in
+every language of `grammars`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from kestrel_lab.language.grammars import GRAMMARS, HOLDERS, Grammar, language_o
 
 _DEPTH = 40
 """Levels of nested definitions that are read."""
-_CPP_HEADER = re.compile(r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)", re.MULTILINE)
+_CPP_HEADER = re.compile(
+    r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,10 @@ def source_language(path: str, text: str) -> str:
 
 @lru_cache(maxsize=64)
 def definitions_in(path: str, text: str) -> tuple[Symbol, ...]:
-    """Return what the file defines, outer ones before those within; empty for a language without a grammar. Wrong code has a tree as well."""
+    """Return what the file defines, outer ones before those within; empty for a language without a grammar.
+
+    Wrong code has a tree as well.
+    """
     language = source_language(path, text)
     return symbols_of(language, text) if language in GRAMMARS else ()
 
@@ -52,7 +60,11 @@ def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
         kind = grammar.definitions.get(node.type)
         if kind is None:
             if node.type in grammar.within and depth < _DEPTH:
-                around = node if node.type in {"decorated_definition", "export_statement", "template_declaration"} else None
+                around = (
+                    node
+                    if node.type in {"decorated_definition", "export_statement", "template_declaration"}
+                    else None
+                )
                 todo += [(child, around or child, outer, depth + 1) for child in reversed(node.children)]
             continue
         qualified = outer
@@ -61,10 +73,14 @@ def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
             shown = "function" if kind == "constant" and is_function(node) else kind
             shown = "method" if kind == "function" and outer not in spaces else shown
             spaces |= {qualified} if kind == "namespace" else set()
-            yield Symbol(qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last_line(whole))
+            yield Symbol(
+                qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last_line(whole)
+            )
         if kind in HOLDERS and depth < _DEPTH and qualified != outer and (body := body_of(node)) is not None:
             todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
-        elif node.type == "type_definition":  # the structure of a `typedef struct node {…} node_t` has a name as well
+        elif (
+            node.type == "type_definition"
+        ):  # the structure of a `typedef struct node {…} node_t` has a name as well
             todo += [(child, child, outer, depth + 1) for child in reversed(node.children)]
 
 
@@ -80,12 +96,15 @@ _BODY_NEEDED = {
     *("struct_specifier", "class_specifier", "union_specifier", "enum_specifier", "mod_item"),
     *("field_definition", "public_field_definition", "assignment_expression"),
 }
-"""Nodes that define something only together with what is in it: `class A;` says that there is an A elsewhere."""
+"""Nodes that define something only together with what is in it: `class A;` says that there is an A elsewhere.
+"""
 _EXPORTS = re.compile(r"^(?:module\.)?exports\.|\bprototype\.")
 
 
 def names_of(node: Any, content: bytes) -> list[str]:
-    """Return the names a node defines, with the class or namespace that it names: `Tree.cut` for `int Tree::cut() {}`."""
+    """Return the names a node defines, with the class or namespace that it names: `Tree.cut` for `int
+    Tree::cut() {}`.
+    """
     if node.type in _BODY_NEEDED and not _has_body(node):
         return []
     match node.type:
@@ -96,16 +115,27 @@ def names_of(node: Any, content: bytes) -> list[str]:
             return [_text(each, content) for each in named if each is not None and each.type == "identifier"]
         case "const_spec" | "var_spec":
             return [_text(each, content) for each in node.children_by_field_name("name") if each.is_named]
-        case "field_declaration" if node.child_by_field_name("declarator") is not None and node.parent.type == "class_body":  # Java
-            declared = [each.child_by_field_name("name") for each in node.children_by_field_name("declarator")]
+        case "field_declaration" if (
+            node.child_by_field_name("declarator") is not None and node.parent.type == "class_body"
+        ):  # Java
+            declared = [
+                each.child_by_field_name("name") for each in node.children_by_field_name("declarator")
+            ]
             return [_text(each, content) for each in declared if each is not None]
         case "declaration" | "field_declaration":
             return _prototype(node, content)
         case "method_declaration" if node.child_by_field_name("receiver") is not None:
-            holder = re.search(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?\s*\)$", _text(node.child_by_field_name("receiver"), content))
-            return _qualified_name(holder[1] if holder else "", _name_without_types(node.child_by_field_name("name"), content))
+            holder = re.search(
+                r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?\s*\)$",
+                _text(node.child_by_field_name("receiver"), content),
+            )
+            return _qualified_name(
+                holder[1] if holder else "", _name_without_types(node.child_by_field_name("name"), content)
+            )
         case _:
-            found = node.child_by_field_name("name") or node.child_by_field_name("type" if node.type == "impl_item" else "declarator")
+            found = node.child_by_field_name("name") or node.child_by_field_name(
+                "type" if node.type == "impl_item" else "declarator"
+            )
             found = found or node.child_by_field_name("property")
             return _qualified_name("", _name_without_types(_innermost_declarator(found), content))
 
@@ -133,7 +163,9 @@ def _has_body(node: Any) -> bool:
 
 
 def _assigned_names(node: Any, content: bytes) -> list[str]:
-    """Return an assigned name in Python; in JavaScript a function that is exported or assigned to a prototype."""
+    """Return an assigned name in Python; in JavaScript a function that is exported or assigned to a
+    prototype.
+    """
     child = node.children[0] if node.children else None
     left = None if child is None else child.child_by_field_name("left")
     if child is None or left is None:
@@ -153,7 +185,11 @@ def _prototype(node: Any, content: bytes) -> list[str]:
             break
         found = _inner_node(found)
     inner = None if found is None else found.child_by_field_name("declarator")
-    return [] if inner is None or inner.type == "parenthesized_declarator" else _qualified_name("", _name_without_types(inner, content))
+    return (
+        []
+        if inner is None or inner.type == "parenthesized_declarator"
+        else _qualified_name("", _name_without_types(inner, content))
+    )
 
 
 def _innermost_declarator(node: Any | None) -> Any | None:
@@ -169,7 +205,9 @@ def _inner_node(node: Any) -> Any | None:
     if node.type == "operator_cast":
         return None
     found = node.child_by_field_name("declarator")
-    if found is None and node.type.endswith("_declarator"):  # of references and in brackets: without a name for its part
+    if found is None and node.type.endswith(
+        "_declarator"
+    ):  # of references and in brackets: without a name for its part
         found = next(iter(node.named_children), None)
     if found is None and node.type in {"generic_type", "template_type", "template_function"}:
         found = node.child_by_field_name("type") or node.child_by_field_name("name")

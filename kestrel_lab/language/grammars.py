@@ -45,7 +45,9 @@ _C_KINDS = {
     "constant": "preproc_def",
     "declaration": "declaration",
 }
-_C_WITHIN = _node_types("preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list")
+_C_WITHIN = _node_types(
+    "preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list"
+)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _JS_KINDS = {
     "function": "function_declaration generator_function_declaration",
@@ -66,11 +68,27 @@ _TS_DEFINITIONS = _by_node(_JS_KINDS) | _by_node(
 GRAMMARS: Mapping[str, Grammar] = {
     "python": Grammar(
         module="tree_sitter_python",
-        definitions=_by_node({"function": "function_definition", "class": "class_definition", "constant": "expression_statement"}),
-        within=_node_types("decorated_definition block if_statement else_clause try_statement except_clause with_statement"),
-        imports=re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([\w., \t]+))", re.MULTILINE),
+        definitions=_by_node(
+            {
+                "function": "function_definition",
+                "class": "class_definition",
+                "constant": "expression_statement",
+            }
+        ),
+        within=_node_types(
+            "decorated_definition block if_statement else_clause try_statement except_clause with_statement"
+        ),
+        imports=re.compile(
+            r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([\w., \t]+))",
+            re.MULTILINE,
+        ),
     ),
-    "javascript": Grammar(module="tree_sitter_javascript", definitions=_by_node(_JS_KINDS), within=_JS_WITHIN, imports=_JS_IMPORT),
+    "javascript": Grammar(
+        module="tree_sitter_javascript",
+        definitions=_by_node(_JS_KINDS),
+        within=_JS_WITHIN,
+        imports=_JS_IMPORT,
+    ),
     **{
         language: Grammar(
             module="tree_sitter_typescript",
@@ -85,7 +103,8 @@ GRAMMARS: Mapping[str, Grammar] = {
         module="tree_sitter_java",
         definitions=_by_node(
             {
-                "class": "class_declaration interface_declaration enum_declaration record_declaration annotation_type_declaration",
+                "class": "class_declaration interface_declaration enum_declaration record_declaration "
+                "annotation_type_declaration",
                 "method": "method_declaration constructor_declaration compact_constructor_declaration",
                 "constant": "field_declaration enum_constant",
             }
@@ -123,7 +142,13 @@ GRAMMARS: Mapping[str, Grammar] = {
     "c++": Grammar(
         module="tree_sitter_cpp",
         definitions=_by_node(_C_KINDS)
-        | _by_node({"class": "class_specifier alias_declaration", "namespace": "namespace_definition", "declaration": "field_declaration"}),
+        | _by_node(
+            {
+                "class": "class_specifier alias_declaration",
+                "namespace": "namespace_definition",
+                "declaration": "field_declaration",
+            }
+        ),
         within=_C_WITHIN | {"template_declaration", "field_declaration_list"},
         imports=_INCLUDE,
     ),
@@ -141,7 +166,9 @@ _SUFFIXES = {
     "prose": "md markdown rst txt adoc org",
     "notebook": "ipynb",
 }
-LANGUAGES: Mapping[str, str] = {suffix: language for language, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+LANGUAGES: Mapping[str, str] = {
+    suffix: language for language, suffixes in _SUFFIXES.items() for suffix in suffixes.split()
+}
 """Languages by the suffix of files."""
 
 

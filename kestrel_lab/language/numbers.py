@@ -14,14 +14,17 @@ _ITEM: Final = re.compile(r"^[ \t]*\d+[.)]\s", re.MULTILINE)
 
 
 def numbers_in(text: str) -> dict[str, str]:
-    """Return the numbers of a text as they are written, each with its form without signs between thousands."""
+    """Return the numbers of a text as they are written, each with its form without signs between
+    thousands.
+    """
     return {match[0]: match[0].translate(_SEPARATORS) for match in NUMBER.finditer(text)}
 
 
 def number_origins(answer: str, outputs: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of an answer that stand in outputs, with the places of all these outputs.
 
-    Only equal numbers count: `1,188` is `1188`, but `0.5` is not `0.50` and no rounding is guessed. Numbers of list items, dates and ranges are left out.
+    Only equal numbers count: `1,188` is `1188`, but `0.5` is not `0.50` and no rounding is guessed. Numbers
+    of list items, dates and ranges are left out.
     """
     held = [set(numbers_in(output).values()) for output in outputs]
     found = {

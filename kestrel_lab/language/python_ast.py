@@ -1,7 +1,7 @@
 """Python text becomes a syntax tree, in any thread.
 
-CPython 3.11 counts the depth of all trees that are being made in one place: when threads take turns in the middle of it,
-`ast.parse` raises a `SystemError` for text that nothing is wrong with (python/cpython#106905).
+CPython 3.11 counts the depth of all trees that are being made in one place: when threads take turns in the
+middle of it, `ast.parse` raises a `SystemError` for text that nothing is wrong with (python/cpython#106905).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _TIMES: Final = 5
 def tree_of(text: str) -> ast.Module:
     """The tree of `text`, the only way here to come to one.
 
-    Raises `SyntaxError` or `ValueError` for what is not Python, and `RecursionError` for what is nested too deeply.
+    Raises `SyntaxError` or `ValueError` for what is not Python, and `RecursionError` for what is nested too
+    deeply.
     """
     for _ in range(_TIMES - 1):
         try:

@@ -10,11 +10,16 @@ _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=\d)")
 _GOAL_WORD: Final = re.compile(r"[^\W\d_][\w.-]*[\w]|\d[\w.-]*\w")
 _STOP_TEXT: Final = """
-a about after all also am an and any are as at be because been before being both but by can could did do does doing done during each either
-else ever every few for from get gets give given go goes going got had has have having he her here hers him his how i if in into is it its
-just know let like made make makes many may me might mine more most much must my no nor of off on once one only or other our out over own
-please s said same say says see shall she should since so some such t than that the their theirs them then there these they this those
-through to too under until up us use used using very want was way we well went were what when where which while who whom whose why will
+a about after all also am an and any are as at be because been before being both but by can could did do \
+does doing done during each either
+else ever every few for from get gets give given go goes going got had has have having he her here hers him \
+his how i if in into is it its
+just know let like made make makes many may me might mine more most much must my no nor of off on once one \
+only or other our out over own
+please s said same say says see shall she should since so some such t than that the their theirs them then \
+there these they this those
+through to too under until up us use used using very want was way we well went were what when where which \
+while who whom whose why will
 with would you your yours
 """
 STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
@@ -23,7 +28,22 @@ COMMON: Final = STOP_WORDS | {"kind", "show", "sort", "tell", "time", "type"}
 """Words that say nothing about the subject of a note or a tool."""
 _GOAL_COMMON: Final = STOP_WORDS | {"find", "list", "not", "show", "tell", "two", "write"}
 NEGATIONS: Final = frozenset(
-    {"no", "not", "never", "without", "cannot", "neither", "nor", "none", "nothing", "stop", "dont", "isnt", "wont", "doesnt"}
+    {
+        "no",
+        "not",
+        "never",
+        "without",
+        "cannot",
+        "neither",
+        "nor",
+        "none",
+        "nothing",
+        "stop",
+        "dont",
+        "isnt",
+        "wont",
+        "doesnt",
+    }
 )
 _ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly")
 
@@ -56,7 +76,9 @@ def stems(text: str) -> frozenset[str]:
 
 
 def name_parts(name: str) -> list[str]:
-    """Return the words that names are made of, in lower case: `readFile`, `read_file` and `read-file` are `read` and `file`."""
+    """Return the words that names are made of, in lower case: `readFile`, `read_file` and `read-file` are
+    `read` and `file`.
+    """
     return [word.lower() for piece in _WORD.findall(name) for word in _CAMEL.split(piece) if word]
 
 
@@ -66,6 +88,8 @@ def normal_form(text: str) -> str:
 
 
 def goal_terms(text: str, most: int = 24) -> tuple[str, ...]:
-    """Return the first `most` distinct words of `text` in lower case, common ones and single characters left out."""
+    """Return the first `most` distinct words of `text` in lower case, common ones and single characters left
+    out.
+    """
     found = (match[0].casefold() for match in _GOAL_WORD.finditer(text))
     return tuple(dict.fromkeys(word for word in found if word not in _GOAL_COMMON))[:most]

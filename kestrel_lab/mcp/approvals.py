@@ -1,6 +1,7 @@
 """Definitions of MCP tools, and the file of approved ones.
 
-A definition that differs in any field from the approved one is another tool: it is not called before a person approves it.
+A definition that differs in any field from the approved one is another tool: it is not called before a person
+approves it.
 """
 
 from __future__ import annotations
@@ -52,18 +53,30 @@ class Definition:
         found = self.fields.get("inputSchema")
         if not isinstance(found, dict):
             return {"type": "object", "properties": {}}
-        return {key: value for key, value in found.items() if not (value is None and key in {"type", "properties", "required"})}
+        return {
+            key: value
+            for key, value in found.items()
+            if not (value is None and key in {"type", "properties", "required"})
+        }
 
     @property
     def says(self) -> str:
-        """What its server says of its calls by MCP's annotations: `only reads`, `stays closed` (it reaches nobody else), or nothing.
+        """What its server says of its calls by MCP's annotations: `only reads`, `stays closed` (it reaches
+        nobody else), or nothing.
 
-        Part of the definition, so of its pin: whoever approves the tool is shown it. One that says it destroys says neither.
+        Part of the definition, so of its pin: whoever approves the tool is shown it. One that says it
+        destroys says neither.
         """
         hints = self.fields.get("annotations")
         if not isinstance(hints, dict) or hints.get("destructiveHint") is True:
             return ""
-        return "only reads" if hints.get("readOnlyHint") is True else "stays closed" if hints.get("openWorldHint") is False else ""
+        return (
+            "only reads"
+            if hints.get("readOnlyHint") is True
+            else "stays closed"
+            if hints.get("openWorldHint") is False
+            else ""
+        )
 
 
 def problem_of(definition: Definition) -> str:
@@ -106,14 +119,24 @@ def definition_diff(name: str, old: Definition | None, new: Definition | None) -
     """Return the change from one definition to the other as a unified diff, with hidden characters shown."""
 
     def lines(one: Definition | None) -> list[str]:
-        return [] if one is None else sanitize_text(json.dumps(one.fields, indent=1, sort_keys=True, ensure_ascii=False)).splitlines()
+        return (
+            []
+            if one is None
+            else sanitize_text(
+                json.dumps(one.fields, indent=1, sort_keys=True, ensure_ascii=False)
+            ).splitlines()
+        )
 
-    return "\n".join(difflib.unified_diff(lines(old), lines(new), f"{name} (approved)", f"{name} (now)", lineterm="", n=1))
+    return "\n".join(
+        difflib.unified_diff(lines(old), lines(new), f"{name} (approved)", f"{name} (now)", lineterm="", n=1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """The file of a user's approved servers and their tools; outside every project, so that no project brings its own."""
+    """The file of a user's approved servers and their tools; outside every project, so that no project brings
+    its own.
+    """
 
     path: Path
 
@@ -124,7 +147,9 @@ class Approvals:
         return cls(place / "kestrel" / "mcp.json")
 
     def tools(self, server: ServerConfig) -> dict[str, Definition] | None:
-        """Return the approved tools of `server`; `None` when it was not approved with exactly this command or address."""
+        """Return the approved tools of `server`; `None` when it was not approved with exactly this command or
+        address.
+        """
         found = self._read().get(server.key)
         if not isinstance(found, dict) or not isinstance(found.get("tools"), dict):
             return None
@@ -134,7 +159,11 @@ class Approvals:
     def approve(self, server: ServerConfig, tools: Mapping[str, Definition]) -> None:
         """Approve `server` with `tools`, in place of an earlier approval."""
         kept = self._read()
-        kept[server.key] = {"name": server.name, "what": server.shown, "tools": {name: one.fields for name, one in tools.items()}}
+        kept[server.key] = {
+            "name": server.name,
+            "what": server.shown,
+            "tools": {name: one.fields for name, one in tools.items()},
+        }
         self._write(kept)
 
     def withdraw(self, server: ServerConfig) -> bool:
@@ -148,10 +177,16 @@ class Approvals:
     def _read(self) -> dict[str, Json]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # a user without a readable home folder
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            PermissionError,
+        ):  # a user without a readable home folder
             return {}
         except ValueError as error:
-            raise UsageError(f"{self.path} cannot be read ({error}): remove it and approve the MCP servers again") from error
+            raise UsageError(
+                f"{self.path} cannot be read ({error}): remove it and approve the MCP servers again"
+            ) from error
         return cast("dict[str, Json]", content) if isinstance(content, dict) else {}
 
     def _write(self, content: dict[str, Json]) -> None:
@@ -159,7 +194,10 @@ class Approvals:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".mcp")  # readable by its owner only
         except OSError as error:
-            msg = f"{self.path} cannot be written ({error.strerror}): set XDG_CONFIG_HOME to a folder of yours, approvals are kept there"
+            msg = (
+                f"{self.path} cannot be written ({error.strerror}): set XDG_CONFIG_HOME to a folder of "
+                "yours, approvals are kept there"
+            )
             raise UsageError(msg) from error
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, ensure_ascii=False)
@@ -171,7 +209,14 @@ def _find_hidden_text(value: Json) -> str:
     if isinstance(value, str):
         return "" if sanitize_text(value) == value.replace("\r\n", "\n") else one_line(value, 80)
     if isinstance(value, dict):
-        return next((found for key, item in value.items() if (found := _find_hidden_text(key) or _find_hidden_text(item))), "")
+        return next(
+            (
+                found
+                for key, item in value.items()
+                if (found := _find_hidden_text(key) or _find_hidden_text(item))
+            ),
+            "",
+        )
     if isinstance(value, list):
         return next((found for item in value if (found := _find_hidden_text(item))), "")
     return ""

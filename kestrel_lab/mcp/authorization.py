@@ -1,6 +1,7 @@
 """OAuth 2.1 for MCP servers at an address: login in a browser, client credentials, and the file of tokens.
 
-The flow itself is the SDK's (discovery, registration, PKCE, refresh, step-up: MCP authorization specification of 2026-07-28).
+The flow itself is the SDK's (discovery, registration, PKCE, refresh, step-up: MCP authorization specification
+of 2026-07-28).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class LoginNeededError(ConnectionError):
 
 @dataclass
 class TokenFile:
-    """The tokens and the client registration of one server, in a file of mode 0600; the `TokenStorage` of the SDK.
+    """The tokens and the client registration of one server, in a file of mode 0600; the `TokenStorage` of the
+    SDK.
 
     The file belongs to the exact table of the server: tokens are never sent to another address.
     """
@@ -62,7 +64,9 @@ class TokenFile:
         return Approvals.of(env).path.with_name("mcp-tokens") / f"{config.name}-{config.key[:16]}.json"
 
     def restore(self, context: OAuthContext) -> None:
-        """Hand what was kept to the SDK: without the time of expiry and the token endpoint it would not refresh, but log in anew."""
+        """Hand what was kept to the SDK: without the time of expiry and the token endpoint it would not
+        refresh, but log in anew.
+        """
         from mcp.shared.auth import OAuthMetadata
 
         self.context, kept = context, read_tokens(self.path)
@@ -82,9 +86,13 @@ class TokenFile:
         known = self.context
         expires = None if tokens.expires_in is None else time.time() + tokens.expires_in
         metadata = (
-            None if known is None or known.oauth_metadata is None else known.oauth_metadata.model_dump(mode="json", exclude_none=True)
+            None
+            if known is None or known.oauth_metadata is None
+            else known.oauth_metadata.model_dump(mode="json", exclude_none=True)
         )
-        self._keep(tokens=tokens.model_dump(mode="json", exclude_none=True), metadata=metadata, expires_at=expires)
+        self._keep(
+            tokens=tokens.model_dump(mode="json", exclude_none=True), metadata=metadata, expires_at=expires
+        )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the client that the table names, else the one registered earlier."""
@@ -110,7 +118,13 @@ class TokenFile:
         self._keep(client=client_info.model_dump(mode="json", exclude_none=True))
 
     def _keep(self, **changed: Any) -> None:
-        content = {**read_tokens(self.path), "server": self.config.name, "url": self.config.url, "redirect": self.redirect, **changed}
+        content = {
+            **read_tokens(self.path),
+            "server": self.config.name,
+            "url": self.config.url,
+            "redirect": self.redirect,
+            **changed,
+        }
         private_folder(self.path.parent)
         number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens")  # of mode 0600
         with os.fdopen(number, "w", encoding="utf-8") as file:
@@ -119,7 +133,9 @@ class TokenFile:
 
 
 def read_tokens(path: Path) -> dict[str, Any]:
-    """Return what a token file holds; nothing where there is none or it cannot be read, which leads to another login."""
+    """Return what a token file holds; nothing where there is none or it cannot be read, which leads to
+    another login.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -128,7 +144,9 @@ def read_tokens(path: Path) -> dict[str, Any]:
 
 
 def token_redactor(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
-    """Return what keeps the tokens of a server out of its answers: a server may send back what it was sent."""
+    """Return what keeps the tokens of a server out of its answers: a server may send back what it was
+    sent.
+    """
     kept = read_tokens(TokenFile.path_of(config, env)) if config.url else {}
     tokens, client = kept.get("tokens") or {}, kept.get("client") or {}
     words = (tokens.get("access_token"), tokens.get("refresh_token"), client.get("client_secret"))
@@ -136,17 +154,24 @@ def token_redactor(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
 
 
 def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> httpx2.Auth:
-    """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has to log in.
+    """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has
+    to log in.
 
     Raises `UsageError` for a variable of the table that is not set.
     """
     oauth, path = config.filled_oauth(env), TokenFile.path_of(config, env)
-    # A registration is for one address: the port stays the same, also where it is not free just now, as only a login needs it.
-    redirect = f"http://127.0.0.1:{oauth.port or urlsplit(read_tokens(path).get('redirect', '')).port or _free_port()}{_PATH}"
+    # A registration is for one address: the port stays the same, also where it is not free just now, as only
+    # a login needs it.
+    port = oauth.port or urlsplit(read_tokens(path).get("redirect", "")).port or _free_port()
+    redirect = f"http://127.0.0.1:{port}{_PATH}"
     file = TokenFile(path, config, oauth, redirect)
     if oauth.id_token:
         return _enterprise_auth(config, oauth, file)
-    provider = _credentials(config, oauth, file) if oauth.client_credentials else _browser(config, oauth, file, person)
+    provider = (
+        _credentials(config, oauth, file)
+        if oauth.client_credentials
+        else _browser(config, oauth, file, person)
+    )
     file.restore(provider.context)
     return provider
 
@@ -162,14 +187,23 @@ def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthCl
     url, scope = config.url, oauth.scope or None
     if oauth.private_key:
         signed = SignedJWTParameters(
-            issuer=oauth.client_id, subject=oauth.client_id, signing_key=oauth.private_key, signing_algorithm=oauth.algorithm
+            issuer=oauth.client_id,
+            subject=oauth.client_id,
+            signing_key=oauth.private_key,
+            signing_algorithm=oauth.algorithm,
         )
-        return PrivateKeyJWTOAuthProvider(url, file, oauth.client_id, signed.create_assertion_provider(), scope=scope, issuer=oauth.issuer)
-    return ClientCredentialsOAuthProvider(url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer)
+        return PrivateKeyJWTOAuthProvider(
+            url, file, oauth.client_id, signed.create_assertion_provider(), scope=scope, issuer=oauth.issuer
+        )
+    return ClientCredentialsOAuthProvider(
+        url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer
+    )
 
 
 def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
-    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523: SEP-990)."""
+    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523:
+    SEP-990).
+    """
     import httpx2
     from mcp.client.auth import OAuthTokenError
     from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
@@ -188,7 +222,8 @@ def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> htt
             answer = await client.post(oauth.id_endpoint, data=form)
         if answer.status_code != 200:
             raise OAuthTokenError(
-                f"the identity provider does not exchange the id_token: {answer.status_code} {one_line(answer.text, 200)}"
+                f"the identity provider does not exchange the id_token: {answer.status_code} "
+                f"{one_line(answer.text, 200)}"
             )
         return str(answer.json()["access_token"])
 
@@ -200,12 +235,16 @@ def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> htt
         oauth.issuer,
         exchanged,
         oauth.scope or None,
-        token_endpoint_auth_method="client_secret_basic",  # noqa: S106  # the name of a method
+        token_endpoint_auth_method="client_secret_basic",  # the name of a method  # noqa: S106
     )
 
 
-def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]) -> OAuthClientProvider:
-    """Return the provider that has a person log in (authorization code with PKCE, RFC 8252 for the loopback address)."""
+def _browser(
+    config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]
+) -> OAuthClientProvider:
+    """Return the provider that has a person log in (authorization code with PKCE, RFC 8252 for the loopback
+    address).
+    """
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata
 
@@ -223,7 +262,10 @@ def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callab
     async def redirect(url: str) -> None:
         nonlocal listener
         listener = await _Loopback.opened(file.redirect, url)
-        text = f"{config.name} ({config.url}) wants a login. Open this address in a browser, log in there, then answer here:\n{url}"
+        text = (
+            f"{config.name} ({config.url}) wants a login. Open this address in a browser, log in "
+            f"there, then answer here:\n{url}"
+        )
         done = False
         try:
             done = await person().ask(text, (DONE, DECLINE)) == DONE
@@ -231,7 +273,9 @@ def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callab
             if not done:  # or nobody can say any more: the run was cancelled
                 listener.close()
         if not done:
-            raise LoginNeededError(f"it wants a login, and nobody is here to log in: kestrel mcp login {config.name}")
+            raise LoginNeededError(
+                f"it wants a login, and nobody is here to log in: kestrel mcp login {config.name}"
+            )
 
     async def answered() -> AuthorizationCodeResult:
         assert listener is not None  # the SDK calls `redirect` first
@@ -240,7 +284,7 @@ def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callab
 
     return OAuthClientProvider(
         config.url, wanted, file, redirect, answered, client_metadata_url=oauth.client_metadata_url or None
-    )  # fmt: skip
+    )
 
 
 def _free_port() -> int:
@@ -259,15 +303,21 @@ class _Loopback:
 
     @classmethod
     async def opened(cls, redirect: str, url: str) -> _Loopback:
-        """Listen at `redirect` for the answer to `url`; raises `ConnectionError` where the port is taken or the address is not one to open."""
+        """Listen at `redirect` for the answer to `url`; raises `ConnectionError` where the port is taken or
+        the address is not one to open.
+        """
         if urlsplit(url).scheme not in ("https", "http"):
-            raise ConnectionError(f"the server's login page has an address that is not opened: {one_line(url, 200)}")
+            raise ConnectionError(
+                f"the server's login page has an address that is not opened: {one_line(url, 200)}"
+            )
         made, port = cls(url), urlsplit(redirect).port
         try:
             made._server = await asyncio.start_server(made._serve, "127.0.0.1", port, limit=_LONGEST_REQUEST)
         except OSError as error:
             why = f"port {port} of this machine, which the login needs, cannot be had ({error.strerror})"
-            raise ConnectionError(f"{why}: end the program that listens there; after kestrel mcp logout another port is taken") from error
+            raise ConnectionError(
+                f"{why}: end the program that listens there; after kestrel mcp logout another port is taken"
+            ) from error
         return made
 
     async def result(self, server: str) -> AuthorizationCodeResult:
@@ -278,9 +328,13 @@ class _Loopback:
             async with asyncio.timeout(LOGIN_S):
                 got = await self._got
         except TimeoutError:
-            raise LoginNeededError(f"nobody logged in within {LOGIN_S:.0f} s: kestrel mcp login {server}") from None
+            raise LoginNeededError(
+                f"nobody logged in within {LOGIN_S:.0f} s: kestrel mcp login {server}"
+            ) from None
         if "error" in got:
-            why = one_line(": ".join(got[name] for name in ("error", "error_description") if name in got), 300)
+            why = one_line(
+                ": ".join(got[name] for name in ("error", "error_description") if name in got), 300
+            )
             raise ConnectionError(f"the login was refused: {why}")
         return AuthorizationCodeResult(code=got.get("code", ""), state=got.get("state"), iss=got.get("iss"))
 
@@ -290,7 +344,10 @@ class _Loopback:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        with (
+            closing(writer),
+            suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError),
+        ):
             head = await reader.readuntil(b"\r\n\r\n")
             target = urlsplit(head.split(b" ", 2)[1].decode("ascii"))
             got = {name: values[0] for name, values in parse_qs(target.query).items()}
@@ -298,10 +355,16 @@ class _Loopback:
             ours = target.path == _PATH and got.get("state") == self._state
             if ours and not self._got.done():
                 self._got.set_result(got)
-            said = "kestrel_lab has the answer. You can close this page." if ours else "kestrel_lab does not wait for this."
+            said = (
+                "kestrel_lab has the answer. You can close this page."
+                if ours
+                else "kestrel_lab does not wait for this."
+            )
             body = f"<!doctype html><title>kestrel_lab</title><p>{html.escape(said)}".encode()
             status = "200 OK" if ours else "404 Not Found"
             writer.write(
-                f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+                f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: "
+                f"{len(body)}\r\nConnection: close\r\n\r\n".encode()
+                + body
             )
             await writer.drain()

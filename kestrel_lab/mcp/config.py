@@ -20,27 +20,51 @@ from kestrel_lab.tools.shell.environment import looks_secret
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SHARED_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
-"""The keys of `.mcp.json` that programs agree on, and those of the sandbox, which a person sees before approving."""
+_SHARED_KEYS = frozenset(
+    {
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "headers",
+        "type",
+        "sandbox",
+        "at_least",
+        "network",
+        "read",
+        "write",
+    }
+)
+"""The keys of `.mcp.json` that programs agree on, and those of the sandbox, which a person sees before
+approving.
+"""
 _TRUST_KEYS = ("danger", "effect", "untrusted", "content")
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What a person says of a tool. A server's own annotations say nothing of it, see `mcp.approvals.Definition.says` for what they do."""
+    """What a person says of a tool.
+
+    A server's own annotations say nothing of it, see `mcp.approvals.Definition.says` for what they do.
+    """
 
     danger: Danger = Danger.MEDIUM
     effect: Effect = "opaque"
     untrusted: bool = True
-    """Whether others may have written what it answers; only a server that can reach no network may be said to answer its own."""
+    """Whether others may have written what it answers; only a server that can reach no network may be said to
+    answer its own.
+    """
     content: tuple[str, ...] = ()
     """Arguments that bear no authority, see `tools.tool.Tool.content`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OAuth:
-    """How a server at an address is logged in to; without any of it a person logs in, and the client registers itself."""
+    """How a server at an address is logged in to; without any of it a person logs in, and the client
+    registers itself.
+    """
 
     client_id: str = ""
     """The client that was registered by hand; for client credentials always."""
@@ -57,7 +81,9 @@ class OAuth:
     client_metadata_url: str = ""
     """The `https` address of a document that describes the client, for servers that take one as its id."""
     id_token: str = ""
-    """A token of a company's identity provider, which is exchanged for one of the server (enterprise-managed authorization, SEP-990)."""
+    """A token of a company's identity provider, which is exchanged for one of the server (enterprise-managed
+    authorization, SEP-990).
+    """
     id_endpoint: str = ""
     """The address at which the identity provider exchanges it."""
     id_client: str = ""
@@ -121,9 +147,15 @@ class ServerConfig:
         """The whole command or address as configured; values that look secret are not shown."""
         if self.url:
             return self.url
-        given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
+        given = [
+            f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}"
+            for name, value in self.env.items()
+        ]
         plain = re.compile(r"[\w@%+=:,./-]+").fullmatch
-        words = " ".join(word if plain(word) else json.dumps(word, ensure_ascii=False) for word in (*given, self.command, *self.args))
+        words = " ".join(
+            word if plain(word) else json.dumps(word, ensure_ascii=False)
+            for word in (*given, self.command, *self.args)
+        )
         notes = [*([f"in {self.cwd}"] if self.cwd else []), *self._freedoms]
         return f"{words}  ({'; '.join(notes)})" if notes else words
 
@@ -133,20 +165,37 @@ class ServerConfig:
         words = ["without a sandbox"] if self.sandbox is not None and self.sandbox.level is Level.S0 else []
         words += ["with network"] if self.network else []
         words += [
-            f"answers of {name} are its own" for name, trust in (("all tools", self.trust), *self.tools.items()) if not trust.untrusted
+            f"answers of {name} are its own"
+            for name, trust in (("all tools", self.trust), *self.tools.items())
+            if not trust.untrusted
         ]
-        return words + [f"{verb} {', '.join(places)}" for verb, places in (("reads", self.read), ("writes", self.write)) if places]
+        return words + [
+            f"{verb} {', '.join(places)}"
+            for verb, places in (("reads", self.read), ("writes", self.write))
+            if places
+        ]
 
     @property
     def key(self) -> str:
-        """A hash of command or address and everything that changes it; a command with a path includes its folder."""
+        """A hash of command or address and everything that changes it; a command with a path includes its
+        folder.
+        """
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
         freedoms = self._freedoms  # left out when empty, so that older approvals stay valid
         sealed = () if self.seal is None else (self.seal.tree,)
         login = [asdict(self.oauth)] if self.oauth != OAuth() else []
         more = (*sealed, *([freedoms] if freedoms else []), *login)
-        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *more)
+        return content_key(
+            self.name,
+            self.command,
+            list(self.args),
+            dict(self.env),
+            place,
+            self.url,
+            dict(self.headers),
+            *more,
+        )
 
     def trust_in(self, tool: str) -> Trust:
         """Return the trust in `tool`."""
@@ -164,13 +213,21 @@ class ServerConfig:
         """Return `oauth` with our variables filled in; raises `UsageError` for one that is not set."""
         known, fill = self.oauth, partial(self._filled, ours=ours)
         key, token = fill(known.private_key), fill(known.id_token)
-        return replace(known, client_id=fill(known.client_id), client_secret=fill(known.client_secret), private_key=key, id_token=token)
+        return replace(
+            known,
+            client_id=fill(known.client_id),
+            client_secret=fill(known.client_secret),
+            private_key=key,
+            id_token=token,
+        )
 
     def _filled(self, text: str, ours: Mapping[str, str]) -> str:
         def put(found: re.Match[str]) -> str:
             value = ours.get(found[1], found[2])
             if value is None:
-                raise UsageError(f"MCP server {self.name!r} needs the environment variable {found[1]}, which is not set")
+                raise UsageError(
+                    f"MCP server {self.name!r} needs the environment variable {found[1]}, which is not set"
+                )
             return value
 
         return _VARIABLE.sub(put, text)
@@ -185,26 +242,38 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         raise UsageError(f"{where}: must be a table with a command or a url")
     kind = table.get("type", "")
     if kind not in ("", "stdio", "http", "streamable-http"):
-        raise UsageError(f"{where}: unknown type {kind!r}: stdio or http; the older sse transport is not supported")
+        raise UsageError(
+            f"{where}: unknown type {kind!r}: stdio or http; the older sse transport is not supported"
+        )
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key in (*_TRUST_KEYS, "type"):
             continue
         if key not in _READ:
-            raise UsageError(f"{where}: unknown key {key!r}: {did_you_mean(key, [*_READ, *_TRUST_KEYS, 'type'])}")
+            raise UsageError(
+                f"{where}: unknown key {key!r}: {did_you_mean(key, [*_READ, *_TRUST_KEYS, 'type'])}"
+            )
         try:
             values[key] = _READ[key](value)
         except ValueError as error:
             found = "" if key == "oauth" else f" (found {value!r})"  # it may hold a secret
             raise UsageError(f"{where}: {key}: {error}{found}") from error
     if bool(values.get("command")) == bool(values.get("url")) or ("oauth" in values and "url" not in values):
-        raise UsageError(f"{where}: give a command to start, or the url of a running server, which may have oauth: one of them")
-    trust = _trust(table, Trust(), where)
-    tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
-    made = ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
-    if (made.url or made.network or made.at_least < Level.S1) and not all(one.untrusted for one in (trust, *tools.values())):
         raise UsageError(
-            f'{where}: untrusted = false is for a command without network that runs in a sandbox only: say at_least = "S1", and no network'
+            f"{where}: give a command to start, or the url of a running server, which may have oauth: "
+            "one of them"
+        )
+    trust = _trust(table, Trust(), where)
+    tools = {
+        tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()
+    }
+    made = ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
+    if (made.url or made.network or made.at_least < Level.S1) and not all(
+        one.untrusted for one in (trust, *tools.values())
+    ):
+        raise UsageError(
+            f"{where}: untrusted = false is for a command without network that runs in a sandbox only: "
+            'say at_least = "S1", and no network'
         )
     return made
 
@@ -222,15 +291,22 @@ def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
-        msg = f'{path} is not of the form {{"mcpServers": {{"NAME": {{"command": …}}}}}}: {type(error).__name__}: {error}'
+        msg = (
+            f'{path} is not of the form {{"mcpServers": {{"NAME": {{"command": …}}}}}}: '
+            f"{type(error).__name__}: {error}"
+        )
         raise UsageError(msg) from error
 
 
 def _foreign_server(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
-    """Return a server of another program's file: unknown keys are ignored, and an invalid table gives a server with a `problem`."""
+    """Return a server of another program's file: unknown keys are ignored, and an invalid table gives a
+    server with a `problem`.
+    """
     known = {key: value for key, value in table.items() if key in _SHARED_KEYS}
     try:
-        return read_server(name, known | ({"enabled": False} if table.get("disabled") is True else {}), source)
+        return read_server(
+            name, known | ({"enabled": False} if table.get("disabled") is True else {}), source
+        )
     except UsageError as error:
         return ServerConfig(name=name, source=source, enabled=False, problem=str(error))
 
@@ -241,9 +317,18 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
     danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
     if effect not in _EFFECTS:
         raise UsageError(f"{where}: unknown effect {effect!r}: {did_you_mean(str(effect), _EFFECTS)}")
-    untrusted, content = table.get("untrusted", otherwise.untrusted), table.get("content", list(otherwise.content))
-    if not isinstance(untrusted, bool) or not isinstance(content, list) or not all(isinstance(one, str) for one in content):
-        raise UsageError(f"{where}: untrusted must be true or false, and content a list of names of arguments")
+    untrusted, content = (
+        table.get("untrusted", otherwise.untrusted),
+        table.get("content", list(otherwise.content)),
+    )
+    if (
+        not isinstance(untrusted, bool)
+        or not isinstance(content, list)
+        or not all(isinstance(one, str) for one in content)
+    ):
+        raise UsageError(
+            f"{where}: untrusted must be true or false, and content a list of names of arguments"
+        )
     danger = otherwise.danger if danger is None else danger_named(str(danger))
     return Trust(danger=danger, effect=cast("Effect", effect), untrusted=untrusted, content=tuple(content))
 
@@ -263,7 +348,10 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    return {_text(key): _text(item) for key, item in _require(value, isinstance(value, Mapping), "a table of texts").items()}
+    return {
+        _text(key): _text(item)
+        for key, item in _require(value, isinstance(value, Mapping), "a table of texts").items()
+    }
 
 
 def _address(value: Any) -> str:
@@ -287,14 +375,31 @@ def _oauth(value: Any) -> OAuth:
     for key, item in value.items():
         if key not in known:
             raise ValueError(f"has no key {key!r}: {did_you_mean(key, known)}")
-        _require(item, type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
+        _require(
+            item,
+            type(item) is type(known[key].default),
+            f"a table in which {key} is a {type(known[key].default).__name__}",
+        )
     made = OAuth(**value)
     if made.client_credentials:
-        _require(made, bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
-        _require(made, bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
+        _require(
+            made,
+            bool(made.client_id and made.issuer),
+            "a table with client_id and issuer, where client_credentials is true",
+        )
+        _require(
+            made,
+            bool(made.client_secret) is not bool(made.private_key),
+            "a table with client_secret or private_key, one of them",
+        )
     if made.id_token:
         needed = (made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)
-        _require(made, all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
+        _require(
+            made,
+            all(needed),
+            "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an "
+            "id_token",
+        )
     return made
 
 
@@ -306,7 +411,9 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "url": _address,
     "headers": _pairs,
     "oauth": _oauth,
-    "tools": lambda value: dict(_require(value, isinstance(value, Mapping), "a table with a table for each tool")),
+    "tools": lambda value: dict(
+        _require(value, isinstance(value, Mapping), "a table with a table for each tool")
+    ),
     "only": _texts,
     "enabled": _yes_or_no,
     "sandbox": lambda value: Sandbox.parse(_text(value)),

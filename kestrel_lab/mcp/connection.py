@@ -1,6 +1,8 @@
-"""Connections to MCP servers through the official SDK: open, list tools, call, read resources and prompts, ping, close.
+"""Connections to MCP servers through the official SDK: open, list tools, call, read resources and prompts,
+ping, close.
 
-Everything here runs on one event loop (see `host.background_loop`); one task per connection enters and leaves the SDK's contexts.
+Everything here runs on one event loop (see `host.background_loop`); one task per connection enters and leaves
+the SDK's contexts.
 """
 
 from __future__ import annotations
@@ -54,10 +56,14 @@ READ_RESOURCE = Definition(
     name="read_resource",
     fields={
         "name": "read_resource",
-        "description": "Read a resource of this server, such as a file or a record. Without an address: list the resources there are.",
+        "description": "Read a resource of this server, such as a file or a record. Without an address: "
+        "list the "
+        "resources there are.",
         "inputSchema": {
             "type": "object",
-            "properties": {"uri": {"type": "string", "default": "", "description": "The address, from the list."}},
+            "properties": {
+                "uri": {"type": "string", "default": "", "description": "The address, from the list."}
+            },
         },
         "annotations": {"readOnlyHint": True},
     },
@@ -79,7 +85,8 @@ class Connection:
     ) -> None:
         """Connect nothing yet.
 
-        `ended` is called with the reason when an open connection ends by itself, `ask` where a person has to log in while it opens.
+        `ended` is called with the reason when an open connection ends by itself, `ask` where a person has to
+        log in while it opens.
         """
         self.config = config
         self.definitions: dict[str, Definition] = {}
@@ -98,7 +105,10 @@ class Connection:
         self._owner: asyncio.Task[None] | None = None
         self._opened = False
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
-        self._wanted, self._listed = 1, 0  # changes of its tools announced by the server, and those listed since
+        self._wanted, self._listed = (
+            1,
+            0,
+        )  # changes of its tools announced by the server, and those listed since
         self._listing = asyncio.Lock()
         self._left_out: dict[str, str] = {}
         """What the server listed last that is not as the protocol says, and why."""
@@ -108,11 +118,18 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether tools can be called."""
-        return self._client is not None and not self.reason and self._owner is not None and not self._owner.done()
+        return (
+            self._client is not None
+            and not self.reason
+            and self._owner is not None
+            and not self._owner.done()
+        )
 
     async def open(self) -> None:
         """Connect and list the tools, once; raises `ConnectionError` with the reason."""
-        await asyncio.to_thread(import_module, "mcp")  # loading takes half a second, which must not count as the server's time
+        await asyncio.to_thread(
+            import_module, "mcp"
+        )  # loading takes half a second, which must not count as the server's time
         logging.getLogger("mcp").addHandler(_QUIET)
         if self._stop.is_set():
             raise ConnectionError("it was closed before it was started")
@@ -131,7 +148,10 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """End the connection and every process of the server; a second call does nothing. A pending `open` raises `ConnectionError`."""
+        """End the connection and every process of the server; a second call does nothing.
+
+        A pending `open` raises `ConnectionError`.
+        """
         owner, self._owner = self._owner, None
         self._stop.set()
         self._turn.set()
@@ -141,39 +161,54 @@ class Connection:
             owner.cancel()
         await asyncio.wait([owner])
 
-    async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress, ask: Ask | None = None) -> Answer:
-        """Call `tool`, provided that its definition still has the hash `pin`, and return its answer; `ask` puts its questions to a person.
+    async def call(
+        self, tool: str, pin: str, args: dict[str, Json], progress: Progress, ask: Ask | None = None
+    ) -> Answer:
+        """Call `tool`, provided that its definition still has the hash `pin`, and return its answer; `ask`
+        puts its questions to a person.
 
-        Raises `ToolError` for an error of the tool and for structured content that does not fit the tool's schema, `ConnectionError`
-        when the server is gone, `TimeoutError` when it does not answer in time.
+        Raises `ToolError` for an error of the tool and for structured content that does not fit the tool's
+        schema, `ConnectionError` when the server is gone, `TimeoutError` when it does not answer in time.
         """
         client = self._open_client()
         await self._list()
         self._check(tool, pin)
-        # Half a character, as of a text that was cut, is in no message: the SDK's error about it would end the connection.
+        # Half a character, as of a text that was cut, is in no message: the SDK's error about it would end
+        # the connection.
         args = json.loads(json.dumps(args, ensure_ascii=False).encode("utf-8", "replace"))
         if pin == READ_RESOURCE.pin:
             return await self.resource(str(args.get("uri") or ""), ask)
 
         async def send() -> Any:
             given = cast("dict[str, Any]", args)
-            return await client.call_tool(tool, given, read_timeout_seconds=_NO_LIMIT_S, progress_callback=_progress_callback(progress))
+            return await client.call_tool(
+                tool, given, read_timeout_seconds=_NO_LIMIT_S, progress_callback=_progress_callback(progress)
+            )
 
         async with self._working(ask, self.config.timeout_s) as person:
             result = await self._asked(lambda: self._after_addresses(send))
         answer = answer_of(result)
-        told = "".join(f"\n[nobody was here to answer, so this was declined: {one_line(text, 500)}]" for text in person.unanswered)
+        told = "".join(
+            f"\n[nobody was here to answer, so this was declined: {one_line(text, 500)}]"
+            for text in person.unanswered
+        )
         if result.is_error:
             text = text_of(result.content)[0] or "the tool failed and does not say why"
             raise ToolError(f"{text}{told}" + network_hint(self.config, self.level, text))
         return replace(answer, value=f"{render_result(answer.value)}{told}") if told else answer
 
     async def resource(self, uri: str, ask: Ask | None = None) -> Answer:
-        """Read a resource; without an address list resources and templates of addresses. Errors: as `call`."""
+        """Read a resource; without an address list resources and templates of addresses.
+
+        Errors: as `call`.
+        """
         client = self._open_client()
         async with self._working(ask, self.config.timeout_s):
             if uri:
-                contents, images = (await self._asked(lambda: client.read_resource(uri))).contents, list[ImagePart]()
+                contents, images = (
+                    (await self._asked(lambda: client.read_resource(uri))).contents,
+                    list[ImagePart](),
+                )
                 text = sanitize_text("\n".join(resource_text(one, images) for one in contents))
                 return Answer(value=head_tail(text, LONGEST)[0], images=(*images,))
             found = [
@@ -181,9 +216,13 @@ class Connection:
                 *await self._pages(client.list_resource_templates, "resource_templates"),
             ]
         lines = [
-            f"{getattr(one, 'uri', None) or one.uri_template}  {one_line(one.description or one.title or one.name, 200)}" for one in found
+            f"{getattr(one, 'uri', None) or one.uri_template}  "
+            f"{one_line(one.description or one.title or one.name, 200)}"
+            for one in found
         ]
-        return Answer(value=head_tail(sanitize_text("\n".join(lines)), LONGEST)[0] or "[the server has no resources]")
+        return Answer(
+            value=head_tail(sanitize_text("\n".join(lines)), LONGEST)[0] or "[the server has no resources]"
+        )
 
     async def prompts(self) -> list[Any]:
         """Return the prompts of the server, as `mcp_types.Prompt`. Errors: as `call`."""
@@ -194,7 +233,10 @@ class Connection:
             return await self._pages(client.list_prompts, "prompts")
 
     async def prompt(self, name: str, args: Mapping[str, str], ask: Ask | None = None) -> str:
-        """Return the text of a prompt, each message under its role where there are several. Errors: as `call`."""
+        """Return the text of a prompt, each message under its role where there are several.
+
+        Errors: as `call`.
+        """
         client = self._open_client()
         async with self._working(ask, self.config.timeout_s):
             messages = (await self._asked(lambda: client.get_prompt(name, dict(args)))).messages
@@ -214,7 +256,9 @@ class Connection:
 
     @asynccontextmanager
     async def _working(self, ask: Ask | None, seconds: float) -> AsyncIterator[Person]:
-        """Make the requests of the block in at most `seconds`, without the time in which a person is asked."""
+        """Make the requests of the block in at most `seconds`, without the time in which a person is
+        asked.
+        """
         async with asyncio.timeout(seconds) as clock:
             person = Person(ask, clock, seconds)
             self._at_work[person] = None
@@ -226,17 +270,23 @@ class Connection:
                 del self._at_work[person]
 
     def _person(self) -> Person:
-        """Return whom a question of the server is for; nobody, where it does not say to which of several requests it belongs."""
+        """Return whom a question of the server is for; nobody, where it does not say to which of several
+        requests it belongs.
+        """
         mine = _PERSON.get()
         if mine in self._at_work:
             return mine
-        return next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
+        return (
+            next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
+        )
 
     async def _elicited(self, context: Any, params: Any) -> Any:  # the SDK names the parameter
         return await answer_elicitation(self.config.name, params, self._person().ask)
 
     async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Send a request again after the person has been to the addresses that the server wants visited first (protocol of 2025-11-25)."""
+        """Send a request again after the person has been to the addresses that the server wants visited first
+        (protocol of 2025-11-25).
+        """
         from mcp import MCPError
         from mcp.shared.exceptions import UrlElicitationRequiredError
         from mcp_types import URL_ELICITATION_REQUIRED
@@ -270,15 +320,21 @@ class Connection:
         now = self.definitions.get(tool)
         if now is None:
             why = self.refused.get(tool)
-            raise ToolError(f"the server no longer has the tool {name}" if why is None else f"{name} is not called: {why}")
+            raise ToolError(
+                f"the server no longer has the tool {name}" if why is None else f"{name} is not called: {why}"
+            )
         if now.pin != pin:
             raise ToolError(
-                f"{name} is not called: its definition has changed since it was approved. A person can look at the difference with "
-                f"kestrel mcp check {self.config.name}, and allow it with kestrel mcp approve {self.config.name}"
+                f"{name} is not called: its definition has changed since it was approved. A person can "
+                "look at the difference with "
+                f"kestrel mcp check {self.config.name}, and allow it with kestrel mcp approve "
+                f"{self.config.name}"
             )
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        """Open the connection and keep it open; every context of the SDK is entered and left in this task, as anyio requires."""
+        """Open the connection and keep it open; every context of the SDK is entered and left in this task, as
+        anyio requires.
+        """
         listener: asyncio.Task[None] | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -297,7 +353,7 @@ class Connection:
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
                 ready.exception()  # whoever opens it may have gone
-        except Exception as error:  # noqa: BLE001  # boundary to the SDK and the server: the error becomes the reason
+        except Exception as error:  # boundary to the SDK and the server: the error becomes the reason  # noqa: BLE001
             self.reason = self.reason or _reason(error)
             if not ready.done():
                 ready.set_exception(ConnectionError(self._with_last(self.reason)))
@@ -317,9 +373,13 @@ class Connection:
             from mcp.shared._httpx_utils import create_mcp_http_client
 
             headers = config.filled_headers(self._ours)
-            own = any(name.lower() == "authorization" for name in headers)  # a token of the person's own is used as it is
+            own = any(
+                name.lower() == "authorization" for name in headers
+            )  # a token of the person's own is used as it is
             login = None if own else await asyncio.to_thread(provider_of, config, self._ours, self._person)
-            http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None, auth=login))
+            http = await stack.enter_async_context(
+                create_mcp_http_client(headers=headers or None, auth=login)
+            )
             transport: Any = streamable_http_client(config.url, http_client=http)
         else:
             self._log = ServerLog(self._log_path, Redactor.of(self._ours))
@@ -337,7 +397,9 @@ class Connection:
         )
 
     async def _hold(self) -> None:
-        """Wait until the connection is closed or ends; list the tools again whenever the server announces a change."""
+        """Wait until the connection is closed or ends; list the tools again whenever the server announces a
+        change.
+        """
         while not (self._stop.is_set() or self.reason):
             self._turn.clear()
             with suppress(ToolError, TimeoutError):  # the next call asks again
@@ -345,20 +407,30 @@ class Connection:
             await self._turn.wait()
 
     async def _list(self) -> None:
-        """List the tools if a change was announced since the last listing; concurrent callers wait for the same listing."""
+        """List the tools if a change was announced since the last listing; concurrent callers wait for the
+        same listing.
+        """
         async with self._listing:
             if self._listed == (wanted := self._wanted):
                 return
             client = cast("Client", self._client)
             self._left_out.clear()
             found = [
-                Definition(name=tool.name, fields=tool.model_dump(mode="json", by_alias=True, exclude_none=True))
+                Definition(
+                    name=tool.name, fields=tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+                )
                 for tool in await self._pages(client.list_tools, "tools")
             ]
-            if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {one.name for one in found}:
+            if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {
+                one.name for one in found
+            }:
                 with suppress(ToolError):  # it says that it has resources, and cannot list them
                     some = (await self._asked(client.list_resources)).resources
-                    found += [READ_RESOURCE] if some or (await self._asked(client.list_resource_templates)).resource_templates else []
+                    found += (
+                        [READ_RESOURCE]
+                        if some or (await self._asked(client.list_resource_templates)).resource_templates
+                        else []
+                    )
             self.definitions, refused = check_definitions(found)
             self.refused = {one_line(name, 60): why for name, why in self._left_out.items()} | refused
             self._listed = wanted
@@ -392,7 +464,9 @@ class Connection:
             self._on_end(self.reason)
 
     async def _asked(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the answer of the server; errors of the SDK become `ToolError`, `ConnectionError` or `TimeoutError`."""
+        """Return the answer of the server; errors of the SDK become `ToolError`, `ConnectionError` or
+        `TimeoutError`.
+        """
         from mcp import MCPError
 
         try:
@@ -422,7 +496,9 @@ async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
 
 
 def _progress_callback(progress: Progress) -> Any:
-    """Return the SDK's progress callback, which drops reports that come faster than every `_BETWEEN_S` seconds."""
+    """Return the SDK's progress callback, which drops reports that come faster than every `_BETWEEN_S`
+    seconds.
+    """
     last = 0.0
 
     async def report(done: float, total: float | None, message: str | None) -> None:

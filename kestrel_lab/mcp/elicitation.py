@@ -1,6 +1,8 @@
-"""The person whom an MCP server may ask while a request is under way (elicitation): forms become typed answers, addresses are shown.
+"""The person whom an MCP server may ask while a request is under way (elicitation): forms become typed
+answers, addresses are shown.
 
-Contract: the elicitation pages of the MCP specification of 2026-07-28. Nothing is opened and nothing is sent without the person.
+Contract: the elicitation pages of the MCP specification of 2026-07-28. Nothing is opened and nothing is sent
+without the person.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 Ask = Callable[[str, tuple[str, ...]], Awaitable[str | None]]
-"""Puts a question with its options to a person; returns the answer, `None` where nobody is here or who is here refuses."""
+"""Puts a question with its options to a person; returns the answer, `None` where nobody is here or who is
+here refuses.
+"""
 DONE, DECLINE, LEAVE_OUT = "done", "decline", "leave it out"
 _YES, _NO = "yes", "no"
 _TRIES = 3
@@ -68,12 +72,16 @@ async def answer_elicitation(server: str, params: ElicitRequestParams, ask: Ask)
     schema = dict(params.requested_schema)
     fields, required = schema.get("properties") or {}, schema.get("required") or []
     if not fields:
-        return ElicitResult(action="accept" if await ask(head, (_YES, DECLINE)) == _YES else "decline", content={})
+        return ElicitResult(
+            action="accept" if await ask(head, (_YES, DECLINE)) == _YES else "decline", content={}
+        )
     content: dict[str, Any] = {}
     for number, (name, said) in enumerate(fields.items(), 1):
         about = said if isinstance(said, dict) else {}
         place = f" ({number} of {len(fields)})" if len(fields) > 1 else ""
-        found = await _field(f"{head}\n{_field_text(name, about)}{place}", about, ask, optional=name not in required)
+        found = await _field(
+            f"{head}\n{_field_text(name, about)}{place}", about, ask, optional=name not in required
+        )
         if found is None:
             return ElicitResult(action="decline")
         content |= {name: found[0]} if found else {}
@@ -85,16 +93,28 @@ async def _ask_to_open(server: str, params: ElicitRequestURLParams, ask: Ask) ->
     if address.scheme not in ("https", "http") or len(params.url) > _LONGEST_ADDRESS:
         return False
     where = f"{sanitize_text(params.url)}\nIt belongs to {one_line(address.hostname or 'nobody', 200)}."
-    text = f"{server} asks you to open an address in a browser: {_text(params.message)}\n{where} Answer when you have done there what you want to."
+    text = (
+        f"{server} asks you to open an address in a browser: {_text(params.message)}\n{where} Answer "
+        "when you have done there what you want to."
+    )
     return await ask(text, (DONE, DECLINE)) == DONE
 
 
-async def _field(question: str, field: dict[str, Any], ask: Ask, *, optional: bool) -> tuple[Json, ...] | None:
-    """Return the value of a field in a tuple, an empty one where it is left out, `None` where the person declines."""
+async def _field(
+    question: str, field: dict[str, Any], ask: Ask, *, optional: bool
+) -> tuple[Json, ...] | None:
+    """Return the value of a field in a tuple, an empty one where it is left out, `None` where the person
+    declines.
+    """
     choices = _choices(field)
     offered = list(choices) if field.get("type") != "array" else []
     suggested = [_default_text(field["default"], choices)] if "default" in field else []
-    options = (*suggested, *(one for one in offered if one not in suggested), *([LEAVE_OUT] if optional else []), DECLINE)
+    options = (
+        *suggested,
+        *(one for one in offered if one not in suggested),
+        *([LEAVE_OUT] if optional else []),
+        DECLINE,
+    )
     problem = ""
     for _ in range(_TRIES):
         said = await ask(f"{question}{problem}", options)
@@ -139,7 +159,9 @@ def _choices(field: dict[str, Any]) -> dict[str, str]:
     values = source.get("enum") or []
     titled = source.get("oneOf") or source.get("anyOf") or []
     if titled:
-        return {_text(one.get("title") or one["const"]): str(one["const"]) for one in titled if "const" in one}
+        return {
+            _text(one.get("title") or one["const"]): str(one["const"]) for one in titled if "const" in one
+        }
     names = field.get("enumNames") or values
     return {_text(name): str(value) for name, value in zip(names, values, strict=False)}
 
@@ -154,7 +176,9 @@ def _default_text(value: Json, choices: dict[str, str]) -> str:
 
 
 def _field_text(name: str, field: dict[str, Any]) -> str:
-    kind = {"array": "several, separated by commas", "integer": "a whole number", "number": "a number"}.get(str(field.get("type")), "")
+    kind = {"array": "several, separated by commas", "integer": "a whole number", "number": "a number"}.get(
+        str(field.get("type")), ""
+    )
     listed = f"of {', '.join(_choices(field))}" if field.get("type") == "array" else ""
     more = "; ".join(word for word in (kind, listed, one_line(str(field.get("format", "")), 40)) if word)
     told = _text(field.get("description", ""))

@@ -28,10 +28,11 @@ class Server:
     _closed: int = 0
 
     async def open(self, *, replacing: Connection | None = None, ask: Ask | None = None) -> None:
-        """Return once there is a living connection other than `replacing`, which is closed if it still is the current one.
+        """Return once there is a living connection other than `replacing`, which is closed if it still is the
+        current one.
 
-        Callers that find the same connection wanting replace it once, not one after the other. Raises `ConnectionError`, also
-        when the server is closed meanwhile.
+        Callers that find the same connection wanting replace it once, not one after the other. Raises
+        `ConnectionError`, also when the server is closed meanwhile.
         """
         async with self._opening:
             closed, current = self._closed, self.connection
@@ -50,24 +51,31 @@ class Server:
     def outdated(self) -> bool:
         """Whether the connection was started with another sandbox level than it would be now."""
         own = bool(self.config.url) or self.config.sandbox is not None
-        return not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
+        return (
+            not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
+        )
 
     @property
     def reaches_network(self) -> bool:
-        """Whether what it is told can leave this machine: a server is started without a sandbox only where a setting says so."""
+        """Whether what it is told can leave this machine: a server is started without a sandbox only where a
+        setting says so.
+        """
         config = self.config
         return bool(config.url) or config.network or (config.sandbox or self.sandbox()).level is Level.S0
 
     @property
     def shown_sandbox(self) -> str:
-        """Its sandbox level, now or at its start, and its network, in words; empty for a server reached by address."""
+        """Its sandbox level, now or at its start, and its network, in words; empty for a server reached by
+        address.
+        """
         config = self.config
         if config.url:
             return ""
         level = self.connection.level if self.connection is not None else None
         asked = config.sandbox or self.sandbox()
         least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
-        return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
+        network = ", network" if config.network and (level or level is None) else ""
+        return f"{asked.name if level is None else level.name}{least}{network}"
 
     @property
     def connected(self) -> Connection:

@@ -1,6 +1,7 @@
 """Results of MCP servers that are almost as the protocol says: what can be read is kept, the rest is named.
 
-The SDK refuses a result as a whole for one part that does not fit. So each part is looked at by itself before the SDK sees it.
+The SDK refuses a result as a whole for one part that does not fit. So each part is looked at by itself before
+the SDK sees it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def repair_results(session: Any, refuse: Refuse) -> None:
 
 
 def repaired_result(
-    method: str, result: dict[str, Any], fits: Callable[[dict[str, Any]], str], params: Mapping[str, Any], refuse: Refuse
+    method: str,
+    result: dict[str, Any],
+    fits: Callable[[dict[str, Any]], str],
+    params: Mapping[str, Any],
+    refuse: Refuse,
 ) -> dict[str, Any]:
     """Return a result with all parts that fit; `fits` says why a result does not, empty where it does."""
     result = {key: value for key, value in result.items() if not (key in _OPTIONAL and value is None)}
@@ -62,7 +67,12 @@ def repaired_result(
 
     if method in _LISTS:
         entries = [_entry(method, one) for one in given]
-        return {**result, field: [one for place, one in enumerate(entries, 1) if _is_usable(one, place, field, why, refuse)]}
+        return {
+            **result,
+            field: [
+                one for place, one in enumerate(entries, 1) if _is_usable(one, place, field, why, refuse)
+            ],
+        }
     form = _text_block if method == "tools/call" else _text_content(str(params.get("uri") or ""))
     return {**result, field: [_block(one, why, form) for one in given]}
 
@@ -148,7 +158,9 @@ def _fits(method: str, version: str | None) -> Callable[[dict[str, Any]], str]:
             methods.validate_server_result(method, version or "2025-11-25", result)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int) and part not in _NO_PLACE)
+            place = ".".join(
+                str(part) for part in first["loc"] if not isinstance(part, int) and part not in _NO_PLACE
+            )
             return one_line(f"{place}: {first['msg']}" if place else first["msg"], 200)
         except (KeyError, ValueError, RecursionError):  # a method or a version that the SDK does not look at
             return ""

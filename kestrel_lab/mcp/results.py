@@ -1,4 +1,6 @@
-"""Results of MCP servers for models and checks: text that is sanitised and bounded, structured content, images."""
+"""Results of MCP servers for models and checks: text that is sanitised and bounded, structured content,
+images.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Answer:
 
 
 def answer_of(result: CallToolResult) -> Answer:
-    """Return the answer of a tool; its structured content was validated against the tool's output schema by the SDK."""
+    """Return the answer of a tool; its structured content was validated against the tool's output schema by
+    the SDK.
+    """
     text, images = text_of(result.content)
     structured: Any = result.structured_content
     shown = None if structured is None else _sanitize(structured)
@@ -47,7 +51,9 @@ def answer_of(result: CallToolResult) -> Answer:
 
 
 def text_of(blocks: Iterable[Any]) -> tuple[str, tuple[ImagePart, ...]]:
-    """Return the text of content blocks and the images among them; audio and other files are named, not shown."""
+    """Return the text of content blocks and the images among them; audio and other files are named, not
+    shown.
+    """
     images: list[ImagePart] = []
     pieces = [piece for block in blocks if (piece := _piece(block, images))]
     return head_tail(sanitize_text("\n".join(pieces)), LONGEST)[0], tuple(images)
@@ -102,4 +108,8 @@ def _sanitize(value: Any) -> Any:
         return to_json(value)
     if isinstance(value, list):
         return [_sanitize(item) for item in value]
-    return {sanitize_text(key): _sanitize(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {sanitize_text(key): _sanitize(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )

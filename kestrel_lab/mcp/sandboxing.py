@@ -1,4 +1,6 @@
-"""The sandbox of an MCP server: it sees its own program and the paths in its table, and no other file of the user."""
+"""The sandbox of an MCP server: it sees its own program and the paths in its table, and no other file of the
+user.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
 
 
 def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> tuple[Launch, Choice]:
-    """Return how the server is started, and its sandbox level; the first call tries which levels work, and blocks for that.
+    """Return how the server is started, and its sandbox level; the first call tries which levels work, and
+    blocks for that.
 
     Raises `UsageError` where its level is not available, `OSError` for a missing program or path.
     """
@@ -38,12 +41,16 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]
-    launch = launch_with_places(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox)
+    launch = launch_with_places(
+        choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox
+    )
     return launch, choice
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
-    """Return a clause on how to allow the network, where a server without one reports what looks like a network error."""
+    """Return a clause on how to allow the network, where a server without one reports what looks like a
+    network error.
+    """
     if config.network or not level:
         return ""
     if Path(config.command).name in _FETCHERS or NETWORK.search(said):
@@ -58,8 +65,12 @@ def program_path(command: str, folder: Path, env: Mapping[str, str]) -> Path:
     return found
 
 
-def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
-    """Return the paths the server may read, and write; folders with unrelated contents only where its table names them."""
+def _places(
+    config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]
+) -> tuple[list[Path], list[Path]]:
+    """Return the paths the server may read, and write; folders with unrelated contents only where its table
+    names them.
+    """
     read = program_folders(program, env)
     if not _is_broad(folder):
         read.add(folder)
@@ -75,7 +86,9 @@ def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str,
 
 
 def program_folders(program: Path, env: Mapping[str, str]) -> set[Path]:
-    """Return the folders that a program and its interpreters are installed in, without those that every sandbox shows."""
+    """Return the folders that a program and its interpreters are installed in, without those that every
+    sandbox shows.
+    """
     found = set(filter(None, map(installation_folder, _programs(program, env))))
     return {place for place in found if not _system(place)}
 
@@ -128,7 +141,9 @@ def _system(place: Path) -> bool:
 
 
 def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield a program, the targets of its links, its interpreters, and the base Python of a virtual environment."""
+    """Yield a program, the targets of its links, its interpreters, and the base Python of a virtual
+    environment.
+    """
     todo, seen = [program], set()
     while todo:
         file = todo.pop()
@@ -150,7 +165,9 @@ def _interpreter(file: Path) -> list[str]:
     with suppress(OSError), file.open("rb") as opened:
         line = opened.readline(512)
         if line.startswith(b"#!"):
-            return [word for word in line[2:].decode("utf-8", "replace").split()[:3] if not word.startswith("-")]
+            return [
+                word for word in line[2:].decode("utf-8", "replace").split()[:3] if not word.startswith("-")
+            ]
     return []
 
 

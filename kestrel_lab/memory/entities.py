@@ -1,4 +1,6 @@
-"""Named entities of a text: files, symbols, packages, commands, errors, quoted words, dates, people and places."""
+"""Named entities of a text: files, symbols, packages, commands, errors, quoted words, dates, people and
+places.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,14 @@ from itertools import takewhile
 
 from kestrel_lab.language.words import COMMON, NEGATIONS, name_parts
 
-_EXTENSION = r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
-_MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+_EXTENSION = (
+    r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql"
+    r"|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
+)
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?"
+    r"|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
 _TOOLS = (
     "pip|uv|poetry|conda|npm|npx|yarn|pnpm|cargo|make|cmake|git|docker|podman|kubectl|pytest|python3?|ruff|mypy|tox|nox|go|bash|sh|curl|"
     "psql|sqlite3|jupyter|kestrel|gradle|mvn|terraform|ansible"
@@ -23,12 +31,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "error",
-        r"\b[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Timeout)\b|\b[EW]\d{3,4}\b|\bE[A-Z]{3,}\b|\bHTTP\s?[45]\d\d\b|\bexit(?: code)? \d+\b",
+        r"\b[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Timeout)\b|\b[EW]\d{3,4}\b|\bE[A-Z]{3,}\b"
+        r"|\bHTTP\s?[45]\d\d\b|\bexit(?: "
+        r"code)? \d+\b",
     ),
     ("command", rf"(?:^|(?<=[`$\"' ]))(?:{_TOOLS})(?: (?:-{{1,2}}\w[\w=./-]*|[a-z][\w./:=-]*)){{1,4}}"),
     (
         "package",
-        r"(?:(?<=install )|(?<=import )|(?<=package )|(?<=library )|(?<=dependency ))[A-Za-z][\w.-]*|\b[A-Za-z][\w-]*(?:==|>=|~=)[\d.]+\w*",
+        r"(?:(?<=install )|(?<=import )|(?<=package )|(?<=library )|(?<=dependency "
+        r"))[A-Za-z][\w.-]*|\b[A-Za-z][\w-]*(?:==|>=|~=)[\d.]+\w*",
     ),
     (
         "symbol",
@@ -36,15 +47,23 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "date",
-        rf"\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}} {_MONTH}\.?,? \d{{4}}\b|\b{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?\b|\b{_MONTH}\.?,? \d{{4}}\b|\b(?:19|20)\d\d\b",
+        rf"\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}} {_MONTH}\.?,? \d{{4}}\b|\b{_MONTH}\.? "
+        rf"\d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?\b|\b{_MONTH}\.?,? \d{{4}}\b|\b(?:19|20)\d\d\b",
     ),
     ("version", r"\bv?\d+\.\d+(?:\.\d+)*\w*\b"),
     ("number", r"(?<![\w.])\d+(?:[.,]\d+)*(?:\s?(?:%|ms|s|[kKMG]B|kb|mb|gb|m|km|min|h))?\b"),
 )
-_FOUND = tuple((kind, re.compile(pattern, re.IGNORECASE if kind in {"date", "url"} else 0)) for kind, pattern in _PATTERNS)
-_QUOTED = re.compile(r"\"\w+\":(?=\S)|`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_FOUND = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE if kind in {"date", "url"} else 0))
+    for kind, pattern in _PATTERNS
+)
+_QUOTED = re.compile(
+    r"\"\w+\":(?=\S)|`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)"
+)
 """The first form is the key of a JSON object, which is not a quotation."""
-_NAME = re.compile(r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b")
+_NAME = re.compile(
+    r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b"
+)
 MOST = 64
 """Entities of one text."""
 
@@ -54,7 +73,9 @@ class Entity:
     """Something a text names."""
 
     kind: str
-    """`path`, `symbol`, `package`, `command`, `error`, `quoted`, `date`, `version`, `number`, `url` or `name`."""
+    """`path`, `symbol`, `package`, `command`, `error`, `quoted`, `date`, `version`, `number`, `url` or
+    `name`.
+    """
     name: str
     """In lower case, as notes about it are found."""
     written: str = field(default="", compare=False)
@@ -81,7 +102,9 @@ def find_entities(text: str) -> tuple[Entity, ...]:
 
 def entities_text(found: tuple[Entity, ...]) -> str:
     """Return entities as text for a full-text index: each name, and the words it is made of."""
-    named = dict.fromkeys(word for entity in found for word in (entity.name, *name_parts(entity.written or entity.name)))
+    named = dict.fromkeys(
+        word for entity in found for word in (entity.name, *name_parts(entity.written or entity.name))
+    )
     return " ".join(named)
 
 
@@ -107,11 +130,22 @@ def _names(text: str) -> Iterator[Entity]:
         first = name.split()[0]
         if first in COMMON:
             name = name.partition(" ")[2]
-        begins = not text[: match.start()].rstrip(" \"'(`“") or text[: match.start()].rstrip(" \"'(`“")[-1] in ".!?:\n"
-        if name and not (begins and " " not in name and match[0].istitle() and text.count(match[0]) == 1 and _is_ordinary_word(name)):
+        begins = (
+            not text[: match.start()].rstrip(" \"'(`“")
+            or text[: match.start()].rstrip(" \"'(`“")[-1] in ".!?:\n"
+        )
+        if name and not (
+            begins
+            and " " not in name
+            and match[0].istitle()
+            and text.count(match[0]) == 1
+            and _is_ordinary_word(name)
+        ):
             yield Entity("name", name)
 
 
 def _is_ordinary_word(word: str) -> bool:
-    """Return whether a word at the beginning of a sentence has its capital for that reason only, by its form."""
+    """Return whether a word at the beginning of a sentence has its capital for that reason only, by its
+    form.
+    """
     return word.endswith(("ing", "ed", "ly", "s")) or len(word) < 4

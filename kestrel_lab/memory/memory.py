@@ -1,4 +1,6 @@
-"""Note memory: stores notes once, lets newer ones replace older ones, protects trusted ones, and deletes forgotten ones."""
+"""Note memory: stores notes once, lets newer ones replace older ones, protects trusted ones, and deletes
+forgotten ones.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ class ForgetResult:
     def __repr__(self) -> str:
         """In a sentence."""
         count = len(self.notes)
-        text = f"forgot {count} note{'' if count == 1 else 's'}" if count else "nothing was selected: nothing is forgotten"
+        text = (
+            f"forgot {count} note{'' if count == 1 else 's'}"
+            if count
+            else "nothing was selected: nothing is forgotten"
+        )
         if self.still_in:
             runs = ", ".join(self.still_in[:5]) + (" …" if len(self.still_in) > 5 else "")
             text += f". The words were said in these runs, whose logs keep what was said: {runs}"
@@ -60,15 +66,23 @@ class NoteMemory:
         embedder: Callable[[], Callable[[], Embedder] | None] = note_embedder,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Read nothing yet. `embedder` returns what makes vectors of notes, or `None`: see the extras `semantic` and `minilm`."""
+        """Read nothing yet.
+
+        `embedder` returns what makes vectors of notes, or `None`: see the extras `semantic` and `minilm`.
+        """
         self.table = NoteTable(store)
         self._now = now
         self._words = MemoryQueryEngine(self.table)
         load = embedder()
-        self.engine = MemoryQueryEngine(self.table, vectors=None if load is None else VectorIndex(store, load))
+        self.engine = MemoryQueryEngine(
+            self.table, vectors=None if load is None else VectorIndex(store, load)
+        )
 
-    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
-        """Return notes about `query`, the most useful first, with all of `tags`; of `run` also the short-lived ones.
+    async def recall(
+        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
+    ) -> tuple[Note, ...]:
+        """Return notes about `query`, the most useful first, with all of `tags`; of `run` also the
+        short-lived ones.
 
         The newest preferences of the user take the places that are left, whatever the query is.
         """
@@ -91,7 +105,14 @@ class NoteMemory:
         return tuple((await asyncio.to_thread(self.table.by_id, ids, workspace)).values())
 
     def find(
-        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "", count: bool = True
+        self,
+        query: str,
+        top_k: int,
+        *,
+        workspace: str,
+        tags: Sequence[str] = (),
+        run: str = "",
+        count: bool = True,
     ) -> tuple[Note, ...]:
         """Return what `recall` returns, without preferences; with `count` their use is counted."""
         found = tuple(self.engine.rank(query, workspace, top_k, tags=tags, run=run))
@@ -102,15 +123,18 @@ class NoteMemory:
     def keep(self, note: Note, workspace: str) -> Note:
         """Keep `note` and return it as it is kept: under the id of an older one, if that says the same.
 
-        Again is the same as once. It takes the place of older notes that it contradicts, or that say a part of what it
-        says; these stay and are linked. One that is not trusted takes the place of none that is. A note whose id was
-        forgotten is not kept: it comes back as it is, with an empty id. Raises `UsageError` for a note that cannot be one.
+        Again is the same as once. It takes the place of older notes that it contradicts, or that say a part
+        of what it says; these stay and are linked. One that is not trusted takes the place of none that is. A
+        note whose id was forgotten is not kept: it comes back as it is, with an empty id. Raises `UsageError`
+        for a note that cannot be one.
         """
         note = self._checked(note)
         self.sweep(workspace)
         if self.table.forgotten(note.id):
             return replace(note, id="")
-        if (known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)) is not None:
+        if (
+            known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)
+        ) is not None:
             return self._merged(known, note, workspace)
         stand: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
         for other in self._similar(note, workspace):
@@ -144,10 +168,11 @@ class NoteMemory:
         return changed
 
     def forget(self, selector: str, workspace: str) -> ForgetResult:
-        """Delete the notes that `selector` selects from every table, every index and the files of the database.
+        """Delete the notes that `selector` selects from every table, every index and the files of the
+        database.
 
-        The files are written anew for that, which takes as long as copying them. Logs of runs that contain the text keep it;
-        the result names these runs.
+        The files are written anew for that, which takes as long as copying them. Logs of runs that contain
+        the text keep it; the result names these runs.
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
@@ -156,12 +181,15 @@ class NoteMemory:
                 rewrite_database(self.table.store.path)
             except StoreError as error:
                 raise StoreError(
-                    f"the notes are deleted, but parts of their text may still be in the database files: {error}. Then: kestrel memory forget expired"
+                    "the notes are deleted, but parts of their text may still be in the database "
+                    f"files: {error}. Then: kestrel memory forget expired"
                 ) from error
         return ForgetResult(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def chosen(self, selector: str, workspace: str) -> list[Note]:
-        """Return the notes that `forget` would delete, newest first; raise `UsageError` for an unknown selector."""
+        """Return the notes that `forget` would delete, newest first; raise `UsageError` for an unknown
+        selector.
+        """
         return select_notes(self.table, selector, workspace)
 
     def sweep(self, workspace: str) -> None:
@@ -178,9 +206,14 @@ class NoteMemory:
         if not 0 <= note.confidence <= 1:
             raise UsageError(f"the confidence of a note is from 0 to 1, not {note.confidence!r}")
         if note.taint and note.kind in GUIDING:
-            raise UsageError(f"a {note.kind} tells somebody what to do, so it must be the user's own words, not from {note.taint}")
+            raise UsageError(
+                f"a {note.kind} tells somebody what to do, so it must be the user's own words, not "
+                f"from {note.taint}"
+            )
         now = self._now()
-        note = replace(note, text=sanitize_text(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now)
+        note = replace(
+            note, text=sanitize_text(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now
+        )
         note = replace(note, tags=tuple(sorted({tag.strip() for tag in note.tags if tag.strip()})))
         if note.stated:
             note = replace(note, term="long")
@@ -221,7 +254,11 @@ class NoteMemory:
     def _contest(self, note: Note, workspace: str) -> None:
         """Settle `note`, which counts as said now, with the notes that it contradicts."""
         for other in self._similar(note, workspace):
-            if other.id != note.id and note.kind != "fingerprint" and compare_notes(note.text, other.text).relation == "contradicts":
+            if (
+                other.id != note.id
+                and note.kind != "fingerprint"
+                and compare_notes(note.text, other.text).relation == "contradicts"
+            ):
                 self._settle(note, other)
 
     def _settle(self, note: Note, other: Note) -> None:
@@ -239,7 +276,8 @@ class NoteMemory:
                 continue
             once = dumps(note.text)[1:-1]
             rows = self.table.store.query(
-                "SELECT DISTINCT run_id FROM events WHERE instr(body, ?) > 0 OR instr(body, ?) > 0 ORDER BY run_id",
+                "SELECT DISTINCT run_id FROM events WHERE instr(body, ?) > 0 OR instr(body, ?) > 0 "
+                "ORDER BY run_id",
                 (once, dumps(once)[1:-1]),
             )
             runs |= dict.fromkeys(str(row[0]) for row in rows)
@@ -247,7 +285,9 @@ class NoteMemory:
 
 
 def _relation_of(note: Note, other: Note) -> str:
-    """Return the relation of an older note to a new one: `words_digest`, `part` of it, `rival`, `near` or `other`."""
+    """Return the relation of an older note to a new one: `words_digest`, `part` of it, `rival`, `near` or
+    `other`.
+    """
     if note.kind == "fingerprint":
         return "rival"
     relation = compare_notes(note.text, other.text).relation

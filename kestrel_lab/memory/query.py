@@ -1,4 +1,6 @@
-"""Ranking of notes for a query: full-text search, shared entities, neighbours in a conversation, and vectors."""
+"""Ranking of notes for a query: full-text search, shared entities, neighbours in a conversation, and
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ CANDIDATES = 200
 _MOST_TERMS = 48
 _NEAREST = 20
 _BEHIND = 3.0
-"""Subtracted from the likeness of notes that only vectors find, so that they rank behind those found by words."""
+"""Subtracted from the likeness of notes that only vectors find, so that they rank behind those found by
+words.
+"""
 _USUAL_LENGTH = 90.0
 """Characters of an episode that is neither short nor long."""
 _VISIBLE = (
-    f"workspace = ? AND replaced_by = '' AND owner IN ('', ?) AND {LIVE} AND (SELECT count(*) FROM json_each(?) WHERE value NOT IN"
+    f"workspace = ? AND replaced_by = '' AND owner IN ('', ?) AND {LIVE} AND (SELECT count(*) FROM "
+    "json_each(?) WHERE value NOT IN"
     " (SELECT name FROM note_names WHERE number = notes.number AND kind = 'tag')) = 0"
 )
 _VAGUE = frozenset({"name", "number"})
@@ -35,8 +40,9 @@ _VAGUE = frozenset({"name", "number"})
 class Weights:
     """The weight of each signal; the text of a note itself counts 1.
 
-    Those of episodes were chosen on four of five public conversations and measured on the fifth, for each in turn: the
-    choices differed by a step of the grid at most, and the rounded ones are these. `python -m bench memory` measures them.
+    Those of episodes were chosen on four of five public conversations and measured on the fifth, for each in
+    turn: the choices differed by a step of the grid at most, and the rounded ones are these. `python -m bench
+    memory` measures them.
     """
 
     names: float = 1.0
@@ -74,7 +80,9 @@ class _Found:
 class MemoryQueryEngine:
     """Ranks the notes of a workspace for a query."""
 
-    def __init__(self, table: NoteTable, weights: Weights | None = None, vectors: VectorIndex | None = None) -> None:
+    def __init__(
+        self, table: NoteTable, weights: Weights | None = None, vectors: VectorIndex | None = None
+    ) -> None:
         self._table, self._vectors = table, vectors
         self._weights = weights or Weights()
 
@@ -82,7 +90,9 @@ class MemoryQueryEngine:
         """Return the entities of the goal, then those of its context."""
         return tuple(dict.fromkeys((*find_entities(goal), *find_entities(context))))
 
-    def rank(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = "") -> list[Note]:
+    def rank(
+        self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = ""
+    ) -> list[Note]:
         """Return at most `top_k` notes about `query` that have all of `tags`, the most useful first."""
         if top_k < 1:
             return []
@@ -96,7 +106,9 @@ class MemoryQueryEngine:
             akin = self._akin(near, workspace, tags, run, without=notes)
             notes |= akin
             if weight := self._vectors.ordering:
-                scores = {number: scores.get(number, 0.0) + weight * near.get(number, 0.0) for number in notes}
+                scores = {
+                    number: scores.get(number, 0.0) + weight * near.get(number, 0.0) for number in notes
+                }
             else:
                 scores |= {number: near[number] - _BEHIND for number in akin}
         best = sorted(scores, key=lambda number: (-scores[number], -notes[number].at, number))
@@ -116,13 +128,29 @@ class MemoryQueryEngine:
         _add_conversation_scores(scores, found, weights)
         return scores
 
-    def _akin(self, near: Mapping[int, float], workspace: str, tags: Sequence[str], run: str, without: Collection[int]) -> dict[int, Note]:
-        alike = [number for number, score in near.items() if score >= self._weights.akin and number not in without]
-        sql = f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND {_VISIBLE}"
-        rows = self._table.store.query(sql, (dumps(alike), workspace, run or "-", time.time(), _tags_json(tags)))
+    def _akin(
+        self,
+        near: Mapping[int, float],
+        workspace: str,
+        tags: Sequence[str],
+        run: str,
+        without: Collection[int],
+    ) -> dict[int, Note]:
+        alike = [
+            number for number, score in near.items() if score >= self._weights.akin and number not in without
+        ]
+        sql = (
+            f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND "
+            f"{_VISIBLE}"
+        )
+        rows = self._table.store.query(
+            sql, (dumps(alike), workspace, run or "-", time.time(), _tags_json(tags))
+        )
         return {int(row[0]): note_from_row(row[1:]) for row in rows}
 
-    def _lexical(self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str) -> dict[int, _Found]:
+    def _lexical(
+        self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str
+    ) -> dict[int, _Found]:
         if not terms:
             return {}
         weights = self._weights
@@ -130,11 +158,15 @@ class MemoryQueryEngine:
         score = f"bm25(notes_text, 1.0, {weights.names}, {weights.before}, {weights.after})"
         columns = ", ".join(f"notes.{name.strip()}" for name in COLUMNS.split(","))
         sql = (
-            f"SELECT notes.number, -{score} AS score, instr(notes_text.before, '?') > 0, {columns} FROM notes_text JOIN notes ON notes.number = notes_text.rowid"
+            f"SELECT notes.number, -{score} AS score, instr(notes_text.before, '?') > 0, {columns} "
+            "FROM notes_text JOIN notes ON notes.number = notes_text.rowid"
             f" WHERE notes_text MATCH ? AND {_VISIBLE} ORDER BY score DESC LIMIT {CANDIDATES}"
         )
         rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), _tags_json(tags)))
-        return {int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=note_from_row(row[3:])) for row in rows}
+        return {
+            int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=note_from_row(row[3:]))
+            for row in rows
+        }
 
     def _sharing(self, named: Sequence[Entity], numbers: Sequence[int]) -> dict[int, float]:
         """Return for each note the share, by rarity, of the query's entities that it has."""
@@ -171,11 +203,15 @@ def _terms(query: str, named: Sequence[Entity]) -> list[str]:
 
 def _rescale(scores: Mapping[int, float]) -> dict[int, float]:
     least, most = min(scores.values()), max(scores.values())
-    return {number: (score - least) / (most - least) if most > least else 1.0 for number, score in scores.items()}
+    return {
+        number: (score - least) / (most - least) if most > least else 1.0 for number, score in scores.items()
+    }
 
 
 def _add_conversation_scores(scores: dict[int, float], found: Mapping[int, _Found], weights: Weights) -> None:
-    """Add to the scores of episodes what their conversation says: the best three of the run, questions, length."""
+    """Add to the scores of episodes what their conversation says: the best three of the run, questions,
+    length.
+    """
     by_run: dict[str, list[float]] = defaultdict(list)
     for number, each in found.items():
         if each.note.kind == "episode" and each.note.run:

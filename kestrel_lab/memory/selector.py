@@ -1,4 +1,6 @@
-"""Selectors of notes: an id, a property such as `kind:fact` or `expired`, or words that are in one note only."""
+"""Selectors of notes: an id, a property such as `kind:fact` or `expired`, or words that are in one note
+only.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from kestrel_lab.memory.table import NoteTable
 WORDS = ("all", "expired", "tainted", "short", "replaced")
 KEYS = ("kind", "tag", "run", "text", "before", "after", "author")
 _MOST_LISTED = 10
-FORMS = "an id, words of one note, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:2026-01-31, after:2026-01-31, tainted, short, replaced, expired, all"
+FORMS = (
+    "an id, words of one note, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, "
+    "before:2026-01-31, after:2026-01-31, tainted, short, replaced, expired, all"
+)
 
 _SIMPLE = {
     "all": "1",
@@ -28,8 +33,9 @@ _SIMPLE = {
 def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
     """Return the notes of a workspace that `selector` selects, newest first.
 
-    Words that are neither an id nor a property mean the one note that has all of them. Raises `UsageError` for an unknown
-    property, the beginning of several ids, words that no note has, and, with a list, words that several have.
+    Words that are neither an id nor a property mean the one note that has all of them. Raises `UsageError`
+    for an unknown property, the beginning of several ids, words that no note has, and, with a list, words
+    that several have.
     """
     selector = selector.strip()
     key, mark, value = selector.partition(":")
@@ -38,7 +44,9 @@ def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
     if mark and key in KEYS:
         return _select_by_key(table, key, value.strip(), workspace)
     if mark:
-        raise UsageError(f"{selector!r} selects no notes: {did_you_mean(key, KEYS)}. Possible selectors: {FORMS}")
+        raise UsageError(
+            f"{selector!r} selects no notes: {did_you_mean(key, KEYS)}. Possible selectors: {FORMS}"
+        )
     try:
         return [find_note(table, selector, workspace)]
     except UsageError:
@@ -48,14 +56,23 @@ def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
 
 
 def _notes_with(table: NoteTable, words: str, workspace: str) -> list[Note]:
-    """Return the one note with all these words, and what it took the place of; raise `UsageError` that lists several."""
+    """Return the one note with all these words, and what it took the place of; raise `UsageError` that lists
+    several.
+    """
     wanted = stems(words)
-    found = [note for note in table.notes(workspace) if wanted and wanted <= stems(f"{note.text} {' '.join(note.tags)}")]
+    found = [
+        note
+        for note in table.notes(workspace)
+        if wanted and wanted <= stems(f"{note.text} {' '.join(note.tags)}")
+    ]
     current = [note for note in found if not note.replaced_by]
     if len(current) > 1:
         listed = "".join(f"\n- {note.id}: {one_line(note.text, 100)}" for note in current[:_MOST_LISTED])
         more = f"\n- and {len(current) - _MOST_LISTED} more" if len(current) > _MOST_LISTED else ""
-        raise UsageError(f"{len(current)} notes say {words!r}: name one by its id, or all of them with text:{words}{listed}{more}")
+        raise UsageError(
+            f"{len(current)} notes say {words!r}: name one by its id, or all of them with "
+            f"text:{words}{listed}{more}"
+        )
     return found  # an older note would come back if only the newer one went
 
 
@@ -67,7 +84,10 @@ def find_note(table: NoteTable, note_id: str, workspace: str) -> Note:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{len(found)} notes have an id that begins with {note_id!r}: {', '.join(note.id for note in found[:5])}")
+        raise UsageError(
+            f"{len(found)} notes have an id that begins with {note_id!r}: "
+            f"{', '.join(note.id for note in found[:5])}"
+        )
     known = [note.id for note in table.notes(workspace)[:200]]
     hint = did_you_mean(note_id, [*known, *WORDS]) if known else "it has none yet"
     raise UsageError(f"no note {note_id!r} in the memory of {shown_folder(workspace)}; {hint}")
@@ -82,7 +102,9 @@ def _select_by_key(table: NoteTable, key: str, value: str, workspace: str) -> li
                 raise UsageError(f"there is no kind of notes {value!r}; {did_you_mean(value, KINDS)}")
             return table.notes(workspace, "kind = ?", (value,))
         case "tag":
-            return table.notes(workspace, "EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = ?)", (value.lower(),))
+            return table.notes(
+                workspace, "EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = ?)", (value.lower(),)
+            )
         case "text":
             return table.notes(workspace, "instr(lower(text), lower(?)) > 0", (value,))
         case "before" | "after":

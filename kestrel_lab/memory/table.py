@@ -1,4 +1,6 @@
-"""The tables of notes, their full-text index, entities, links and sources; every change is one transaction."""
+"""The tables of notes, their full-text index, entities, links and sources; every change is one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,28 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.language.words import normal_form
 from kestrel_lab.memory.entities import Entity, entities_text, find_entities
 
-COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
+COLUMNS = (
+    "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, "
+    "replaced_by, owner"
+)
 LIVE = "(expires IS NULL OR expires > ?)"
-_NEIGHBOUR = "SELECT {} FROM notes AS other WHERE other.workspace = notes.workspace AND other.run = notes.run AND other.kind = 'episode'"
-BEFORE = _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
+_NEIGHBOUR = (
+    "SELECT {} FROM notes AS other WHERE other.workspace = notes.workspace AND other.run = notes.run "
+    "AND other.kind = 'episode'"
+)
+BEFORE = (
+    _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
+)
 AFTER = _NEIGHBOUR.format("min(other.number)") + " AND other.number > notes.number AND notes.kind = 'episode'"
 
 BESIDE_CHANGED = f"""
 UPDATE note_vectors SET model = model
-  WHERE number IN (SELECT item.value FROM notes, json_each(json_array(({BEFORE}), ({AFTER}))) AS item WHERE notes.number = ?);
+  WHERE number IN (SELECT item.value FROM notes, json_each(json_array(({BEFORE}), ({AFTER}))) AS item WHERE \
+notes.number = ?);
 """
-"""Take the episodes beside a note out of the index of vectors, by a trigger that `vector_search` made: they mean what is beside them too."""
+"""Take the episodes beside a note out of the index of vectors, by a trigger that `vector_search` made: they
+mean what is beside them too.
+"""
 _BESIDE_CHANGED = BESIDE_CHANGED.replace("notes.number = ?", "notes.id = ?").strip()
 _CHANGED = "UPDATE notes_version SET value = value + 1"
 
@@ -38,7 +51,8 @@ INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.v
 INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?;
 UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({BEFORE}) FROM notes WHERE id = ?);
 INSERT INTO notes_text(rowid, text, names, before, after)
-  SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({BEFORE})), ''), '' FROM notes
+  SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({BEFORE})), ''), '' FROM \
+notes
   WHERE id = ? AND NOT EXISTS (SELECT 1 FROM notes_text WHERE rowid = notes.number);
 {_CHANGED}
 """
@@ -62,7 +76,9 @@ class NoteTable:
         self.store = store
 
     def add(self, note: Note, workspace: str) -> Future[None]:
-        """Queue `note`, which has an id; nothing happens if it was forgotten, is there, or another says the same."""
+        """Queue `note`, which has an id; nothing happens if it was forgotten, is there, or another says the
+        same.
+        """
         named = _entities_of(note)
         pairs = dumps([[each.kind, each.name] for each in named])
         text = _names_text(note, named)
@@ -77,8 +93,23 @@ class NoteTable:
         columns = ", ".join(f"{name.strip()} = ?" for name in COLUMNS.split(","))
         sql = f"UPDATE notes SET {columns}, same = ? WHERE id = ? AND workspace = ?;" + _REWRITE
         one = note.id
-        rest = (one, one, one, pairs, one, note.text, _names_text(note, named), one, note.text, one, note.text, one)
-        self.store.execute(sql, (*_row(note), words_digest(note.text), one, workspace, *rest), f"note {note.id}").result()
+        rest = (
+            one,
+            one,
+            one,
+            pairs,
+            one,
+            note.text,
+            _names_text(note, named),
+            one,
+            note.text,
+            one,
+            note.text,
+            one,
+        )
+        self.store.execute(
+            sql, (*_row(note), words_digest(note.text), one, workspace, *rest), f"note {note.id}"
+        ).result()
 
     def confirm(self, note_id: str, by: str) -> bool:
         """Record that a source says it too; returns whether it had not before."""
@@ -86,37 +117,52 @@ class NoteTable:
         if self.store.query(f"SELECT 1 FROM note_sources WHERE {where}", (note_id, by)):
             return False
         self.store.execute(
-            "INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?", (by, note_id), "a source"
+            "INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?",
+            (by, note_id),
+            "a source",
         ).result()
         return True
 
     def mark(self, note_id: str, *, newer: str) -> None:
-        """Mark a note as replaced by a newer one that contradicts it, and link them instead of their former links."""
+        """Mark a note as replaced by a newer one that contradicts it, and link them instead of their former
+        links.
+        """
         sql = (
             "UPDATE notes SET replaced_by = ? WHERE id = ? AND id <> ?;"
-            "DELETE FROM note_links WHERE relation IN ('replaces', 'disputes') AND source IN (SELECT number FROM notes WHERE id IN (?, ?))"
+            "DELETE FROM note_links WHERE relation IN ('replaces', 'disputes') AND source IN (SELECT "
+            "number FROM notes WHERE id IN (?, ?))"
             " AND target IN (SELECT number FROM notes WHERE id IN (?, ?));"
-            "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, 'replaces' FROM notes AS a, notes AS b WHERE a.id = ? AND b.id = ?"
+            "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, 'replaces' FROM notes AS a, "
+            "notes AS b WHERE a.id = ? AND b.id = ?"
         )
-        self.store.execute(sql, (newer, note_id, newer, *(note_id, newer) * 2, newer, note_id), f"note {note_id}").result()
+        self.store.execute(
+            sql, (newer, note_id, newer, *(note_id, newer) * 2, newer, note_id), f"note {note_id}"
+        ).result()
 
     def link(self, source: str, target: str, relation: str) -> None:
         """Link two notes."""
-        sql = "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, ? FROM notes AS a, notes AS b WHERE a.id = ? AND b.id = ?"
+        sql = (
+            "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, ? FROM notes AS a, notes AS b "
+            "WHERE a.id = ? AND b.id = ?"
+        )
         self.store.execute(sql, (relation, source, target), f"note {source}").result()
 
     def used(self, ids: Sequence[str], promote_after: int) -> Future[None]:
-        """Queue one more use of these notes; trusted ones of a single run become notes for all runs after `promote_after` uses."""
+        """Queue one more use of these notes; trusted ones of a single run become notes for all runs after
+        `promote_after` uses.
+        """
         listed = dumps(list(ids))
         sql = (
             "UPDATE notes SET uses = uses + 1 WHERE id IN (SELECT value FROM json_each(?));"
-            "UPDATE OR IGNORE notes SET owner = '', expires = NULL WHERE owner <> '' AND uses >= ? AND taint = ''"
+            "UPDATE OR IGNORE notes SET owner = '', expires = NULL WHERE owner <> '' AND uses >= ? AND "
+            "taint = ''"
             " AND id IN (SELECT value FROM json_each(?))"
         )
         return self.store.execute(sql, (listed, promote_after, listed), "the use of notes")
 
     def delete(self, notes: Iterable[Note]) -> None:
-        """Delete notes from every table and index, and wait until that is on disk; their ids are never used again.
+        """Delete notes from every table and index, and wait until that is on disk; their ids are never used
+        again.
 
         Notes that a deleted note had replaced are replaced by its own replacement, or valid again.
         """
@@ -134,9 +180,11 @@ class NoteTable:
             DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
             INSERT OR IGNORE INTO note_links SELECT newer.number, older.number, 'replaces' FROM notes AS one
-              JOIN notes AS newer ON newer.id = one.replaced_by JOIN notes AS older ON older.replaced_by = one.id AND older.replaced_by <> ''
+              JOIN notes AS newer ON newer.id = one.replaced_by JOIN notes AS older ON older.replaced_by = \
+one.id AND older.replaced_by <> ''
               WHERE one.id = ?;
-            UPDATE notes SET replaced_by = coalesce((SELECT replaced_by FROM notes AS one WHERE one.id = ?), '')
+            UPDATE notes SET replaced_by = coalesce((SELECT replaced_by FROM notes AS one WHERE one.id = ?), \
+'')
               WHERE replaced_by = ? AND replaced_by <> '';
             DELETE FROM notes WHERE id = ?;
             {_CHANGED}
@@ -179,7 +227,9 @@ def note_from_row(row: Sequence[Any]) -> Note:
     """Return the note in a row of `COLUMNS`."""
     values: dict[str, Any] = dict(zip(COLUMNS.split(", "), row, strict=True))
     term = "short" if values.pop("owner") else "long"
-    return Note(**values | {"tags": tuple(json.loads(values["tags"])), "stated": bool(values["stated"]), "term": term})
+    return Note(
+        **values | {"tags": tuple(json.loads(values["tags"])), "stated": bool(values["stated"]), "term": term}
+    )
 
 
 def for_all_runs(note: Note) -> Note:
@@ -193,12 +243,24 @@ def _owner(note: Note) -> str:
 
 def _row(note: Note) -> tuple[object, ...]:
     tags = dumps(list(note.tags))
-    head = (note.id, note.kind, note.text, note.evidence, tags, note.author, note.confidence, note.taint, int(note.stated))
+    head = (
+        note.id,
+        note.kind,
+        note.text,
+        note.evidence,
+        tags,
+        note.author,
+        note.confidence,
+        note.taint,
+        int(note.stated),
+    )
     return (*head, note.run, note.event, note.at, note.expires, note.uses, note.replaced_by, _owner(note))
 
 
 def _entities_of(note: Note) -> tuple[Entity, ...]:
-    told = [Entity("tag", tag.lower()) for tag in note.tags] + ([Entity("author", note.author.lower())] if note.author else [])
+    told = [Entity("tag", tag.lower()) for tag in note.tags] + (
+        [Entity("author", note.author.lower())] if note.author else []
+    )
     return tuple(dict.fromkeys((*told, *find_entities(note.text))))
 
 

@@ -1,4 +1,6 @@
-"""A pure call that was answered before is answered from the cache, as long as what it read has not changed."""
+"""A pure call that was answered before is answered from the cache, as long as what it read has not
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MAX_ROW = 8_000_000
 """Characters of a stored answer at most: a longer one is not kept, and a longer row was not written here."""
 
 LONGEST_S = 30 * 86_400.0
-"""On a server, what names no time of its own leaves after a month: one that is shared must not fill up for ever."""
+"""On a server, what names no time of its own leaves after a month: one that is shared must not fill up for
+ever.
+"""
 
 
 class CacheStoreError(KestrelError):
@@ -33,7 +37,9 @@ class CacheStore(Protocol):
     """Text under text keys, kept by a file or a server; raises `CacheStoreError` when that fails."""
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`; `None` if there is none, or none that this package wrote, of which it warns."""
+        """The text under `key`; `None` if there is none, or none that this package wrote, of which it
+        warns.
+        """
         ...
 
     async def set(self, key: str, value: str, ttl_s: float | None) -> None:
@@ -57,12 +63,16 @@ class Place:
     """Where the answer of a call belongs."""
 
     key: str
-    """Equal for calls that may share an answer; empty while what the call reads is changing, so that none may be used."""
+    """Equal for calls that may share an answer; empty while what the call reads is changing, so that none may
+    be used.
+    """
     ttl_s: float | None = None
 
 
 class PendingCalls:
-    """Calls under way by key, so that equal ones at the same time are made once; for all threads and loops of a process."""
+    """Calls under way by key, so that equal ones at the same time are made once; for all threads and loops of
+    a process.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,7 +112,11 @@ class _Kept:
             row = loads(text)
         except ValueError:
             return None
-        if not isinstance(row, dict) or row.keys() - {"knows"} != {"value", *more} or any(row[key] != value for key, value in more.items()):
+        if (
+            not isinstance(row, dict)
+            or row.keys() - {"knows"} != {"value", *more}
+            or any(row[key] != value for key, value in more.items())
+        ):
             return None
         knows = row.get("knows", {})
         if not isinstance(knows, dict) or not all(isinstance(version, str) for version in knows.values()):
@@ -114,16 +128,17 @@ class _Kept:
 class ToolCache:
     """Answers from `shelf` what is there; keeps what succeeds.
 
-    `place` says under which key an answer may be reused, the state of what the call reads included; `None` for a call
-    that is never cached, which is made whatever the mode. A hit costs nothing and is recorded as `cache_hit`. Equal calls
-    at the same time are one call; when that fails or is cancelled, each of the others is made after all.
+    `place` says under which key an answer may be reused, the state of what the call reads included; `None`
+    for a call that is never cached, which is made whatever the mode. A hit costs nothing and is recorded as
+    `cache_hit`. Equal calls at the same time are one call; when that fails or is cancelled, each of the
+    others is made after all.
     """
 
     shelf: CacheStore
     place: Callable[[Call], Awaitable[Place | None]]
     emit: Callable[[CacheHit], Any]
     mode: CacheMode = "use"
-    flights: PendingCalls = PendingCalls()  # noqa: RUF009  # shared on purpose: by all that are not given one of their own
+    flights: PendingCalls = PendingCalls()  # shared on purpose: by all that are not given one of their own  # noqa: RUF009
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Answer from the shelf or by `proceed`."""
@@ -132,7 +147,9 @@ class ToolCache:
             return await proceed(call)
         if not place.key:
             return (
-                _missing_replay(call, ": what it reads has just changed") if self.mode == "replay" else await _make_cacheable(call, proceed)
+                _missing_replay(call, ": what it reads has just changed")
+                if self.mode == "replay"
+                else await _make_cacheable(call, proceed)
             )
         if self.mode == "replay":
             kept = await self._kept(place.key)
@@ -164,13 +181,17 @@ class ToolCache:
             self.flights.land(name, text)
 
     async def _kept(self, key: str) -> _Kept | None:
-        """What is on the shelf; `None` also for what says that it belongs elsewhere, or says nothing that can be read."""
+        """What is on the shelf; `None` also for what says that it belongs elsewhere, or says nothing that can
+        be read.
+        """
         if (text := await self.shelf.get(key)) is None:
             return None
         kept = _Kept.read(text, key=key)
         if kept is None:
             warnings.warn(
-                "an answer in the tool cache belongs to another call than the one it is stored under; it is ignored", stacklevel=2
+                "an answer in the tool cache belongs to another call than the one it is stored under; "
+                "it is ignored",
+                stacklevel=2,
             )
         return kept
 
@@ -185,5 +206,8 @@ async def _make_cacheable(call: Call, proceed: Handler) -> Result:
 
 def _missing_replay(call: Call, why: str = "") -> Result:
     """What a call gets that is to be replayed and cannot be."""
-    told = f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store one with cache mode use or refresh"
+    told = (
+        f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store "
+        "one with cache mode use or refresh"
+    )
     return Result(error=Problem(kind="failed", message=told), cacheable=True)

@@ -47,7 +47,9 @@ class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
         return len(value), _RAW, None, value
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> str:
-        """The value back; raises `OSError`, which diskcache takes for a miss, for a row that we did not write."""
+        """The value back; raises `OSError`, which diskcache takes for a miss, for a row that we did not
+        write.
+        """
         if mode != _RAW or filename is not None or read or not isinstance(value, str):
             warnings.warn(_TAMPERED, stacklevel=2)
             raise OSError("not a row of ours")
@@ -75,18 +77,31 @@ def open_cache(folder: Path) -> Cache:
     """The cache in `folder`, at most 256 MB, least recently used answers leave first."""
     private_folder(folder)
     private_file(folder / "cache.db")
-    return BoundedCache(str(folder), timeout=_BUSY_S, disk=JsonDisk, eviction_policy="least-recently-used", size_limit=256 * 2**20)
+    return BoundedCache(
+        str(folder),
+        timeout=_BUSY_S,
+        disk=JsonDisk,
+        eviction_policy="least-recently-used",
+        size_limit=256 * 2**20,
+    )
 
 
 class DiskStore:
-    """A shelf in a folder. What is in the folder and cannot be read is thrown away, with a warning: it can be had again."""
+    """A shelf in a folder.
+
+    What is in the folder and cannot be read is thrown away, with a warning: it can be had again.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raise `CacheStoreError` where nothing can be kept."""
         try:
             self._cache = open_cache(folder)
         except _NOT_OURS as error:
-            warnings.warn(f"the tool cache in {folder} cannot be read and starts empty ({type(error).__name__}: {error})", stacklevel=2)
+            warnings.warn(
+                f"the tool cache in {folder} cannot be read and starts empty ({type(error).__name__}: "
+                f"{error})",
+                stacklevel=2,
+            )
             try:
                 for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
                     with suppress(FileNotFoundError):

@@ -1,4 +1,6 @@
-"""Hooks: functions called before and after each phase of an agent's turn (think, act, observe, decide) and around a run."""
+"""Hooks: functions called before and after each phase of an agent's turn (think, act, observe, decide) and
+around a run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from kestrel_lab.core.messages import Message, ToolRequest
 
 Around = Literal["before_run", "after_run"]
 InTurn = Literal[
-    "before_think", "after_think", "before_act", "after_act", "before_observe", "after_observe", "before_decide", "after_decide"
+    "before_think",
+    "after_think",
+    "before_act",
+    "after_act",
+    "before_observe",
+    "after_observe",
+    "before_decide",
+    "after_decide",
 ]
 Moment = Around | InTurn
 MOMENTS: Final[tuple[str, ...]] = (*get_args(Around), *get_args(InTurn))
@@ -50,18 +59,21 @@ _H = TypeVar("_H", bound=Hook)
 
 
 class Hooks:
-    """Hooks by moment, for `Lab(hooks=…)`; those of one moment are called in the order in which they were added.
+    """Hooks by moment, for `Lab(hooks=…)`; those of one moment are called in the order in which they were
+    added.
 
-    Hooks observe: what changes calls is middleware. A hook that raises ends the step, and with it the run, by a `RunError`
-    that names it; `after_run` comes when all is written, so that an error in it is only reported to the event loop. A run that is resumed
-    calls the hooks of the phase that it was in once more.
+    Hooks observe: what changes calls is middleware. A hook that raises ends the step, and with it the run, by
+    a `RunError` that names it; `after_run` comes when all is written, so that an error in it is only reported
+    to the event loop. A run that is resumed calls the hooks of the phase that it was in once more.
     """
 
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {}
 
     def on(self, *moments: Moment) -> Callable[[_H], _H]:
-        """Add the decorated function, plain or async, to these moments; raises `UsageError` with the nearest name for one that is none."""
+        """Add the decorated function, plain or async, to these moments; raises `UsageError` with the nearest
+        name for one that is none.
+        """
         for moment in moments:
             if moment not in MOMENTS:
                 raise UsageError(f"there is no moment {moment!r} for hooks; {did_you_mean(moment, MOMENTS)}")

@@ -1,4 +1,6 @@
-"""Layers around a tool call: its place among the calls of its turn, its approval, and its time limit; and how layers are composed."""
+"""Layers around a tool call: its place among the calls of its turn, its approval, and its time limit; and how
+layers are composed.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,26 @@ class TurnOrder:
     a turn are asked at once while only the running is ordered. A call that clashes with one that was
     left for later is left too.
 
-    Of those in `alone` one at a time has `lock`, which other turns share: from its beginning until its end is told.
+    Of those in `alone` one at a time has `lock`, which other turns share: from its beginning until its end is
+    told.
     """
 
     def __init__(
-        self, calls: Sequence[Call], together: Collection[str], alone: Collection[str] = (), lock: asyncio.Lock | None = None
+        self,
+        calls: Sequence[Call],
+        together: Collection[str],
+        alone: Collection[str] = (),
+        lock: asyncio.Lock | None = None,
     ) -> None:
         self._alone, self._lock = alone, lock
         self._has: set[str] = set()
         self._left: dict[str, Signal] = {}
         self._before = {
-            call.id: [earlier.id for earlier in calls[:place] if not (call.id in together and earlier.id in together)]
+            call.id: [
+                earlier.id
+                for earlier in calls[:place]
+                if not (call.id in together and earlier.id in together)
+            ]
             for place, call in enumerate(calls)
             if place
         }
@@ -85,7 +96,9 @@ class Approval(Struct, frozen=True):
     decide: Decide
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed once decided; a denied call is answered with why, one that asks a person with what they said."""
+        """Proceed once decided; a denied call is answered with why, one that asks a person with what they
+        said.
+        """
         decision = await self.decide(call)
         if decision is None:
             return await proceed(call)
@@ -95,8 +108,12 @@ class Approval(Struct, frozen=True):
             return Result(value=decision.answer)
         if decision.args is None:
             return await proceed(replace(call, leave=_decision_text(decision)))
-        sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox  # there is no preview of what a person wrote
-        return await proceed(replace(call, args=decision.args, sandbox=sandbox, leave=_decision_text(decision)))
+        sandbox = (
+            IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
+        )  # there is no preview of what a person wrote
+        return await proceed(
+            replace(call, args=decision.args, sandbox=sandbox, leave=_decision_text(decision))
+        )
 
 
 def _decision_text(decision: ApprovalGiven) -> str:
@@ -108,11 +125,15 @@ def _denial(call: Call, decision: ApprovalGiven) -> Problem:
     because = f": {decision.reason}" if decision.reason else ""
     if call.attempt > 1:
         text = (
-            f"an earlier session ended while {call.target} ran; whether it took effect is not known, and {decision.by} "
+            f"an earlier session ended while {call.target} ran; whether it took effect is not known, "
+            f"and {decision.by} "
             f"chose not to run it again{because}. Look at the state of things before going on."
         )
         return Problem(kind="unknown_outcome", message=text)
-    text = f"{call.target} was denied by {decision.by}{because}. Do not repeat this call; find another way or explain what is needed."
+    text = (
+        f"{call.target} was denied by {decision.by}{because}. Do not repeat this call; find another "
+        "way or explain what is needed."
+    )
     return Problem(kind="denied", message=text)
 
 
@@ -138,7 +159,8 @@ class Timeout:
             text = f"{call.target} was stopped after {seconds:g} s"
             if self.in_thread(call):
                 text = (
-                    f"{call.target} did not end within {seconds:g} s and was given up; it cannot be stopped, so it may still "
+                    f"{call.target} did not end within {seconds:g} s and was given up; it cannot be "
+                    "stopped, so it may still "
                     "go on in the background and take effect"
                 )
             return Result(error=Problem(kind="timeout", message=text, transient=True), seconds=seconds)

@@ -1,4 +1,6 @@
-"""A shelf on a PostgreSQL server, for sessions on several machines: JSON text in a table of our own, from which what has expired is removed."""
+"""A shelf on a PostgreSQL server, for sessions on several machines: JSON text in a table of our own, from
+which what has expired is removed.
+"""
 
 from __future__ import annotations
 
@@ -21,46 +23,65 @@ _CONNECT_S = 2.0
 """Longer, because the server starts a process for each connection; one is made seldom."""
 _CONNECTIONS = 8
 """At once: a session asks for no more answers at a time, and a server has about a hundred for everybody."""
-# Unlogged: an answer that a crash of the server loses can be had again, and others need not wait for the disk.
+# Unlogged: an answer that a crash of the server loses can be had again, and others need not wait for the
+# disk.
 _SCRIPT = f"""
 CREATE SCHEMA IF NOT EXISTS kestrel;
-CREATE UNLOGGED TABLE IF NOT EXISTS {TABLE}(key text PRIMARY KEY, value text NOT NULL, expires timestamptz NOT NULL);
+CREATE UNLOGGED TABLE IF NOT EXISTS {TABLE}(key text PRIMARY KEY, value text NOT NULL, expires timestamptz \
+NOT NULL);
 CREATE INDEX IF NOT EXISTS tool_cache_1_expires ON {TABLE}(expires);
 """
-_GET = f"SELECT octet_length(value), CASE WHEN octet_length(value) <= $2 THEN value END FROM {TABLE} WHERE key = $1 AND expires > now()"
+_GET = (
+    f"SELECT octet_length(value), CASE WHEN octet_length(value) <= $2 THEN value END FROM {TABLE} "
+    "WHERE key = $1 AND expires > now()"
+)
 _SET = f"""
 INSERT INTO {TABLE} VALUES ($1, $2, now() + make_interval(secs => $3))
 ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, expires = EXCLUDED.expires
 """
 # By itself: in one transaction with the insert, two sessions could wait for each other's rows.
 _SWEEP = f"""
-DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires < now() LIMIT 10 FOR UPDATE SKIP LOCKED)
+DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires < now() LIMIT 10 FOR UPDATE SKIP \
+LOCKED)
 """
-"""Who stores one answer removes up to ten that have expired: no more can pile up than are stored, and nobody waits long."""
+"""Who stores one answer removes up to ten that have expired: no more can pile up than are stored, and nobody
+waits long.
+"""
 
 
 class PostgresStore:
-    """Asks a server with a deadline, on an event loop of its own: a session is used from several loops, a connection from one."""
+    """Asks a server with a deadline, on an event loop of its own: a session is used from several loops, a
+    connection from one.
+    """
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, connect_s: float = _CONNECT_S) -> None:
-        """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
+        """Connect on first use.
+
+        Raises `UsageError` for an address that cannot be one, or without the client installed.
+        """
         self._server = Postgres(url, "a tool cache")
         self.where = self._server.where
         """The address without user and password."""
         self._timeout_s, self._connect_s = timeout_s, connect_s
-        self._loop = BackgroundLoop(at_exit=self.close, name="kestrel-cache", closed="the tool cache was closed")
+        self._loop = BackgroundLoop(
+            at_exit=self.close, name="kestrel-cache", closed="the tool cache was closed"
+        )
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(_CONNECTIONS)
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`, of which no more is fetched than one of ours can have; what is larger or no ASCII is none, with a warning."""
+        """The text under `key`, of which no more is fetched than one of ours can have; what is larger or no
+        ASCII is none, with a warning.
+        """
         row = await self._ask(lambda connection: connection.fetchrow(_GET, key, MAX_ROW))
         if row is None:
             return None
         text: str | None = row[1]
         if text is not None and text.isascii():
             return text
-        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2)
+        warnings.warn(
+            f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2
+        )
         return None
 
     async def set(self, key: str, value: str, ttl_s: float | None) -> None:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import DependencyError, ModelError
-from kestrel_lab.core.events.union import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    ModelEscalated,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolRequest, TriedModel
 from kestrel_lab.core.protocols import Handler
@@ -27,7 +34,12 @@ def _return_false(_: Call) -> bool:
 
 
 def _request_fields(request: ToolRequest) -> dict[str, Json]:
-    body: dict[str, Json] = {"id": request.id, "name": request.name, "args": request.args, "problem": request.problem}
+    body: dict[str, Json] = {
+        "id": request.id,
+        "name": request.name,
+        "args": request.args,
+        "problem": request.problem,
+    }
     return body | ({"signature": request.signature} if request.signature else {})
 
 
@@ -49,7 +61,9 @@ class RecordAnswer(Struct, frozen=True):
     """The tool by which a model can read on in what is kept; empty where it is not offered one."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed and record the answer; a signal, an interrupt or an error of the log leaves the call open."""
+        """Proceed and record the answer; a signal, an interrupt or an error of the log leaves the call
+        open.
+        """
         try:
             result = await proceed(call)
         except asyncio.CancelledError:
@@ -64,7 +78,11 @@ class RecordAnswer(Struct, frozen=True):
 
     def _emit(self, call: Call, result: Result) -> None:
         failed = result.error is not None and result.value is None
-        whole = f"error: {result.error.message}" if failed and result.error is not None else self.render(call, result.value)
+        whole = (
+            f"error: {result.error.message}"
+            if failed and result.error is not None
+            else self.render(call, result.value)
+        )
         most = self.max_chars(call)
         text, cut = head_tail(whole, most)
         name, chars = result.whole, result.chars
@@ -94,20 +112,31 @@ class RecordAnswer(Struct, frozen=True):
                 touched=result.touched,
                 before={**result.before},
                 images=self._kept_images(result.images) if result.images else [],
-                value=result.value if not (cut or isinstance(result.value, str)) or self.keeps(call) else None,
+                value=result.value
+                if not (cut or isinstance(result.value, str)) or self.keeps(call)
+                else None,
             )
         )
 
     def _kept_images(self, images: tuple[ImagePart, ...]) -> list[dict[str, Json]]:
         """Keep the images beside the log; return what the event holds of those that could be kept."""
-        return [] if self.store is None else [image.as_json() for image in images if self.store(image.data)[0]]
+        return (
+            [] if self.store is None else [image.as_json() for image in images if self.store(image.data)[0]]
+        )
 
     def _told(self, name: str, chars: int, offset: int, of: int) -> str:
         """Return the note for the model about a text that is kept whole."""
         if not self.reader:
             return ""
-        kept = f"{chars:,} characters in all" if of == chars else f"{of:,} characters, of which the first {chars:,} are kept"
-        return f'\n[{kept}; read on with {self.reader}(id="{name}", offset={min(offset, max(chars - 1, 0))}), or find something in it with a pattern]'
+        kept = (
+            f"{chars:,} characters in all"
+            if of == chars
+            else f"{of:,} characters, of which the first {chars:,} are kept"
+        )
+        return (
+            f'\n[{kept}; read on with {self.reader}(id="{name}", '
+            f"offset={min(offset, max(chars - 1, 0))}), or find something in it with a pattern]"
+        )
 
 
 class RecordIntent(Struct, frozen=True):
@@ -145,8 +174,8 @@ class RecordIntent(Struct, frozen=True):
 class RecordModel(Struct, frozen=True):
     """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed.
 
-    Each model that was asked before the one that answered has a `model_answered` of its own, with its error and
-    what it consumed, and a `model_escalated`.
+    Each model that was asked before the one that answered has a `model_answered` of its own, with its error
+    and what it consumed, and a `model_escalated`.
     """
 
     emit: Emit
@@ -158,7 +187,16 @@ class RecordModel(Struct, frozen=True):
         """Record the question, proceed, record the answer."""
         request = call.request
         messages, tools = (len(request.messages), len(request.tools)) if request is not None else (0, 0)
-        self.emit(ModelCalled(call=call.id, step=call.step, model=call.target, cycle=self.cycle, messages=messages, tools=tools))
+        self.emit(
+            ModelCalled(
+                call=call.id,
+                step=call.step,
+                model=call.target,
+                cycle=self.cycle,
+                messages=messages,
+                tools=tools,
+            )
+        )
         began = time.perf_counter()
         try:
             result = await proceed(call)
@@ -168,7 +206,9 @@ class RecordModel(Struct, frozen=True):
             self._tried(call, () if isinstance(error, asyncio.CancelledError) else error.tried)
             problem = Problem(kind=kind, message=text).as_json()
             seconds = time.perf_counter() - began
-            failed = ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds)
+            failed = ModelAnswered(
+                call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds
+            )
             self.emit(replace(failed, queued=self.idle.queued, backoff=self.idle.backoff))
             raise
         answer = result.answer

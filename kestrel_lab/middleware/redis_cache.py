@@ -1,4 +1,6 @@
-"""A shelf on a Redis server, for sessions on several machines: JSON text under keys of our own, which Redis lets expire."""
+"""A shelf on a Redis server, for sessions on several machines: JSON text under keys of our own, which Redis
+lets expire.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,24 @@ class RedisStore:
     """Asks a server with a deadline, on a thread, so that a slow one holds up no run but its own call."""
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
-        """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
+        """Connect on first use.
+
+        Raises `UsageError` for an address that cannot be one, or without the client installed.
+        """
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
             raise UsageError(
-                f"the cache address {shown_url(url)!r} must begin with one of {', '.join(f'{scheme}://' for scheme in (*SCHEMES, *POSTGRES))}"
+                f"the cache address {shown_url(url)!r} must begin with one of "
+                f"{', '.join(f'{scheme}://' for scheme in (*SCHEMES, *POSTGRES))}"
             )
         try:
             import redis  # an extra
             from redis.backoff import NoBackoff
             from redis.retry import Retry
         except ImportError as error:
-            raise UsageError("a cache on a Redis server needs its client: pip install 'kestrel-lab[redis]'") from error
+            raise UsageError(
+                "a cache on a Redis server needs its client: pip install 'kestrel-lab[redis]'"
+            ) from error
         self.where = shown_url(url)
         """The address without user and password."""
         self._errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
@@ -41,13 +49,19 @@ class RedisStore:
         try:
             # One more attempt, for a connection that the server has closed meanwhile.
             self._client = redis.Redis.from_url(
-                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 1), decode_responses=False
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 1),
+                decode_responses=False,
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"the cache address {self.where!r} cannot be read: {error}") from error
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`, of which no more is fetched than one of ours can have; what is not text is none, with a warning."""
+        """The text under `key`, of which no more is fetched than one of ours can have; what is not text is
+        none, with a warning.
+        """
         try:
             found = await asyncio.to_thread(self._client.getrange, PREFIX + key, 0, MAX_ROW)
         except self._not_text as error:
@@ -78,7 +92,9 @@ class RedisStore:
                 return str(found, "ascii")
         except (UnicodeDecodeError, TypeError):
             pass
-        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2)
+        warnings.warn(
+            f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2
+        )
         return None
 
     def _failed(self, error: Exception) -> CacheStoreError:

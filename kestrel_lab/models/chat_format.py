@@ -32,9 +32,12 @@ class Dialect:
     cache_marks: bool = False
     """The prompt is cached up to marks (`cache_control`), not by itself."""
     tool_images: bool = False
-    """Images stand in a tool's message; elsewhere they follow the results of a turn in a message of the user."""
+    """Images stand in a tool's message; elsewhere they follow the results of a turn in a message of the user.
+    """
     sees: bool | None = True
-    """Whether the model takes images; where that is not known (`None`) it is sent those of a user, and of tools once a user sent one."""
+    """Whether the model takes images; where that is not known (`None`) it is sent those of a user, and of
+    tools once a user sent one.
+    """
 
 
 PLAIN = Dialect()
@@ -43,7 +46,9 @@ _MARK: Json = {"type": "ephemeral"}
 
 def messages_to_wire(messages: Sequence[Message], dialect: Dialect = PLAIN) -> list[dict[str, Json]]:
     """Return the conversation in the format of a server."""
-    shows = dialect.sees or (dialect.sees is None and any(message.role == "user" and message.images for message in messages))
+    shows = dialect.sees or (
+        dialect.sees is None and any(message.role == "user" and message.images for message in messages)
+    )
     wire: list[dict[str, Json]] = []
     waiting: list[Message] = []
     for message in messages:
@@ -85,7 +90,9 @@ def _call(call: ToolRequest, dialect: Dialect) -> Json:
         "function": {"name": wire_name(call.name), "arguments": readable(call.args)},
     }
     return wire | (
-        {"provider_specific_fields": {"thought_signature": call.signature}} if dialect.call_signatures and call.signature else {}
+        {"provider_specific_fields": {"thought_signature": call.signature}}
+        if dialect.call_signatures and call.signature
+        else {}
     )
 
 
@@ -106,7 +113,10 @@ def _content(message: Message, dialect: Dialect, *, shows: bool) -> Json:
 
 
 def _images(message: Message) -> list[Json]:
-    return [{"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}} for image in message.images]
+    return [
+        {"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}}
+        for image in message.images
+    ]
 
 
 def _shown_images(messages: list[Message]) -> dict[str, Json]:
@@ -116,7 +126,9 @@ def _shown_images(messages: list[Message]) -> dict[str, Json]:
 
 
 def _mark(wire: list[dict[str, Json]]) -> None:
-    """Mark what stays the same: the system message, and the ends of the last two requests, the earlier of which is cached already."""
+    """Mark what stays the same: the system message, and the ends of the last two requests, the earlier of
+    which is cached already.
+    """
     ends = [
         at
         for at, message in enumerate(wire)
@@ -133,7 +145,14 @@ def _mark(wire: list[dict[str, Json]]) -> None:
 def tools_to_wire(tools: Iterable[ToolSpec], dialect: Dialect = PLAIN) -> list[dict[str, Json]]:
     """Return the tools in the format of a server."""
     wire: list[dict[str, Json]] = [
-        {"type": "function", "function": {"name": wire_name(tool.name), "description": tool.description, "parameters": tool.schema}}
+        {
+            "type": "function",
+            "function": {
+                "name": wire_name(tool.name),
+                "description": tool.description,
+                "parameters": tool.schema,
+            },
+        }
         for tool in tools
     ]
     if dialect.cache_marks and wire:
@@ -143,7 +162,9 @@ def tools_to_wire(tools: Iterable[ToolSpec], dialect: Dialect = PLAIN) -> list[d
 
 @lru_cache(maxsize=4_096)
 def wire_name(name: str) -> str:
-    """Return a tool name that every server accepts: `time:now` becomes `time__now`; other names end in a hash."""
+    """Return a tool name that every server accepts: `time:now` becomes `time__now`; other names end in a
+    hash.
+    """
     if _PLAIN.fullmatch(name):
         return name
     wire = name.replace(":", "__")
@@ -153,23 +174,37 @@ def wire_name(name: str) -> str:
 
 
 def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
-    """Return `requests` with the original names of `tools`; see `written_calls.expand_calls` for the names that models invent."""
+    """Return `requests` with the original names of `tools`; see `written_calls.expand_calls` for the names
+    that models invent.
+    """
     names = {wire_name(tool.name): tool.name for tool in tools}
     own = expand_calls(requests, names)
-    return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in own)
+    return tuple(
+        replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one
+        for one in own
+    )
 
 
 def object_schema(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return a schema of objects for answers that match `schema`: providers take no other, so any other value is that of the key `value`."""
+    """Return a schema of objects for answers that match `schema`: providers take no other, so any other value
+    is that of the key `value`.
+    """
     if schema.get("type") == "object" or "$ref" in schema:
         return schema
     inner = {key: part for key, part in schema.items() if key != "$defs"}
-    outer: dict[str, Json] = {"type": "object", "properties": {"value": inner}, "required": ["value"], "additionalProperties": False}
+    outer: dict[str, Json] = {
+        "type": "object",
+        "properties": {"value": inner},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
     return {**outer, **({"$defs": schema["$defs"]} if "$defs" in schema else {})}
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it."""
+    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for
+    it.
+    """
     named: dict[str, Json] = {"name": "answer", "schema": schema}
     if schema.get("type") == "object" and _is_closed(schema):
         named["strict"] = True
@@ -224,16 +259,18 @@ def _is_whole(args: list[str]) -> bool:
 class CallPieces:
     """Tool calls assembled from the pieces of a stream.
 
-    Pieces belong together by index. A server that numbers every call 0 is understood too: there a new call begins with a
-    name, and with a new id or another name where the arguments of the last call are complete. So name and id may stand
-    in each piece of a call, and the id may be a new one each time.
+    Pieces belong together by index. A server that numbers every call 0 is understood too: there a new call
+    begins with a name, and with a new id or another name where the arguments of the last call are complete.
+    So name and id may stand in each piece of a call, and the id may be a new one each time.
     """
 
     def __init__(self) -> None:
         self._begun: list[_Piece] = []
         self._at: dict[int, _Piece] = {}
 
-    def add(self, index: int | None, call_id: str | None, name: str | None, args: str | None, signature: str = "") -> None:
+    def add(
+        self, index: int | None, call_id: str | None, name: str | None, args: str | None, signature: str = ""
+    ) -> None:
         """Add one piece."""
         place = index if index is not None else 0
         piece = self._at.get(place)
@@ -249,7 +286,9 @@ class CallPieces:
 
     @staticmethod
     def _is_next(piece: _Piece, call_id: str | None, name: str) -> bool:
-        """Whether a piece with a name, and with an id if there is one, belongs to another call than those before it."""
+        """Whether a piece with a name, and with an id if there is one, belongs to another call than those
+        before it.
+        """
         other = bool(call_id and piece.id and call_id != piece.id)
         if name != piece.name:
             return other or (not call_id and bool(piece.args))
@@ -263,5 +302,7 @@ class CallPieces:
         for number, piece in enumerate(self._begun, 1):
             args, problem = read_args(piece.name, "".join(piece.args))
             name = piece.id or f"call_{number}"
-            found.append(ToolRequest(id=name, name=piece.name, args=args, problem=problem, signature=piece.signature))
+            found.append(
+                ToolRequest(id=name, name=piece.name, args=args, problem=problem, signature=piece.signature)
+            )
         return tuple(found)

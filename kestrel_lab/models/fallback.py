@@ -1,7 +1,7 @@
 """Fallback: several models as one, where the next model is called when one fails or gives an unusable answer.
 
-Spelled `"a > b"` wherever a model is named. An answer is unusable when it is empty, cut off, or calls a tool with arguments
-that cannot be parsed; its content is never judged.
+Spelled `"a > b"` wherever a model is named. An answer is unusable when it is empty, cut off, or calls a tool
+with arguments that cannot be parsed; its content is never judged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ def cut_off(answer: ModelAnswer) -> str:
 
 def unreadable(answer: ModelAnswer) -> str:
     """Refuse an answer that calls a tool with arguments that cannot be parsed."""
-    return next((f"it asked for {call.name} with arguments that cannot be read" for call in answer.calls if call.problem), "")
+    return next(
+        (
+            f"it asked for {call.name} with arguments that cannot be read"
+            for call in answer.calls
+            if call.problem
+        ),
+        "",
+    )
 
 
 def plainly_unsure(answer: ModelAnswer) -> str:
@@ -48,11 +55,12 @@ def plainly_unsure(answer: ModelAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EscalatingModel:
-    """`models`, called first to last until one gives a usable answer; the answer of the last one is always taken.
+    """`models`, called first to last until one gives a usable answer; the answer of the last one is always
+    taken.
 
-    An error on the caller's side (a key, a refused request) is raised, as another model would not help. Where all later
-    models fail, the last answer is taken although it was unusable. Only the last model streams; the answer of an earlier one
-    comes whole.
+    An error on the caller's side (a key, a refused request) is raised, as another model would not help. Where
+    all later models fail, the last answer is taken although it was unusable. Only the last model streams; the
+    answer of an earlier one comes whole.
     """
 
     models: tuple[Model, ...]
@@ -69,7 +77,10 @@ class EscalatingModel:
         return next((model.kind for model in self.models if model.kind != "real"), "real")
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; `tried` of the answer names the models before it and why they did not serve. Raises the last model's error."""
+        """Answer; `tried` of the answer names the models before it and why they did not serve.
+
+        Raises the last model's error.
+        """
         tried: list[TriedModel] = []
         stands: tuple[int, ModelAnswer] | None = None
         *others, last = self.models
@@ -79,7 +90,9 @@ class EscalatingModel:
             except (ModelError, DependencyError) as error:
                 if isinstance(error, ModelError) and error.caller:
                     raise _error_with_tried(error, tried) from error
-                tried.append(TriedModel(model=model.name, reason=one_line(str(error), 300), then=following.name))
+                tried.append(
+                    TriedModel(model=model.name, reason=one_line(str(error), 300), then=following.name)
+                )
                 continue
             reason = self.unsure(answer)
             if not reason:
@@ -104,14 +117,18 @@ def _with_tried(answer: ModelAnswer, tried: list[TriedModel], on_delta: OnDelta)
     return replace(answer, tried=(*tried,))
 
 
-def _error_with_tried(error: ModelError | DependencyError, tried: list[TriedModel]) -> ModelError | DependencyError:
+def _error_with_tried(
+    error: ModelError | DependencyError, tried: list[TriedModel]
+) -> ModelError | DependencyError:
     """Return `error` with the names of the models that were tried before, and why they did not serve."""
     if not tried:
         return error
     before = "; ".join(f"{one.model}: {one.reason}" for one in tried)
     message = f"{error} (asked before: {before})"
     if isinstance(error, DependencyError):
-        return DependencyError(error.dependency, error.state, message, retry_in_s=error.retry_in_s, tried=(*tried,))
+        return DependencyError(
+            error.dependency, error.state, message, retry_in_s=error.retry_in_s, tried=(*tried,)
+        )
     return ModelError(
         message,
         transient=error.transient,

@@ -1,4 +1,6 @@
-"""Health probes of model endpoints: the endpoint of a model, and a check that it answers where that costs nothing."""
+"""Health probes of model endpoints: the endpoint of a model, and a check that it answers where that costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,33 @@ _OLLAMA = "ollama_chat/"
 
 
 def endpoint_of(model: Model) -> str:
-    """Return the name of a model's endpoint: the model's, with the address of an own server. Equal endpoints have equal names."""
+    """Return the name of a model's endpoint: the model's, with the address of an own server.
+
+    Equal endpoints have equal names.
+    """
     leaf = _leaf_model(model)
     address = leaf.api_base if isinstance(leaf, LiteLLMModel) else None
     return f"{leaf.name} at {address}" if address else leaf.name
 
 
 def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
-    """Return a probe that raises `ModelError` when the endpoint of `model` is not in order; `None` where a probe would cost money.
+    """Return a probe that raises `ModelError` when the endpoint of `model` is not in order; `None` where a
+    probe would cost money.
 
-    An Ollama has to list the model; any other own server has to answer at all; the packages of the local model have to be
-    installed and its library has to load.
+    An Ollama has to list the model; any other own server has to answer at all; the packages of the local
+    model have to be installed and its library has to load.
     """
     leaf = _leaf_model(model)
     if isinstance(leaf, LocalModel):
         return _local
     if not isinstance(leaf, LiteLLMModel) or leaf.api_base is None:
         return None
-    return partial(_ollama if leaf.name.startswith(_OLLAMA) else _server, leaf.name, leaf.api_base.rstrip("/"), leaf.api_key)
+    return partial(
+        _ollama if leaf.name.startswith(_OLLAMA) else _server,
+        leaf.name,
+        leaf.api_base.rstrip("/"),
+        leaf.api_key,
+    )
 
 
 def _leaf_model(model: Model) -> Model:
@@ -73,7 +84,9 @@ async def _get(url: str, key: str | None) -> Any:
         async with httpx.AsyncClient(headers=headers) as client:
             reply = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ModelError(f"{url} does not answer ({type(error).__name__}: {error})", transient=True) from error
+        raise ModelError(
+            f"{url} does not answer ({type(error).__name__}: {error})", transient=True
+        ) from error
     if reply.is_server_error:
         raise ModelError(f"{url} answers with status {reply.status_code}", transient=True)
     return reply

@@ -1,7 +1,9 @@
-"""Learned router: predicts from a prompt alone how likely each model is to succeed, and chooses the model of most value.
+"""Learned router: predicts from a prompt alone how likely each model is to succeed, and chooses the model of
+most value.
 
-The features are the prompt's length and other counts, its hashed words weighted by rarity and, where the extra `semantic` is
-installed, its word vectors; no model is called. `evals.studies.router_fit` fits and measures it. A router is saved as JSON.
+The features are the prompt's length and other counts, its hashed words weighted by rarity and, where the
+extra `semantic` is installed, its word vectors; no model is called. `evals.studies.router_fit` fits and
+measures it. A router is saved as JSON.
 """
 
 from __future__ import annotations
@@ -37,14 +39,17 @@ _READ: Final = 20_000
 _SPREAD: Final = 8.0
 """Factor on rows of length 1, so that one ridge penalty fits them and standardised counts."""
 _FARTHEST: Final = 3.0
-"""Standard deviations from the mean beyond which a count is taken for that far: a line is not drawn on to prompts unlike any of the fit."""
+"""Standard deviations from the mean beyond which a count is taken for that far: a line is not drawn on to
+prompts unlike any of the fit.
+"""
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 _NUMBER: Final = re.compile(r"\d+")
 _SENTENCE: Final = re.compile(r"[.?!\n]")
 
 
 def prompt_shapes(prompts: Sequence[str]) -> Any:
-    """Return a row of `SHAPES` counts per prompt: lengths in characters, words and lines, shares of kinds of characters, and the like.
+    """Return a row of `SHAPES` counts per prompt: lengths in characters, words and lines, shares of kinds of
+    characters, and the like.
 
     The first column is the logarithm of the length in characters.
     """
@@ -130,7 +135,10 @@ class RouterChoice:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LearnedRouter:
-    """A fitted router, plain numbers only. `choose` picks the model with the highest success − cost_weight · price."""
+    """A fitted router, plain numbers only.
+
+    `choose` picks the model with the highest success − cost_weight · price.
+    """
 
     models: tuple[str, ...]
     prices: tuple[float, ...]
@@ -138,7 +146,8 @@ class LearnedRouter:
     cost_weight: float
     """How much success one unit of price is worth; 0 where only success counts."""
     single: str
-    """The model that is always chosen because no gain over it was clear; empty where the router is to choose."""
+    """The model that is always chosen because no gain over it was clear; empty where the router is to choose.
+    """
     reason: str
     """The measured gain over the best single model, in words."""
     scaling: Scaling
@@ -163,12 +172,16 @@ class LearnedRouter:
         found = [float(p) for p in self.predict([prompt])[0]]
         predicted = dict(zip(self.models, found, strict=True))
         if self.single:
-            return RouterChoice(model=self.single, why=f"the single model: {self.reason}", predicted=predicted)
+            return RouterChoice(
+                model=self.single, why=f"the single model: {self.reason}", predicted=predicted
+            )
         prices = self.prices or (0.0,) * len(found)
         order = sorted(range(len(found)), key=lambda n: self.cost_weight * prices[n] - found[n])
         said = ", ".join(f"{self.models[n]} {found[n]:.2f}" for n in order[:3])
         cost = f", {self.cost_weight:g} of it for one unit of price" if self.cost_weight else ""
-        return RouterChoice(model=self.models[order[0]], why=f"expected success {said}{cost}", predicted=predicted)
+        return RouterChoice(
+            model=self.models[order[0]], why=f"expected success {said}{cost}", predicted=predicted
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the router as JSON to `path` and return it."""
@@ -189,16 +202,20 @@ _NUMBERS = ("weights", "platt")
 
 
 def calibrate(raw: Any, platt: Any) -> Any:
-    """Return probabilities for raw predictions (Platt, "Probabilistic Outputs for Support Vector Machines", 1999)."""
+    """Return probabilities for raw predictions (Platt, "Probabilistic Outputs for Support Vector Machines",
+    1999).
+    """
     import numpy as np
 
     return 1 / (1 + np.exp(-np.clip(platt[:, 0] + platt[:, 1] * raw, -30, 30)))
 
 
 def read_router(path: str | Path, embedder: Callable[[], Any] | None = None) -> LearnedRouter:
-    """Read a router that `save` wrote; `embedder` loads the word vectors of the extra `semantic`, where it is installed.
+    """Read a router that `save` wrote; `embedder` loads the word vectors of the extra `semantic`, where it is
+    installed.
 
-    Raises `UsageError` for a file that is not a router, and for one that needs word vectors that are not there.
+    Raises `UsageError` for a file that is not a router, and for one that needs word vectors that are not
+    there.
     """
     file = Path(path)
     if not file.is_file():
@@ -206,13 +223,19 @@ def read_router(path: str | Path, embedder: Callable[[], Any] | None = None) -> 
     try:
         router = _router(loads(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{shown_path(file)}: not a learned router ({one_line(str(error), 200)}); kestrel router fit makes one"
+        msg = (
+            f"{shown_path(file)}: not a learned router ({one_line(str(error), 200)}); kestrel router "
+            "fit makes one"
+        )
         raise UsageError(msg) from error
     if not router.embedder:
         return router
     embed = None if embedder is None else embedder()
     if embed is None or embed.name != router.embedder:
-        raise UsageError(f"{shown_path(file)}: the router needs the word vectors {router.embedder}: pip install 'kestrel-lab[semantic]'")
+        raise UsageError(
+            f"{shown_path(file)}: the router needs the word vectors {router.embedder}: pip install "
+            "'kestrel-lab[semantic]'"
+        )
     return replace(router, embed=embed)
 
 
@@ -237,7 +260,9 @@ def _router(told: Any) -> LearnedRouter:
     )
     rows = SHAPES * (1 + len(numbers["knots"])) + len(numbers["idf"]) + 1
     shaped = (
-        numbers["weights"].shape[1:] == (len(models),) and numbers["platt"].shape == (len(models), 2) and len(numbers["idf"]) == BUCKETS
+        numbers["weights"].shape[1:] == (len(models),)
+        and numbers["platt"].shape == (len(models), 2)
+        and len(numbers["idf"]) == BUCKETS
     )
     fits = len(numbers["weights"]) > rows if router.embedder else len(numbers["weights"]) == rows
     if not (shaped and fits and len(set(models)) == len(models) >= 2 and len(prices) in (0, len(models))):
@@ -247,11 +272,13 @@ def _router(told: Any) -> LearnedRouter:
     return router
 
 
-def learned_model(path: str | Path, choose: Callable[[str], Model], embedder: Callable[[], Any] | None = None) -> RoutedModel:
+def learned_model(
+    path: str | Path, choose: Callable[[str], Model], embedder: Callable[[], Any] | None = None
+) -> RoutedModel:
     """Return the model that a learned router makes of its models; `choose` finds them by name.
 
-    Every turn of a conversation goes to the model for its first question. Where the router always takes one model, the others
-    are not needed.
+    Every turn of a conversation goes to the model for its first question. Where the router always takes one
+    model, the others are not needed.
     """
     router = read_router(path, embedder)
 
@@ -261,4 +288,6 @@ def learned_model(path: str | Path, choose: Callable[[str], Model], embedder: Ca
 
     names = (router.single,) if router.single else router.models
     routes = tuple(Route(kind=name, model=choose(name)) for name in names)
-    return RoutedModel(name=f"{ROUTER}:{path}", routes=routes[:-1], otherwise=routes[-1].model, learned=learned)
+    return RoutedModel(
+        name=f"{ROUTER}:{path}", routes=routes[:-1], otherwise=routes[-1].model, learned=learned
+    )

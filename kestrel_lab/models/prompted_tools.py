@@ -1,8 +1,9 @@
 """Tool calling for models that have none: the prompt describes the tools, and the model replies in JSON.
 
-The reply is `{"tool": …, "arguments": …}` or `{"answer": …}`, enforced by a JSON schema where the server supports one. It is
-parsed leniently, so a server that ignores the schema works too: the first JSON object of a known form counts, and plain text
-is an answer. A call that cannot be parsed goes back to the model with the problem.
+The reply is `{"tool": …, "arguments": …}` or `{"answer": …}`, enforced by a JSON schema where the server
+supports one. It is parsed leniently, so a server that ignores the schema works too: the first JSON object of
+a known form counts, and plain text is an answer. A call that cannot be parsed goes back to the model with the
+problem.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class TextToolModel(ModelWrapper):
     max_result_chars: int = field(default=4000, kw_only=True)
     """Longer tool results are shown to the model with their middle left out."""
     brief: bool = field(default=False, kw_only=True)
-    """For a very small model: the system message is only what it needs to call tools, optional arguments are not
-    offered, one worked example of a tool that does not exist comes before the conversation, the first reply is a tool
-    call, since left to itself such a model makes an answer up, and after the same call twice it has to answer."""
+    """For a very small model: the system message is only what it needs to call tools, optional arguments are
+    not offered, one worked example of a tool that does not exist comes before the conversation, the first
+    reply is a tool call, since left to itself such a model makes an answer up, and after the same call twice
+    it has to answer.
+    """
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer or ask for a tool; raises what the wrapped model raises."""
@@ -49,8 +52,16 @@ class TextToolModel(ModelWrapper):
         if not request.tools:
             return await self.model(replace(request, messages=messages), on_delta)
         offered = tuple(map(required_only, request.tools)) if self.brief else request.tools
-        prompt = brief_prompt(offered) if self.brief else tool_prompt(offered, thought=self.thought, answer=request.schema)
-        made = [[(call.name, call.args) for call in message.calls] for message in request.messages if message.calls]
+        prompt = (
+            brief_prompt(offered)
+            if self.brief
+            else tool_prompt(offered, thought=self.thought, answer=request.schema)
+        )
+        made = [
+            [(call.name, call.args) for call in message.calls]
+            for message in request.messages
+            if message.calls
+        ]
         may_call = offered if not self.brief or len(made) < 2 or made[-1] != made[-2] else ()
         first = self.brief and not any(message.role == "tool" for message in request.messages)
         schema = reply_schema(may_call, thought=self.thought, answer=request.schema, call_first=first)
@@ -64,7 +75,10 @@ class TextToolModel(ModelWrapper):
         said = await self.model(asked, shown.add)
         number = 1 + sum(len(message.calls) for message in request.messages)
         text, calls = parse_reply(
-            said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}", single=_single_texts(request.tools)
+            said.text,
+            tools=[tool.name for tool in request.tools],
+            call_id=f"call_{number}",
+            single=_single_texts(request.tools),
         )
         if not calls:
             shown.finish(text)
@@ -88,7 +102,9 @@ class TextToolModel(ModelWrapper):
                 yield message.text
                 continue
             said: dict[str, Json] = {"tool": call.name, "arguments": call.args}
-            yield readable({"thought": message.text, **said} if self.thought and message.text and not number else said)
+            yield readable(
+                {"thought": message.text, **said} if self.thought and message.text and not number else said
+            )
 
 
 _EXAMPLE = (
@@ -97,7 +113,9 @@ _EXAMPLE = (
     Message(role="user", text="Result of look: a dog"),
     Message(role="assistant", text=readable({"answer": "The result of look is: a dog"})),
 )
-"""Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two examples up."""
+"""Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two
+examples up.
+"""
 
 
 def _with_system(messages: list[Message], text: str) -> list[Message]:
@@ -109,9 +127,11 @@ def _with_system(messages: list[Message], text: str) -> list[Message]:
 # Reading a reply: a tool call, an answer, or plain text.
 
 _OPENING = re.compile(r'\s*\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"answer"\s*:\s*"', re.DOTALL)
-# Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second one.
+# Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second
+# one.
 _COMPLETE = re.compile(
-    r'(?:[^"\\]|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*', re.DOTALL
+    r'(?:[^"\\]|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*',
+    re.DOTALL,
 )
 _CUT_OFF = re.compile(r'\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"tool"\s*:\s*"([^"]+)"', re.DOTALL)
 
@@ -130,12 +150,14 @@ _ATTEMPT = re.compile(
 def parse_reply(
     said: str, *, tools: Sequence[str], call_id: str, single: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, tuple[ToolRequest, ...]]:
-    """Return the text and the tool call in `said`; `single` names the parameter of tools that need just one text.
+    """Return the text and the tool call in `said`; `single` names the parameter of tools that need just one
+    text.
 
-    The lines `Action:` and `Action Input:` of ReAct are a call; what follows an `Observation:` behind it the model made up. A call with
-    arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation, or is a thought alone; the text
-    stands beside it and is not an answer. What follows `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain
-    text, is the answer.
+    The lines `Action:` and `Action Input:` of ReAct are a call; what follows an `Observation:` behind it the
+    model made up. A call with arguments that cannot be parsed has a problem, and so has text that looks like
+    a call in another notation, or is a thought alone; the text stands beside it and is not an answer. What
+    follows `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain text, is
+    the answer.
     """
     if not said.lstrip().startswith("{") and (call := react_call(said, tools, call_id, single)) is not None:
         return call
@@ -149,7 +171,9 @@ def parse_reply(
         return _decode_text(complete[0]) if complete else "", ()
     named = [name for name in tools if re.search(rf"(?m)^[\s`>*-]*{re.escape(name)}\s*[(\[{{]", said)]
     if named or _ATTEMPT.search(said):
-        meant = next((name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD)
+        meant = next(
+            (name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD
+        )
         return said.strip(), (ToolRequest(id=call_id, name=meant, problem=FORM),)
     if final := final_answer(said):
         return said[final.end() :].strip(), ()
@@ -162,7 +186,8 @@ def _single_texts(tools: Sequence[ToolSpec]) -> dict[str, str]:
     return {
         name: next(iter(properties))
         for name, properties in needed.items()
-        if len(properties) == 1 and all(isinstance(one, dict) and one.get("type") == "string" for one in properties.values())
+        if len(properties) == 1
+        and all(isinstance(one, dict) and one.get("type") == "string" for one in properties.values())
     }
 
 
@@ -188,11 +213,15 @@ UNREAD = "reply"
 
 
 def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:
-    """Return the tool that an object calls; some models were trained to write `name` or `action` instead of `tool`."""
+    """Return the tool that an object calls; some models were trained to write `name` or `action` instead of
+    `tool`.
+    """
     if isinstance(name := found.get("tool"), str):
         return name
     for word in ("name", "action"):
-        if isinstance(name := found.get(word), str) and (name in tools or any(isinstance(found.get(args), dict) for args in _ARGUMENTS)):
+        if isinstance(name := found.get(word), str) and (
+            name in tools or any(isinstance(found.get(args), dict) for args in _ARGUMENTS)
+        ):
             return name
     return None
 
@@ -212,7 +241,9 @@ def _decode_text(piece: str) -> str:
 
 
 class AnswerText:
-    """Streams the text of a `{"answer": "…"}` while it comes in; tool calls and other forms are not streamed."""
+    """Streams the text of a `{"answer": "…"}` while it comes in; tool calls and other forms are not
+    streamed.
+    """
 
     def __init__(self, on_delta: OnDelta) -> None:
         self._on_delta = on_delta
@@ -249,8 +280,8 @@ class AnswerText:
 _KEPT = ("type", "enum", "const", "required")
 """Keywords of a tool's schema that are kept beside the structural ones.
 
-Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot enforce, and
-the tool checks its arguments itself.
+Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot
+enforce, and the tool checks its arguments itself.
 """
 
 
@@ -261,14 +292,19 @@ def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, J
     for tool in tools:
         arguments, others = _example(tool.schema)
         note = f" Also takes: {', '.join(others)}." if others else ""
-        lines.append(f'{{{first}"tool":"{tool.name}","arguments":{readable(arguments)}}} {one_line(tool.description, 200)}{note}')
+        lines.append(
+            f'{{{first}"tool":"{tool.name}","arguments":{readable(arguments)}}} '
+            f"{one_line(tool.description, 200)}{note}"
+        )
     said = readable("<answer>" if answer is None else _example(answer)[0] or "<answer>")
     lines += ["When you know the answer:", f'{{{first}"answer":{said}}}']
     return "\n".join(lines)
 
 
 def brief_prompt(tools: Sequence[ToolSpec]) -> str:
-    """Return shorter instructions without placeholders, which very small models copy: names and first sentences only."""
+    """Return shorter instructions without placeholders, which very small models copy: names and first
+    sentences only.
+    """
     lines = ["Reply with one JSON object: call a tool, or give the answer.", "Tools:"]
     for tool in tools:
         first = one_line(tool.description, 200).split(". ")[0].rstrip(".")
@@ -279,7 +315,9 @@ def brief_prompt(tools: Sequence[ToolSpec]) -> str:
 def required_only(tool: ToolSpec) -> ToolSpec:
     """Return the tool without its optional arguments."""
     properties, required = _mapping(tool.schema, "properties"), tool.schema.get("required")
-    kept: dict[str, Json] = {name: properties[name] for name in properties if isinstance(required, list) and name in required}
+    kept: dict[str, Json] = {
+        name: properties[name] for name in properties if isinstance(required, list) and name in required
+    }
     return replace(tool, schema={**tool.schema, "properties": kept})
 
 
@@ -289,7 +327,9 @@ def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
     if not isinstance(properties, dict):
         return {}, []
     needed = [name for name in properties if isinstance(required, list) and name in required]
-    return {name: _sample(name, properties[name]) for name in needed}, [name for name in properties if name not in needed]
+    return {name: _sample(name, properties[name]) for name in needed}, [
+        name for name in properties if name not in needed
+    ]
 
 
 def _sample(name: str, schema: Json) -> Json:
@@ -298,13 +338,24 @@ def _sample(name: str, schema: Json) -> Json:
         return f"<{name}>"
     if isinstance(options := schema.get("enum"), list):
         return "|".join(map(str, options[:6]))
-    samples: dict[str, Json] = {"integer": 1, "number": 1.5, "boolean": True, "array": [f"<{name}>"], "object": {}, "null": None}
+    samples: dict[str, Json] = {
+        "integer": 1,
+        "number": 1.5,
+        "boolean": True,
+        "array": [f"<{name}>"],
+        "object": {},
+        "null": None,
+    }
     kind = schema.get("type")
     return samples.get(kind, f"<{name}>") if isinstance(kind, str) else f"<{name}>"
 
 
 def reply_schema(
-    tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None, call_first: bool = False
+    tools: Sequence[ToolSpec],
+    *,
+    thought: bool,
+    answer: dict[str, Json] | None = None,
+    call_first: bool = False,
 ) -> dict[str, Json]:
     """Return a schema that allows a call of any tool and, unless `call_first`, an answer."""
     definitions: dict[str, Json] = {}

@@ -35,9 +35,19 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider(prefix="openai", keys=("OPENAI_API_KEY",), model="gpt-6.1-sol", begins=("gpt-", "chatgpt-", "o1", "o3", "o4", "codex-")),
+    Provider(
+        prefix="openai",
+        keys=("OPENAI_API_KEY",),
+        model="gpt-6.1-sol",
+        begins=("gpt-", "chatgpt-", "o1", "o3", "o4", "codex-"),
+    ),
     Provider(prefix="anthropic", keys=("ANTHROPIC_API_KEY",), model="claude-sonnet-5-5", begins=("claude-",)),
-    Provider(prefix="gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"), model="gemini-3.8-flash", begins=("gemini-",)),
+    Provider(
+        prefix="gemini",
+        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        model="gemini-3.8-flash",
+        begins=("gemini-",),
+    ),
     Provider(
         prefix="mistral",
         keys=("MISTRAL_API_KEY",),
@@ -53,10 +63,22 @@ PROVIDERS = (
 
 FURTHER = frozenset(
     {
-        "azure", "azure_ai", "bedrock", "cohere", "fireworks_ai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama",
-        "ollama_chat", "perplexity", "sagemaker", "together_ai", "vertex_ai",
+        "azure",
+        "azure_ai",
+        "bedrock",
+        "cohere",
+        "fireworks_ai",
+        "hosted_vllm",
+        "litellm_proxy",
+        "lm_studio",
+        "ollama",
+        "ollama_chat",
+        "perplexity",
+        "sagemaker",
+        "together_ai",
+        "vertex_ai",
     }
-)  # fmt: skip
+)
 """Other prefixes in common use, known without asking litellm, which takes seconds to load."""
 
 
@@ -87,7 +109,7 @@ class Ollama:
         scheme, mark, rest = host.partition("://")
         scheme, rest = (scheme, rest) if mark else ("http", host)
         # A server that listens on all addresses is reached on the loopback.
-        rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # nothing is bound here
+        rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1")  # nothing is bound here  # noqa: S104
         return cls(address=f"{scheme}://{rest if ':' in rest else rest + ':11434'}")
 
     def models(self) -> list[str]:

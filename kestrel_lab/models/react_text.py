@@ -1,4 +1,6 @@
-"""Replies in the text form of ReAct: `Thought:`, `Action:` with `Action Input:`, `Final Answer:` (Yao et al. 2022, and the libraries after it)."""
+"""Replies in the text form of ReAct: `Thought:`, `Action:` with `Action Input:`, `Final Answer:` (Yao et al.
+2022, and the libraries after it).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,17 @@ from kestrel_lab.core.sanitize import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-FORM = 'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", "arguments": {…}} or {"answer": "<answer>"}'
+FORM = (
+    'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", '
+    '"arguments": {…}} or {"answer": "<answer>"}'
+)
 """What a model is told whose reply cannot be read."""
 _FINAL = re.compile(r"^[\s>*_#`-]*final answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
 THOUGHT = re.compile(r"[\s>*_#`-]*thought\s*\d*\s*[*_`]*:", re.IGNORECASE)
 _ANSWER = re.compile(r"^[\s>*_#`-]*answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
-_ACTION = re.compile(r"^[ \t]*[*_#-]*[ \t]*action\s*\d*\s*[*_`]*:[*_`]*[ \t]*(?P<name>\S[^\n]*)$", re.IGNORECASE | re.MULTILINE)
+_ACTION = re.compile(
+    r"^[ \t]*[*_#-]*[ \t]*action\s*\d*\s*[*_`]*:[*_`]*[ \t]*(?P<name>\S[^\n]*)$", re.IGNORECASE | re.MULTILINE
+)
 _ACTION_INPUT = re.compile(r"\s*[*_#-]*[ \t]*action[ _]input\s*\d*\s*[*_`]*:[*_`]*", re.IGNORECASE)
 _OBSERVATION = re.compile(r"^[ \t]*[*_#-]*[ \t]*observation\s*\d*\s*[*_`]*:", re.IGNORECASE | re.MULTILINE)
 
@@ -29,10 +36,14 @@ def final_answer(said: str) -> re.Match[str] | None:
     return _ANSWER.match(said) or (_ANSWER.search(said) if THOUGHT.match(said) else None)
 
 
-def react_call(said: str, tools: Sequence[str], call_id: str, single: Mapping[str, str]) -> tuple[str, tuple[ToolRequest, ...]] | None:
-    """Return the call that `Action:` and `Action Input:` ask for, with the text before them; `None` where they are not there.
+def react_call(
+    said: str, tools: Sequence[str], call_id: str, single: Mapping[str, str]
+) -> tuple[str, tuple[ToolRequest, ...]] | None:
+    """Return the call that `Action:` and `Action Input:` ask for, with the text before them; `None` where
+    they are not there.
 
-    Several actions, or an action beside an answer, are refused with the reason: nobody can tell which is meant.
+    Several actions, or an action beside an answer, are refused with the reason: nobody can tell which is
+    meant.
     """
     end = _OBSERVATION.search(said)
     text = said[: end.start()] if end else said
@@ -44,17 +55,28 @@ def react_call(said: str, tools: Sequence[str], call_id: str, single: Mapping[st
     if plain_name(name) == "final answer" and len(actions) == 1:
         return given.strip(), ()
     if len(actions) > 1 or final_answer(text):
-        problem = f"it asks for {'several actions' if len(actions) > 1 else 'an action and gives an answer'}: say one of them"
+        problem = (
+            "it asks for "
+            f"{'several actions' if len(actions) > 1 else 'an action and gives an answer'}: say one of "
+            "them"
+        )
         return said.strip(), (ToolRequest(id=call_id, name=name, problem=problem),)
     args = _action_input(re.sub(r"\A\s*```(?:json)?\s*|\s*```\s*\Z", "", given).strip(), single.get(name, ""))
     if args is None:
-        problem = f"the action input of {name!r} must be a JSON object, not {one_line(given.strip(), 200)!r}: {FORM}"
+        problem = (
+            f"the action input of {name!r} must be a JSON object, not "
+            f"{one_line(given.strip(), 200)!r}: {FORM}"
+        )
         return said.strip(), (ToolRequest(id=call_id, name=name, problem=problem),)
-    return THOUGHT.sub("", said[: actions[0].start()], count=1).strip(), (ToolRequest(id=call_id, name=name, args=args),)
+    return THOUGHT.sub("", said[: actions[0].start()], count=1).strip(), (
+        ToolRequest(id=call_id, name=name, args=args),
+    )
 
 
 def _action_input(given: str, parameter: str) -> dict[str, Json] | None:
-    """The arguments that an action input has; text that is no object is the only `parameter` of the tool, where it has just one."""
+    """The arguments that an action input has; text that is no object is the only `parameter` of the tool,
+    where it has just one.
+    """
     if given.lower() in ("", "none", "null", "n/a"):
         return {}
     if given.startswith("{"):
@@ -67,7 +89,9 @@ def _action_input(given: str, parameter: str) -> dict[str, Json] | None:
 
 
 def _named_tool(written: str, tools: Sequence[str]) -> str:
-    """The tool that a line names, in any case and with marks around it; what is written there where it is none of them."""
+    """The tool that a line names, in any case and with marks around it; what is written there where it is
+    none of them.
+    """
     same = [name for name in tools if plain_name(name) == plain_name(written)]
     return same[0] if len(same) == 1 else written.strip().strip("`*\"'")
 

@@ -1,7 +1,7 @@
 """Model resolution: from the name of a model to a model, or to the best one available on this machine.
 
-The provider is taken from the argument, else from `MODEL_PROVIDER`, else from the model's name. Without a name the
-first of these is used: a provider whose key is set, an Ollama on this machine, the `local` extra.
+The provider is taken from the argument, else from `MODEL_PROVIDER`, else from the model's name. Without a
+name the first of these is used: a provider whose key is set, an Ollama on this machine, the `local` extra.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class NoModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        raise ModelError("this step needs a model, and the run has none: name one (kestrel models lists them)")
+        raise ModelError(
+            "this step needs a model, and the run has none: name one (kestrel models lists them)"
+        )
 
 
 _OLLAMA = ("ollama", "ollama_chat")
@@ -62,9 +64,11 @@ class ModelChoice:
 
 
 def available_models(env: Mapping[str, str]) -> list[ModelChoice]:
-    """Return the models that can be used on this machine, and what is missing for the others, in the order of preference.
+    """Return the models that can be used on this machine, and what is missing for the others, in the order of
+    preference.
 
-    The first available one is what `choose_model(None, env=env)` takes. Looks for an Ollama for at most 0.2 seconds.
+    The first available one is what `choose_model(None, env=env)` takes. Looks for an Ollama for at most 0.2
+    seconds.
     """
     return list(_choices(env))
 
@@ -79,11 +83,12 @@ def choose_model(
 ) -> Model:
     """Return the model for `spec`, with retries, and with prompted tool calling where it has no tool calling.
 
-    `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
-    such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
-    the OpenAI protocol. `"a > b"` names several, each called when the one before it fails or gives an unusable answer: see
-    `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`; `"provider/name+web"` one that searches
-    the web itself; `"none"` stands for no model. Raises `UsageError` that says what to do where no such model can be used.
+    `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make
+    models for names such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address
+    of an own server that speaks the OpenAI protocol. `"a > b"` names several, each called when the one before
+    it fails or gives an unusable answer: see `EscalatingModel`; `"route:FILE"` one for each kind of work: see
+    `read_routes`; `"provider/name+web"` one that searches the web itself; `"none"` stands for no model.
+    Raises `UsageError` that says what to do where no such model can be used.
     """
     if isinstance(spec, Model):
         return spec
@@ -98,7 +103,9 @@ def choose_model(
         return makers[word](rest)  # also for the bare word: the factory says what has to follow it
     provider = provider or env.get("MODEL_PROVIDER") or None
     if spec is not None and (spec == NONE or spec.endswith(WEB)):
-        return NoModel() if spec == NONE else _searching_model(spec.removesuffix(WEB), provider, api_base, env)
+        return (
+            NoModel() if spec == NONE else _searching_model(spec.removesuffix(WEB), provider, api_base, env)
+        )
     if _is_local(spec or "", provider):
         return _local()
     if not spec and not provider and not api_base:
@@ -137,16 +144,23 @@ def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
         yield ModelChoice(name=provider.default, available=found is not None, note=note)
     ollama = Ollama.of(env)
     if models := ollama.models():
-        yield ModelChoice(name=f"ollama/{models[0]}", available=True, note=f"Ollama answers at {ollama.address}")
+        yield ModelChoice(
+            name=f"ollama/{models[0]}", available=True, note=f"Ollama answers at {ollama.address}"
+        )
     else:
-        note = f"start Ollama (nothing usable answers at {ollama.address}) and pull a model, e.g. ollama pull qwen3"
+        note = (
+            f"start Ollama (nothing usable answers at {ollama.address}) and pull a model, e.g. ollama "
+            "pull qwen3"
+        )
         yield ModelChoice(name="ollama/…", available=False, note=note)
     missing = local.local_extra_missing()
     note = local.INSTALL if missing else "installed; a small model, no key needed"
     yield ModelChoice(name=local.NAME, available=not missing, note=note)
 
 
-def _resolve_name(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
+def _resolve_name(
+    spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]
+) -> tuple[str, str]:
     prefix, slash, name = spec.partition("/")
     if provider:
         _check_provider(provider, spec)
@@ -171,7 +185,10 @@ def _resolve_name(spec: str, provider: str | None, api_base: str | None, env: Ma
     if owner := owner_of(spec):
         return owner.prefix, spec
     hint = did_you_mean(spec, ["local", *known, *(choice.default for choice in PROVIDERS if choice.model)])
-    msg = f"no provider is known for the model {spec!r}: write provider/name, e.g. openai/{spec}, or set MODEL_PROVIDER ({hint})"
+    msg = (
+        f"no provider is known for the model {spec!r}: write provider/name, e.g. openai/{spec}, or set "
+        f"MODEL_PROVIDER ({hint})"
+    )
     raise UsageError(msg)
 
 
@@ -180,17 +197,26 @@ def _is_listed(prefix: str) -> bool:
 
 
 def _check_provider(prefix: str, spec: str) -> None:
-    # The full list costs the import of litellm, so it is consulted only for names that are not in the short one.
+    # The full list costs the import of litellm, so it is consulted only for names that are not in the short
+    # one.
     if _is_listed(prefix) or prefix in FURTHER or prefix in (everyone := litellm_providers()):
         return
-    msg = f"unknown model provider {prefix!r}" + (f" in {spec!r}" if spec else "") + f": {did_you_mean(prefix, _options(prefix, everyone))}"
+    msg = (
+        f"unknown model provider {prefix!r}"
+        + (f" in {spec!r}" if spec else "")
+        + f": {did_you_mean(prefix, _options(prefix, everyone))}"
+    )
     raise UsageError(msg)
 
 
 def _options(prefix: str, everyone: frozenset[str]) -> list[str]:
     """Return the providers to suggest: those with a similar name, else the usual ones."""
     usual = [*(provider.prefix for provider in PROVIDERS), "ollama", "local"]
-    alike = [options for options in (usual, [*everyone]) if did_you_mean(prefix, options).startswith("did you mean")]
+    alike = [
+        options
+        for options in (usual, [*everyone])
+        if did_you_mean(prefix, options).startswith("did you mean")
+    ]
     return alike[0] if alike else usual
 
 
@@ -199,7 +225,10 @@ def _default_of(prefix: str, env: Mapping[str, str]) -> str:
         ollama = Ollama.of(env)
         if models := ollama.models():
             return models[0]
-        msg = f"no Ollama server with a model answers at {ollama.address}: start it (ollama serve) and pull a model (ollama pull qwen3)"
+        msg = (
+            f"no Ollama server with a model answers at {ollama.address}: start it (ollama serve) and "
+            "pull a model (ollama pull qwen3)"
+        )
         raise UsageError(msg)
     provider = provider_of(prefix)
     if provider is None or not provider.model:
@@ -214,7 +243,10 @@ def _is_local(spec: str, provider: str | None) -> bool:
         return False
     if spec in {"", local.NAME.partition("/")[2]}:
         return True
-    msg = f"there is no local model {spec!r}: the only one is {local.NAME} (for others: ollama/NAME, or your own server with its address)"
+    msg = (
+        f"there is no local model {spec!r}: the only one is {local.NAME} (for others: ollama/NAME, or "
+        "your own server with its address)"
+    )
     raise UsageError(msg)
 
 
@@ -245,5 +277,8 @@ def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[st
     provider = provider_of(prefix)
     key = provider.key(env) if provider else None
     if provider and key is None and api_base is None:
-        raise UsageError(f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model (kestrel models)")
+        raise UsageError(
+            f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model "
+            "(kestrel models)"
+        )
     return LiteLLMModel(f"{prefix}/{name}", api_base=api_base, api_key=key)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model, OnDelta
 
 _QUIET = logging.NullHandler()
-"""Without a handler Python prints stamina's note of each retry on standard error; a program that configures logging still gets it."""
+"""Without a handler Python prints stamina's note of each retry on standard error; a program that configures
+logging still gets it.
+"""
 LONGEST_WAIT_S = 60.0
 """A provider that asks for a longer pause ends the run with its error."""
 
@@ -26,8 +28,9 @@ LONGEST_WAIT_S = 60.0
 class RetryingModel(ModelWrapper):
     """`model`, called up to `attempts` times while it fails with a transient `ModelError`.
 
-    The pause grows from `first_wait_s`; a provider's own `Retry-After` goes before it. An attempt that has already
-    streamed text is never repeated, so that no reader sees a piece twice: its error is raised as it is.
+    The pause grows from `first_wait_s`; a provider's own `Retry-After` goes before it. An attempt that has
+    already streamed text is never repeated, so that no reader sees a piece twice: its error is raised as it
+    is.
     """
 
     model: Model

@@ -1,7 +1,7 @@
 """Routing: several models as one, where each conversation goes to the model for its kind of work.
 
-Rules of words in the first question decide the kind, so every turn of a conversation, and of a resumed run, goes to the same
-model. The rules are coarse; a file of routes may bring its own, which are tried first.
+Rules of words in the first question decide the kind, so every turn of a conversation, and of a resumed run,
+goes to the same model. The rules are coarse; a file of routes may bring its own, which are tried first.
 """
 
 from __future__ import annotations
@@ -33,21 +33,26 @@ _SHORT: Final = 200
 _WORDS: Final[dict[Kind, re.Pattern[str]]] = {
     "code": re.compile(
         r"```|\b[\w/-]+\.(?:py|js|ts|tsx|go|rs|java|c|h|cpp|rb|sh|sql|ipynb)\b"
-        r"|\b(?:implement|refactor|debug|compile|traceback|stack trace|unit tests?|pull request|bug|function|method|class|regex|script)\b",
+        r"|\b(?:implement|refactor|debug|compile|traceback|stack trace|unit tests?|pull "
+        r"request|bug|function|method|class|regex|script)\b",
         re.IGNORECASE,
     ),
     "analysis": re.compile(
-        r"\b(?:analy[sz]e|analysis|compare|comparison|evaluate|assess|investigate|research|root cause|trade-?offs?|why|explain|summari[sz]e|sum up|review|pros and cons)\b",
+        r"\b(?:analy[sz]e|analysis|compare|comparison|evaluate|assess|investigate|research|root "
+        r"cause|trade-?offs?|why|explain|summari[sz]e|sum up|review|pros and cons)\b",
         re.IGNORECASE,
     ),
     "fast": re.compile(
-        r"\b(?:draft|sketch|brainstorm|quick(?:ly)?|rough|rephrase|reword|name ideas|variants?|iterate|try out)\b", re.IGNORECASE
+        r"\b(?:draft|sketch|brainstorm|quick(?:ly)?|rough|rephrase|reword|name "
+        r"ideas|variants?|iterate|try out)\b",
+        re.IGNORECASE,
     ),
 }
 
 
 def classify_goal(goal: str) -> tuple[Kind | None, str]:
-    """Return the kind of work of a goal and the reason, by rules in this order: fast, code, analysis, simple if it is short.
+    """Return the kind of work of a goal and the reason, by rules in this order: fast, code, analysis, simple
+    if it is short.
 
     The kind is `None` for a long goal that fits none.
     """
@@ -55,7 +60,11 @@ def classify_goal(goal: str) -> tuple[Kind | None, str]:
     for kind in ("fast", "code", "analysis"):
         if found := _WORDS[kind].search(text):
             return kind, f"it says {one_line(found[0], 40)!r}"
-    return ("simple", "it is short and asks for nothing else") if len(goal) <= _SHORT else (None, "it fits no kind")
+    return (
+        ("simple", "it is short and asks for nothing else")
+        if len(goal) <= _SHORT
+        else (None, "it fits no kind")
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +80,9 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoutedModel:
-    """The first of `routes` that fits the first question of a conversation answers all of it; else `otherwise`."""
+    """The first of `routes` that fits the first question of a conversation answers all of it; else
+    `otherwise`.
+    """
 
     name: str
     routes: tuple[Route, ...]
@@ -119,10 +130,10 @@ class RoutedModel:
 def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel:
     """Return the model that the YAML file at `path` describes; `choose` finds models by name.
 
-    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or another name) to a model or to `{model, when}`, where
-    `when` is a regular expression searched in the goal before kinds are tried; `otherwise` is the model for the rest. They may stand below
-    `routes:`, as in a suite.
-    Raises `UsageError`, one line with file and line for each mistake.
+    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or another name) to a model or to
+    `{model, when}`, where `when` is a regular expression searched in the goal before kinds are tried;
+    `otherwise` is the model for the rest. They may stand below `routes:`, as in a suite. Raises `UsageError`,
+    one line with file and line for each mistake.
     """
     path = Path(path)
     if not path.is_file():
@@ -135,19 +146,24 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     routes, within = document.value, tuple[str, ...]()
     if routes.keys() == {"routes"} and isinstance(below := routes["routes"], dict):
         routes, within = below, ("routes",)
-    return _make_router(f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: ")
+    return _make_router(
+        f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: "
+    )
 
 
 def model_router(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
-    """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each mistake."""
+    """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each
+    mistake.
+    """
     names = ", ".join(
-        f"{kind}={model if isinstance(model, str) else model.get('model') if isinstance(model, dict) else model}"
-        for kind, model in routes.items()
+        f"{kind}={model.get('model') if isinstance(model, dict) else model}" for kind, model in routes.items()
     )
     return _make_router(f"{ROUTE} {names}", routes, choose, lambda kind: f"routes.{kind}: ")
 
 
-def _make_router(name: str, routes: Mapping[str, Json], choose: Callable[[str], Model], place: Callable[[str], str]) -> RoutedModel:
+def _make_router(
+    name: str, routes: Mapping[str, Json], choose: Callable[[str], Model], place: Callable[[str], str]
+) -> RoutedModel:
     found: dict[str, Route] = {}
     problems: list[str] = []
     for kind, given in routes.items():
@@ -164,12 +180,22 @@ def _make_router(name: str, routes: Mapping[str, Json], choose: Callable[[str], 
 
 
 def _route(kind: str, given: Json, choose: Callable[[str], Model]) -> Route:
-    wanted: dict[str, Json] = {"model": given} if isinstance(given, str) else given if isinstance(given, dict) else {}
+    wanted: dict[str, Json] = (
+        {"model": given} if isinstance(given, str) else given if isinstance(given, dict) else {}
+    )
     model, when = wanted.get("model"), wanted.get("when", "")
-    if not isinstance(model, str) or not model or not isinstance(when, str) or not set(wanted) <= {"model", "when"}:
+    if (
+        not isinstance(model, str)
+        or not model
+        or not isinstance(when, str)
+        or not set(wanted) <= {"model", "when"}
+    ):
         raise UsageError("must be the name of a model, or {model: NAME, when: PATTERN}")
     if not when and kind not in (*KINDS, OTHERWISE):
-        raise UsageError(f"{kind!r} is not a kind of work; {did_you_mean(kind, KINDS)}; or say by 'when' which goals it is for")
+        raise UsageError(
+            f"{kind!r} is not a kind of work; {did_you_mean(kind, KINDS)}; or say by 'when' which "
+            "goals it is for"
+        )
     try:
         pattern = re.compile(when) if when else None
     except re.error as error:

@@ -1,4 +1,6 @@
-"""Models that search the web themselves: `provider/model+web`, only where litellm's own table says that the model can."""
+"""Models that search the web themselves: `provider/model+web`, only where litellm's own table says that the
+model can.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ WEB: Final = "+web"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroundedModel(ModelWrapper):
-    """`model` with its provider's web search; each answer ends with the pages that the provider names, or says that there are none.
+    """`model` with its provider's web search; each answer ends with the pages that the provider names, or
+    says that there are none.
 
     See `models.litellm.web_sources` for the form.
     """
@@ -43,11 +46,19 @@ class GroundedModel(ModelWrapper):
 
 
 def with_web_search(model: LiteLLMModel) -> GroundedModel:
-    """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to have one."""
+    """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to
+    have one.
+    """
     if model.api_base is not None:
-        raise UsageError(f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out")
+        raise UsageError(
+            f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; "
+            f"leave {WEB} out"
+        )
     if not searches_web(model.name):
         raise UsageError(
-            f"litellm can ask for no web search of the model {model.name!r}: leave {WEB} (or --grounded) out, or name a model that has one"
+            f"litellm can ask for no web search of the model {model.name!r}: leave {WEB} (or "
+            "--grounded) out, or name a model that has one"
         )
-    return GroundedModel(model=replace(model, extra={**model.extra, "web_search_options": {"search_context_size": "medium"}}))
+    return GroundedModel(
+        model=replace(model, extra={**model.extra, "web_search_options": {"search_context_size": "medium"}})
+    )

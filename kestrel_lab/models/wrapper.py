@@ -32,7 +32,9 @@ class PreparableModel(Protocol):
 
 
 class ModelWrapper:
-    """A model that adds something to another one, which it calls `model`; name and kind are those of that model."""
+    """A model that adds something to another one, which it calls `model`; name and kind are those of that
+    model.
+    """
 
     __slots__ = ()
     model: Model
@@ -80,7 +82,9 @@ def drop_text(_: str) -> None:
 
 
 class Stream:
-    """Passes streamed text on and remembers whether there was any: a later attempt must not show it a second time."""
+    """Passes streamed text on and remembers whether there was any: a later attempt must not show it a second
+    time.
+    """
 
     __slots__ = ("_on_delta", "begun")
 

@@ -1,8 +1,10 @@
-"""Tool calls and thinking that a model writes into its text: `<tool_call>`, `functions.x(…)`, `multi_tool_use.parallel`, `<think>`.
+"""Tool calls and thinking that a model writes into its text: `<tool_call>`, `functions.x(…)`,
+`multi_tool_use.parallel`, `<think>`.
 
-Forms: Hermes and Qwen (`<tool_call>` around JSON or around `<function=x><parameter=y>`), GLM (`<arg_key>`), Llama 3 (`<function=x>{…}`,
-`<|python_tag|>{…}`, bare JSON), Mistral (`[TOOL_CALLS]`), Kimi (`<|tool_call_begin|>`), DeepSeek (`<｜tool▁call▁begin｜>`), Anthropic's
-`<invoke>`, and OpenAI's internal names `functions.x` and `multi_tool_use.parallel`.
+Forms: Hermes and Qwen (`<tool_call>` around JSON or around `<function=x><parameter=y>`), GLM (`<arg_key>`),
+Llama 3 (`<function=x>{…}`, `<|python_tag|>{…}`, bare JSON), Mistral (`[TOOL_CALLS]`), Kimi
+(`<|tool_call_begin|>`), DeepSeek (`<｜tool▁call▁begin｜>`), Anthropic's `<invoke>`, and OpenAI's
+internal names `functions.x` and `multi_tool_use.parallel`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _DECODER = json.JSONDecoder(strict=False)
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 _NAME = r"[\w.:-]+"
 _JSON_AFTER = re.compile(
-    rf"""<tool_call>\s*(?=\{{)|<\|python_tag\|>\s*(?=\{{)|\[TOOL_CALLS\]\s*(?=\[|\{{)   # an object with name and arguments, or a list
+    # An object with name and arguments, or a list of them, follows.
+    rf"""<tool_call>\s*(?=\{{)|<\|python_tag\|>\s*(?=\{{)|\[TOOL_CALLS\]\s*(?=\[|\{{)
     |<function=(?P<llama>{_NAME})>\s*(?=\{{)
     |\[TOOL_CALLS\]\s*(?P<mistral>{_NAME})\s*\[ARGS\]\s*(?=\{{)
     |<\|tool_call_begin\|>\s*(?P<kimi>{_NAME}?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{{)
@@ -49,7 +52,9 @@ _PARAMETER = re.compile(
 _LEFT_OVER = re.compile(
     r"</?(?:\w+:)?(?:function_calls|tool_calls?)>|<\|tool_calls_section_(?:begin|end)\|>|<｜tool▁calls▁(?:begin|end)｜>"
 )
-_MAY_HOLD = re.compile(r"tool_call|function|multi_tool_use|TOOL_CALLS|python_tag|tool▁call|<invoke|\A\s*(?:```json\s*)?\{")
+_MAY_HOLD = re.compile(
+    r"tool_call|function|multi_tool_use|TOOL_CALLS|python_tag|tool▁call|<invoke|\A\s*(?:```json\s*)?\{"
+)
 _NAMED = re.compile(rf'"name"\s*:\s*"({_NAME})"')
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*(\{.*\})\s*```\s*\Z", re.DOTALL)
 
@@ -65,13 +70,17 @@ class _Written:
 
 
 def own_name(name: str, offered: Collection[str]) -> str:
-    """Return the tool that a model means by `name`: without `functions.`, where only so it is one of `offered`."""
+    """Return the tool that a model means by `name`: without `functions.`, where only so it is one of
+    `offered`.
+    """
     bare = name.removeprefix(_PREFIX)
     return bare if name not in offered and bare in offered else name
 
 
 def expand_calls(requests: Iterable[ToolRequest], offered: Collection[str]) -> tuple[ToolRequest, ...]:
-    """Return `requests` under the names of `offered`, each call inside of a `multi_tool_use.parallel` by itself."""
+    """Return `requests` under the names of `offered`, each call inside of a `multi_tool_use.parallel` by
+    itself.
+    """
     found: list[ToolRequest] = []
     for request in requests:
         parts = request.args.get("tool_uses")
@@ -82,19 +91,32 @@ def expand_calls(requests: Iterable[ToolRequest], offered: Collection[str]) -> t
             name, args = _name_and_args(part)
             problem = "" if isinstance(args, dict) else f"the arguments of {name!r} must be a JSON object"
             own = own_name(name, offered)
-            found.append(ToolRequest(id=f"{request.id}.{number}", name=own, args=args if isinstance(args, dict) else {}, problem=problem))
+            found.append(
+                ToolRequest(
+                    id=f"{request.id}.{number}",
+                    name=own,
+                    args=args if isinstance(args, dict) else {},
+                    problem=problem,
+                )
+            )
     return tuple(found)
 
 
-def read_calls(text: str, offered: Collection[str], read: Iterable[str] = ()) -> tuple[str, tuple[ToolRequest, ...]]:
-    """Return `text` without the calls that it ends with, and these calls; only calls of `offered` tools count.
+def read_calls(
+    text: str, offered: Collection[str], read: Iterable[str] = ()
+) -> tuple[str, tuple[ToolRequest, ...]]:
+    """Return `text` without the calls that it ends with, and these calls; only calls of `offered` tools
+    count.
 
-    Text after the last call makes it an example, and a call that stands in one of the texts `read` (what tools and others said) is a
-    quote: neither is a call. So whoever can write into a file that a model quotes cannot make it call something.
+    Text after the last call makes it an example, and a call that stands in one of the texts `read` (what
+    tools and others said) is a quote: neither is a call. So whoever can write into a file that a model quotes
+    cannot make it call something.
     """
     if not _MAY_HOLD.search(text):
         return text, ()
-    written = [one for one in _calls_in(text) if own_name(one.name, offered) in offered or one.name == PARALLEL]
+    written = [
+        one for one in _calls_in(text) if own_name(one.name, offered) in offered or one.name == PARALLEL
+    ]
     if not written or _LEFT_OVER.sub("", text[written[-1].end :]).strip():
         return text, ()
     quoted = {_key(one) for said in read if _MAY_HOLD.search(said) for one in _calls_in(said)}
@@ -115,7 +137,9 @@ def _request(number: int, one: _Written) -> ToolRequest:
     if isinstance(one.args, dict):
         return ToolRequest(id=f"call_{number}", name=one.name, args=one.args)
     return ToolRequest(
-        id=f"call_{number}", name=one.name, problem=f"the arguments of {one.name!r} must be a JSON object: {readable(one.args)[:200]}"
+        id=f"call_{number}",
+        name=one.name,
+        problem=f"the arguments of {one.name!r} must be a JSON object: {readable(one.args)[:200]}",
     )
 
 
@@ -123,19 +147,28 @@ def _calls_in(text: str) -> Iterator[_Written]:
     at = 0
     while True:
         found = min(
-            (hit for hit in (_JSON_AFTER.search(text, at), _TAGGED.search(text, at)) if hit), key=lambda hit: hit.start(), default=None
+            (hit for hit in (_JSON_AFTER.search(text, at), _TAGGED.search(text, at)) if hit),
+            key=lambda hit: hit.start(),
+            default=None,
         )
         if found is None:
             break
         if found.re is _TAGGED:
             kind = next(name for name in ("qwen", "bare", "glm", "invoke") if found[name] is not None)
-            yield _Written(name=found[kind], args=_parameters(found[f"{kind}_args"]), start=found.start(), end=found.end())
+            yield _Written(
+                name=found[kind],
+                args=_parameters(found[f"{kind}_args"]),
+                start=found.start(),
+                end=found.end(),
+            )
             at = found.end()
             continue
         try:
             value, at = _DECODER.raw_decode(text, found.end())
         except (ValueError, RecursionError):
-            named = next((word for word in found.groups() if word), "") or next(iter(_NAMED.findall(text, found.end())), "")
+            named = next((word for word in found.groups() if word), "") or next(
+                iter(_NAMED.findall(text, found.end())), ""
+            )
             if named:  # cut off, or no JSON: the model is told so
                 yield _Written(name=named, args=text[found.end() :], start=found.start(), end=len(text))
             return
@@ -158,7 +191,12 @@ def _bare_calls(text: str) -> Iterator[_Written]:
     except ValueError:
         return
     name, args = _name_and_args(value)
-    if name and isinstance(args, dict) and isinstance(value, dict) and any(word in value for word in _ARGUMENTS):
+    if (
+        name
+        and isinstance(args, dict)
+        and isinstance(value, dict)
+        and any(word in value for word in _ARGUMENTS)
+    ):
         yield _Written(name=name, args=args, start=0, end=len(text))
 
 
@@ -178,7 +216,9 @@ def _name_and_args(part: Json) -> tuple[str, Json]:
 
 
 def _parameters(text: str) -> dict[str, Json]:
-    """Return arguments that are written in tags; a value that is JSON, but no text in quotation marks, is read as that."""
+    """Return arguments that are written in tags; a value that is JSON, but no text in quotation marks, is
+    read as that.
+    """
     found: dict[str, Json] = {}
     for hit in _PARAMETER.finditer(text):
         kind = next(name for name in "abc" if hit[name] is not None)
@@ -198,11 +238,12 @@ _UNOPENED = re.compile(r"^[ \t]*</think(?:ing)?>[ \t]*$\n*", re.MULTILINE)
 
 
 class ThinkingText:
-    """Divides text that comes in pieces into the answer and the thinking in `<think>`, `<thinking>` or `[THINK]`.
+    """Divides text that comes in pieces into the answer and the thinking in `<think>`, `<thinking>` or
+    `[THINK]`.
 
-    A block begins at the beginning of a line, outside of fenced code. An opening tag that nothing closes begins thinking only before
-    any text of the answer. A closing tag alone in its line that nothing opened ends thinking that began with the text, as the prompt
-    templates of some models open the block themselves.
+    A block begins at the beginning of a line, outside of fenced code. An opening tag that nothing closes
+    begins thinking only before any text of the answer. A closing tag alone in its line that nothing opened
+    ends thinking that began with the text, as the prompt templates of some models open the block themselves.
     """
 
     def __init__(self, on_text: Callable[[str], object]) -> None:
@@ -241,7 +282,12 @@ class ThinkingText:
         self._held = self._close = ""
         text = "".join(self._said)
         thought = ["".join(pieces).strip() for pieces in self._thought]
-        if not self._thought and "</think" in text and (end := _UNOPENED.search(text)) and "```" not in text[: end.start()]:
+        if (
+            not self._thought
+            and "</think" in text
+            and (end := _UNOPENED.search(text))
+            and "```" not in text[: end.start()]
+        ):
             thought, text = [text[: end.start()].strip()], text[end.end() :]
         return (text.strip() if thought else text), tuple(block for block in thought if block)
 

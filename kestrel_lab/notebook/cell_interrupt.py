@@ -1,4 +1,5 @@
-"""Waits of a cell: it waits for a run, can be stopped, lets clicks through, and asks on standard input where no widget is shown.
+"""Waits of a cell: it waits for a run, can be stopped, lets clicks through, and asks on standard input where
+no widget is shown.
 
 A cell that awaits lets the kernel's loop run, so clicks arrive; that is the normal way. Where a cell
 cannot await (inside a function, under `%%time`), the run works on a thread of its own.
@@ -45,7 +46,9 @@ class PromptApprover:
 
         if asked.why == "question":
             said = formatting.chosen_answer(asked, await self._ask(text))
-            return given(granted=bool(said), answer=said or None, reason="" if said else "no answer was given")
+            return given(
+                granted=bool(said), answer=said or None, reason="" if said else "no answer was given"
+            )
         while True:
             word, _, rest = (await self._ask(text)).strip().partition(" ")
             if (decided := formatting.typed_decision(word.lower(), asked)) is not None:
@@ -57,28 +60,38 @@ class PromptApprover:
 def question_text(asked: ApprovalAsked) -> str:
     """Return the text that shows the call with its exact arguments and the possible answers."""
     if asked.why == "question":
-        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(formatting.answer_options(asked), 1))
+        options = "".join(
+            f"\n  {number}. {option}" for number, option in enumerate(formatting.answer_options(asked), 1)
+        )
         who = "the agent" if asked.tool == "ask_user" else sanitize_text(asked.tool)
-        return f"{who} asks: {sanitize_text(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
+        return (
+            f"{who} asks: {sanitize_text(str(asked.args.get('question', '')))}{options}\nanswer (empty "
+            "for none): "
+        )
     args = "".join(f"  {name}: {text}\n" for name, text in formatting.args_pairs(asked.args, limit=None))
     args += "".join(f"  ({place}: {words})\n" for place, words in formatting.origin_pairs(asked))
     args += f"{words}\n" if (words := formatting.containment_text(asked)) else ""
     held = f", {words}" if (words := formatting.sandbox_words(asked.sandbox)) else ""
-    return f"{sanitize_text(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {formatting.always_words(asked)}: "
+    return (
+        f"{sanitize_text(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and "
+        f"why, {formatting.always_words(asked)}: "
+    )
 
 
 async def ask_here(prompt: str) -> str:
     """Ask on the main thread, which waits; Stop cancels the task that asks."""
     try:
         with live_kernel.keyboard_interruptible():
-            return input(prompt)  # noqa: ASYNC250  # the front end answers it, and Stop interrupts it
+            return input(prompt)  # the front end answers it, and Stop interrupts it  # noqa: ASYNC250
     except KeyboardInterrupt:
         # Let through, it would end the kernel's event loop.
         raise asyncio.CancelledError from None
 
 
 class MainThread:
-    """Questions that another thread's event loop asks on the main thread, which answers them while it waits."""
+    """Questions that another thread's event loop asks on the main thread, which answers them while it
+    waits.
+    """
 
     def __init__(self) -> None:
         self._wanted: queue.Queue[tuple[str, asyncio.Future[str]] | None] = queue.Queue()
@@ -94,7 +107,9 @@ class MainThread:
         self._wanted.put(None)
 
     def serve(self, interrupted: Callable[[], None]) -> None:
-        """Ask what is wanted until `finish`; the first `KeyboardInterrupt` calls `interrupted`, a second one escapes."""
+        """Ask what is wanted until `finish`; the first `KeyboardInterrupt` calls `interrupted`, a second one
+        escapes.
+        """
         stopped = False
         while True:
             try:
@@ -137,7 +152,9 @@ async def wait_for_end(run: Run) -> Run:
     """
     try:
         await run_interruptible(
-            run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}"
+            run.wait(),
+            f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume "
+            f"{run.id}",
         )
     except asyncio.CancelledError:
         raise RunCancelled(f"run {run.id} was stopped; {run.report.way_on}") from None
@@ -145,12 +162,18 @@ async def wait_for_end(run: Run) -> Run:
         raise RunCancelled(f"run {run.id} was cancelled; {run.report.way_on}")
     if run.status is RunStatus.FAILED:
         way_on = f" · {hint}" if (hint := run.report.way_on) else ""
-        raise RunFailed(f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}{way_on}")
+        raise RunFailed(
+            f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel "
+            f"show {run.id}{way_on}"
+        )
     return run
 
 
 async def run_interruptible(work: Awaitable[T], what: str = "the work; what was finished is stored") -> T:
-    """Wait for `work` in a cell. Stop cancels it, gives it `GRACE_S` to wind up, and raises `RunCancelled`."""
+    """Wait for `work` in a cell.
+
+    Stop cancels it, gives it `GRACE_S` to wind up, and raises `RunCancelled`.
+    """
     task = asyncio.ensure_future(work)
     try:
         while not task.done():
@@ -163,7 +186,8 @@ async def run_interruptible(work: Awaitable[T], what: str = "the work; what was 
 
 
 def run_on_thread(work: Callable[[Ask], Coroutine[object, object, T]]) -> T:
-    """Run `work` on an event loop of its own while this thread waits, answers its questions and can be interrupted.
+    """Run `work` on an event loop of its own while this thread waits, answers its questions and can be
+    interrupted.
 
     Interrupting cancels `work`; what it raises then is raised here.
     """
@@ -180,14 +204,15 @@ def run_on_thread(work: Callable[[Ask], Coroutine[object, object, T]]) -> T:
     def thread() -> None:
         try:
             outcome.set_result(asyncio.run(body()))
-        except BaseException as error:  # noqa: BLE001  # handed over whole to the thread that waits
+        except BaseException as error:  # handed over whole to the thread that waits  # noqa: BLE001
             outcome.set_exception(error)
         finally:
             main.finish()
 
     def interrupted() -> None:
         loop, task = begun.result()
-        # Code of an agent that keeps the loop busy would let nothing be cancelled; stopped, it ends its run itself.
+        # Code of an agent that keeps the loop busy would let nothing be cancelled; stopped, it ends its run
+        # itself.
         if not live_kernel.press_stop(worker.ident or 0):
             loop.call_soon_threadsafe(task.cancel)
 

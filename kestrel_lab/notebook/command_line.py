@@ -1,4 +1,6 @@
-"""The command line in a notebook: the same commands and options, with a cell as the goal and `@name` for a variable."""
+"""The command line in a notebook: the same commands and options, with a cell as the goal and `@name` for a
+variable.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ _WIDTH = 110
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-# `@name` stands for a notebook variable, and so does `{name}` in a line, where IPython fills it in for every magic. In a cell,
-# which may hold code, braces are text.
+# `@name` stands for a notebook variable, and so does `{name}` in a line, where IPython fills it in for every
+# magic. In a cell, which may hold code, braces are text.
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
@@ -44,9 +46,12 @@ SMALL = 200
 """Cells of a table or array that goes into a goal whole."""
 
 _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*|\[[^][{}]+\])*"
-_VARIABLE = re.compile(rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}")
+_VARIABLE = re.compile(
+    rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}"
+)
 _CODE = re.compile(
-    r"```.*?```|`[^`\n]*`|^[ \t]*@[^\n]*\n(?=(?:[ \t]*@[^\n]*\n)*[ \t]*(?:async[ ]+def|def|class)\b)", re.DOTALL | re.MULTILINE
+    r"```.*?```|`[^`\n]*`|^[ \t]*@[^\n]*\n(?=(?:[ \t]*@[^\n]*\n)*[ \t]*(?:async[ ]+def|def|class)\b)",
+    re.DOTALL | re.MULTILINE,
 )
 """What is code in a goal: between backquotes, and decorators above a definition."""
 
@@ -58,12 +63,15 @@ def fill_variables(
     line: bool = False,
     unknown: Callable[[re.Match[str], str], str] = lambda match, _: match[0],
 ) -> str:
-    """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also `{name}`, `{name.part}` and `{name[key]}`.
+    """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also
+    `{name}`, `{name.part}` and `{name[key]}`.
 
     Text of several lines goes below the goal, unless it ends its line.
 
-    Modules, functions and classes stay as they are written: `@dataclass` in a goal means the word. So do unknown names, unless
-    `unknown`, given where one stands and the name, says what to write instead. `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does not have.
+    Modules, functions and classes stay as they are written: `@dataclass` in a goal means the word. So do
+    unknown names, unless `unknown`, given where one stands and the name, says what to write instead.
+    `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does
+    not have.
     """
     below: dict[str, str] = {}
 
@@ -81,7 +89,10 @@ def fill_variables(
         try:
             value, _ = Formatter().get_field(path, (), variables)
         except (AttributeError, LookupError, TypeError) as error:
-            msg = f"{match[0]} cannot be filled in ({type(error).__name__}: {error}); {{{match[0]}}} stands for itself"
+            msg = (
+                f"{match[0]} cannot be filled in ({type(error).__name__}: {error}); {{{match[0]}}} "
+                "stands for itself"
+            )
             raise UsageError(msg) from error
         found = head_tail(as_text(value, path), LONGEST)[0]
         if "\n" not in found or not goal[match.end() :].partition("\n")[0].strip():
@@ -93,10 +104,12 @@ def fill_variables(
 
 
 def fill_goal(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
-    """Return a goal with its variables filled in, as `fill_variables` does, and in a `line` `{name}` for `{{name}}`.
+    """Return a goal with its variables filled in, as `fill_variables` does, and in a `line` `{name}` for
+    `{{name}}`.
 
-    Raises `UsageError` for a variable that does not exist, with the nearest one: a model would take its name for what the user said.
-    Names in code, and those of Python's own functions such as `@property`, are no variables.
+    Raises `UsageError` for a variable that does not exist, with the nearest one: a model would take its name
+    for what the user said. Names in code, and those of Python's own functions such as `@property`, are no
+    variables.
     """
     code = [match.span() for match in _CODE.finditer(goal)]
 
@@ -109,7 +122,10 @@ def fill_goal(goal: str, variables: Mapping[str, object], *, line: bool = False)
         own = user_variables(variables)
         near = f"; {did_you_mean(name, own).removesuffix('?')}" if own else ""
         itself = f"`{match[0]}`" if match["name"] else f"{{{match[0]}}}"
-        raise UsageError(f"there is no variable {name!r} for {match[0]} in the goal{near}; {itself} stands for the word itself")
+        raise UsageError(
+            f"there is no variable {name!r} for {match[0]} in the goal{near}; {itself} stands for the "
+            "word itself"
+        )
 
     return fill_variables(goal, variables, line=line, unknown=unknown)
 
@@ -125,7 +141,8 @@ def fill_argument(text: str, variables: Mapping[str, object]) -> str:
 def as_text(value: object, name: str) -> str:
     """What a model is given for a variable.
 
-    A string itself, a path as one would type it, a small table whole, of a large one its schema, statistics and head, else the `repr`.
+    A string itself, a path as one would type it, a small table whole, of a large one its schema, statistics
+    and head, else the `repr`.
     """
     if isinstance(value, str):
         return value
@@ -160,7 +177,8 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
 
 
 def complete_command(words: list[str], *, cell: bool) -> list[str]:
-    """The words of a line or of a cell's first line, with `run` before them where they are those of a run: over a cell they always are.
+    """The words of a line or of a cell's first line, with `run` before them where they are those of a run:
+    over a cell they always are.
 
     Raises `UsageError` as `with_run` does.
     """
@@ -178,19 +196,24 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         near = did_you_mean(words[0], root.commands)
         hint = f"{near}; " if near.startswith("did you mean") else ""
         raise UsageError(
-            f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
+            f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…", or the cell '
+            f"below %{PROGRAM}; see {PROGRAM} --help"
         )
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
-            with command.make_context(name, [fill_argument(word, variables) for word in rest], parent=context) as inner:
+            with command.make_context(
+                name, [fill_argument(word, variables) for word in rest], parent=context
+            ) as inner:
                 return command.invoke(inner)
         with command.make_context(name, rest, parent=context) as inner:
             for option, value in inner.params.items():
                 if isinstance(value, str):
                     inner.params[option] = fill_argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
-                    inner.params[option] = [type(given)(fill_argument(str(given), variables)) for given in value]  # texts or paths
+                    inner.params[option] = [
+                        type(given)(fill_argument(str(given), variables)) for given in value
+                    ]  # texts or paths
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)
@@ -199,7 +222,10 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
 def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, object]) -> list[str] | None:
     if body is not None:
         if given:
-            raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
+            raise UsageError(
+                f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it "
+                "into the cell"
+            )
         return [fill_goal(body.strip("\n"), variables)]
     return [fill_goal(" ".join(given), variables, line=True)] if given else given
 
@@ -208,7 +234,10 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        msg = f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell where it needs none"
+        msg = (
+            f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
+            "where it needs none"
+        )
         raise UsageError(msg) from None
 
 
@@ -222,7 +251,9 @@ def root_command() -> Any:
 
 
 def _as_text(command: Any) -> None:
-    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that only terminals know."""
+    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that
+    only terminals know.
+    """
     command.rich_markup_mode = None
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
     command.epilog = Text.from_markup(command.epilog or "").plain

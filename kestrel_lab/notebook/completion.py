@@ -27,11 +27,13 @@ Values = Callable[["Lab", str], Iterable[str]]
 """Returns the values that a word can take, given its typed part."""
 
 
-def complete_line(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
+def complete_line(
+    line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()
+) -> list[str]:
     """Return what the last word of `line` can become; the line ends at the cursor.
 
-    `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as `@name`
-    wherever a run is.
+    `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as
+    `@name` wherever a run is.
     """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
@@ -64,7 +66,11 @@ def _starting_with(words: Iterable[str], typed: str) -> list[str]:
 
 
 def _option(command: Any, word: str) -> Any:
-    return next((parameter for parameter in command.params if word in parameter.opts), None) if word.startswith("-") else None
+    return (
+        next((parameter for parameter in command.params if word in parameter.opts), None)
+        if word.startswith("-")
+        else None
+    )
 
 
 def _takes_value(command: Any, word: str) -> bool:
@@ -73,10 +79,15 @@ def _takes_value(command: Any, word: str) -> bool:
 
 
 def _choices(option: Any) -> tuple[str, ...]:
-    """The words that an option declares; depending on typer's version they are in its type, or in the annotation it was made of."""
+    """The words that an option declares; depending on typer's version they are in its type, or in the
+    annotation it was made of.
+    """
     annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
     kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
-    return (*getattr(getattr(option, "type", None), "choices", ()), *(str(word) for kind in kinds for word in get_args(kind)))
+    return (
+        *getattr(getattr(option, "type", None), "choices", ()),
+        *(str(word) for kind in kinds for word in get_args(kind)),
+    )
 
 
 def _values(command: Any, before: str, arguments: int, typed: str) -> Values | None:
@@ -86,8 +97,12 @@ def _values(command: Any, before: str, arguments: int, typed: str) -> Values | N
         if choices := _choices(option):
             return lambda _lab, _typed: choices
         # An option without values of its own has none to offer, and no option may stand here.
-        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, lambda _lab, _typed: ())
-    places = [parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)]
+        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(
+            option.metavar, lambda _lab, _typed: ()
+        )
+    places = [
+        parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)
+    ]
     if typed.startswith("-") or arguments >= len(places):
         return None
     return _OF_ARGUMENT.get(places[arguments].metavar)
@@ -109,7 +124,13 @@ def _notes(lab: Lab, _typed: str) -> Iterable[str]:
 def _selectors(lab: Lab, typed: str) -> Iterable[str]:
     tags = sorted({tag for note in lab.memory.list(replaced=True) for tag in note.tags})
     keyed = [f"{key}:" for key in KEYS if key not in ("kind", "tag")]
-    return [*_notes(lab, typed), *WORDS, *(f"kind:{kind}" for kind in KINDS), *(f"tag:{tag}" for tag in tags), *keyed]
+    return [
+        *_notes(lab, typed),
+        *WORDS,
+        *(f"kind:{kind}" for kind in KINDS),
+        *(f"tag:{tag}" for tag in tags),
+        *keyed,
+    ]
 
 
 def _plans(_lab: Lab, typed: str) -> Iterable[str]:
@@ -121,19 +142,41 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
     toolbox = lab.session.registry.toolbox
-    return [f"{chosen}{comma}{name}" for name in [*toolbox.names, *group_names(toolbox)] if name not in chosen.split(",")]
+    return [
+        f"{chosen}{comma}{name}"
+        for name in [*toolbox.names, *group_names(toolbox)]
+        if name not in chosen.split(",")
+    ]
 
 
 def _paths(_lab: Lab, typed: str) -> Iterable[str]:
     folder = typed[: typed.rfind("/") + 1]
     place = Path(folder or ".")
     found = place.iterdir() if place.is_dir() else ()
-    return [f"{folder}{path.name}{'/' if path.is_dir() else ''}" for path in found if typed.endswith(".") or not path.name.startswith(".")]
+    return [
+        f"{folder}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if typed.endswith(".") or not path.name.startswith(".")
+    ]
 
 
 _OF_OPTION: Mapping[str, Values] = {
     "--approve": lambda _lab, _typed: POLICIES,
-    **dict.fromkeys(("--csv", "--cwd", "--html", "--junit", "--markdown", "--out", "--report", "--rules", "--suite", "--svg"), _paths),
+    **dict.fromkeys(
+        (
+            "--csv",
+            "--cwd",
+            "--html",
+            "--junit",
+            "--markdown",
+            "--out",
+            "--report",
+            "--rules",
+            "--suite",
+            "--svg",
+        ),
+        _paths,
+    ),
     "--kind": lambda _lab, _typed: KINDS,
     "--model": _models,
     "--plan": _plans,

@@ -18,7 +18,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, ask_here, run_interruptible, run_on_thread, wait_for_end
+from kestrel_lab.notebook.cell_interrupt import (
+    Ask,
+    PromptApprover,
+    ask_here,
+    run_interruptible,
+    run_on_thread,
+    wait_for_end,
+)
 from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
@@ -73,7 +80,10 @@ class Notebook:
         self.shown.add(run)
         for earlier in self.panels:
             earlier.rest()
-        if len(self.panels) >= LOOKED_AT and (ended := next((one for one in self.panels if one.retire()), None)) is not None:
+        if (
+            len(self.panels) >= LOOKED_AT
+            and (ended := next((one for one in self.panels if one.retire()), None)) is not None
+        ):
             self.panels.remove(ended)
         self.panels.append(panel)
         panel.ask = partial(self.ask, self.lab(), panel, run)
@@ -89,7 +99,9 @@ class Notebook:
         self._last = (self.lab(), run, self.lab().session.options.model)
 
     def goes_on_with(self) -> dict[str, Any]:
-        """The options of a run that goes on where the last one ended; none in a new lab, and while the last run still works."""
+        """The options of a run that goes on where the last one ended; none in a new lab, and while the last
+        run still works.
+        """
         lab = self.lab()
         if self._last is None or self._last[0] is not lab:
             return {}
@@ -101,7 +113,11 @@ class Notebook:
 
     def runs(self) -> list[str]:
         """Names of variables that hold runs."""
-        return [name for name, value in self.variables.items() if isinstance(value, Run) and not name.startswith("_")]
+        return [
+            name
+            for name, value in self.variables.items()
+            if isinstance(value, Run) and not name.startswith("_")
+        ]
 
 
 class NotebookFrontend:
@@ -128,12 +144,14 @@ class NotebookFrontend:
         return self.lab().configure(key, value)
 
     def goes_on_with(self) -> dict[str, Any]:
-        """The last run of the notebook's lab once it has ended, and the lab's model where that was changed since."""
+        """The last run of the notebook's lab once it has ended, and the lab's model where that was changed
+        since.
+        """
         return self.notebook.goes_on_with()
 
     def say(self, text: str) -> None:
         """Print a sentence."""
-        print(text)  # noqa: T201  # a notebook shows what is printed
+        print(text)  # a notebook shows what is printed  # noqa: T201
 
     def screen(self, how: ShowOptions) -> NotebookScreen:
         """The screen for one run: a panel, questions on standard input, or one picture at the end."""
@@ -150,7 +168,10 @@ class NotebookFrontend:
         from kestrel_lab.notebook.time_travel import TimeTravel  # with ipywidgets, so loaded on use
 
         if self.surface != "panel":
-            msg = f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT shows the run as of an event"
+            msg = (
+                f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT "
+                "shows the run as of an event"
+            )
             raise UsageError(msg)
         return TimeTravel(self.lab(), run, self.user, self.notebook.take)
 
@@ -159,7 +180,9 @@ class NotebookFrontend:
         return run_interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
 
     def finish(self, result: Any) -> Any:
-        """The result of a command; where it is a coroutine, something to await or, in a cell that cannot await, what it gives."""
+        """The result of a command; where it is a coroutine, something to await or, in a cell that cannot
+        await, what it gives.
+        """
         if self.awaited or not inspect.iscoroutine(result):
             return result
         if self._background:
@@ -173,7 +196,10 @@ class NotebookFrontend:
 
 
 class NotebookScreen:
-    """The screen of one run in a notebook. Where nobody can answer, nobody is asked, and one picture is shown at the end."""
+    """The screen of one run in a notebook.
+
+    Where nobody can answer, nobody is asked, and one picture is shown at the end.
+    """
 
     approver: Approver | None = None
 
@@ -189,17 +215,24 @@ class NotebookScreen:
             # A background run outlives its cell, and only a cell may use standard input.
             fallback = None if self._background else PromptApprover(frontend.ask)
             timeout = self._how.approval_timeout
-            self.approver = self._panel = Panel(user=frontend.user, fallback=fallback, timeout=timeout, shown=notebook.take)
+            self.approver = self._panel = Panel(
+                user=frontend.user, fallback=fallback, timeout=timeout, shown=notebook.take
+            )
             if frontend.on_thread:
                 self._panel.keep_clicks_coming()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._panel is not None and (error is not None or not self._background):
             self._panel.close()
 
     async def show(self, run: Run) -> Run:
-        """Show the run and wait for its end, unless it goes on in the background. Raises what `wait_for_end` raises."""
+        """Show the run and wait for its end, unless it goes on in the background.
+
+        Raises what `wait_for_end` raises.
+        """
         notebook, surface = self._frontend.notebook, self._frontend.surface
         if surface != "terminal":
             notebook.shown.add(run)
@@ -220,7 +253,9 @@ class NotebookScreen:
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing but needs the running event loop, as the start of a run does."""
+    """The result of a coroutine that waits for nothing but needs the running event loop, as the start of a
+    run does.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -230,7 +265,9 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError("the start of a run waited, which is a defect: please report it")  # a defect, which has no reader
+    raise RuntimeError(
+        "the start of a run waited, which is a defect: please report it"
+    )  # a defect, which has no reader
 
 
 class NotebookSurroundings:

@@ -1,4 +1,6 @@
-"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; `%unload_ext` removes them."""
+"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; `%unload_ext` removes
+them.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ async def _result(found: Any) -> object:
 def _print_text(found: object) -> object:
     """What a cell gives; a sentence is printed instead."""
     if isinstance(found, str):
-        print(found)  # noqa: T201  # a notebook shows what is printed
+        print(found)  # a notebook shows what is printed  # noqa: T201
         return None
     return found
 
@@ -79,7 +81,9 @@ _EMPTY = re.compile(rf"^(await get_ipython\(\)\.run_cell_magic\('{AWAITED}', .*,
 
 
 class AwaitRewriter:
-    """Input transformer of one IPython shell that adds `await` to magics, and the hooks that note whether a cell is running."""
+    """Input transformer of one IPython shell that adds `await` to magics, and the hooks that note whether a
+    cell is running.
+    """
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -97,7 +101,10 @@ class AwaitRewriter:
         """Return the lines of a cell, whose magics are calls already, with `await` where one is possible."""
         if self._running or not self._shell.autoawait or getattr(self._shell, "kernel", None) is None:
             return lines
-        return [_EMPTY.sub(r"\1'\\n')", _CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line)) for line in lines]
+        return [
+            _EMPTY.sub(r"\1'\\n')", _CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line))
+            for line in lines
+        ]
 
     def install(self) -> None:
         """Put the transformer and its hooks into the shell."""
@@ -175,15 +182,27 @@ def _matcher(magics: KestrelMagics) -> Any:
     def complete_kestrel(context: Any) -> dict[str, Any]:
         before = context.text_until_cursor
         if (named := _NAMED.search(before)) and _GOAL.match(context.full_text):
-            names = [f"@{name}" for name in sorted(user_variables(magics.notebook.variables)) if name.startswith(named[1])]
-            return {"completions": [SimpleCompletion(name) for name in names], "matched_fragment": named[0], "suppress": bool(names)}
+            names = [
+                f"@{name}"
+                for name in sorted(user_variables(magics.notebook.variables))
+                if name.startswith(named[1])
+            ]
+            return {
+                "completions": [SimpleCompletion(name) for name in names],
+                "matched_fragment": named[0],
+                "suppress": bool(names),
+            }
         line = _LINE.match(before)
         # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
         found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
-        return {"completions": [SimpleCompletion(text) for text in found], "matched_fragment": word, "suppress": True}
+        return {
+            "completions": [SimpleCompletion(text) for text in found],
+            "matched_fragment": word,
+            "suppress": True,
+        }
 
     return complete_kestrel
 

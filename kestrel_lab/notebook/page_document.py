@@ -1,7 +1,9 @@
-"""The notebook in the page that shows it, for the agent's tools: cells with what is not saved yet, changed where the user sees it.
+"""The notebook in the page that shows it, for the agent's tools: cells with what is not saved yet, changed
+where the user sees it.
 
-The page compares and changes in one step, and the change is part of its own history, so that Ctrl+Z takes it back too. Where a
-notebook is open in several pages, all questions after the first go to the page that answered that one.
+The page compares and changes in one step, and the change is part of its own history, so that Ctrl+Z takes it
+back too. Where a notebook is open in several pages, all questions after the first go to the page that
+answered that one.
 """
 
 from __future__ import annotations
@@ -25,8 +27,15 @@ class PageDocument:
 
     how = "the page that shows the notebook"
 
-    def __init__(self, send: Callable[[dict[str, Json]], object], heard: Callable[[float], bool], listen: Callable[[], object]) -> None:
-        """`heard` waits for a first word of a page; `listen` makes answers arrive while the main thread waits."""
+    def __init__(
+        self,
+        send: Callable[[dict[str, Json]], object],
+        heard: Callable[[float], bool],
+        listen: Callable[[], object],
+    ) -> None:
+        """`heard` waits for a first word of a page; `listen` makes answers arrive while the main thread
+        waits.
+        """
         self._send, self._heard, self._listen = send, heard, listen
         self._page = ""
         self._numbers = itertools.count(1)
@@ -44,7 +53,9 @@ class PageDocument:
         return True
 
     def read(self, whole: str = "") -> list[Cell]:
-        """Return the cells as they stand in the page; of outputs only texts and the kinds of the rest, but those of `whole` as they are."""
+        """Return the cells as they stand in the page; of outputs only texts and the kinds of the rest, but
+        those of `whole` as they are.
+        """
         return cast("list[Cell]", self._asked({"op": "read", "whole": whole}, ANSWER_S)["cells"])
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
@@ -52,7 +63,9 @@ class PageDocument:
         told: dict[str, Any] = {**swap.as_json(), "force": force}
         answer = self._asked({"op": "swap", **told}, ANSWER_S)
         if answer.get("conflict"):
-            raise ConflictError(f"cell {swap.cell} {answer['conflict']}: nothing was changed; read the notebook again")
+            raise ConflictError(
+                f"cell {swap.cell} {answer['conflict']}: nothing was changed; read the notebook again"
+            )
         return ""
 
     def answered(self, content: dict[str, Json]) -> None:

@@ -1,4 +1,5 @@
-"""Live panel: an anywidget that shows the events of one run and asks its questions; and the box of a conversation, a panel per turn.
+"""Live panel: an anywidget that shows the events of one run and asks its questions; and the box of a
+conversation, a panel per turn.
 
 At the end the panel is replaced by static HTML and text, so that the saved notebook needs no kernel
 and holds no widget state.
@@ -46,7 +47,9 @@ Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 
 
 class StaticPicture:
-    """A static picture of a run for display, as HTML and text; for a run that still works it names the command that shows the rest."""
+    """A static picture of a run for display, as HTML and text; for a run that still works it names the
+    command that shows the rest.
+    """
 
     def __init__(self, view: RunView) -> None:
         self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
@@ -60,7 +63,9 @@ class StaticPicture:
 
 
 def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a widget gives for display, with a picture for front ends without widgets and for a notebook without a kernel."""
+    """Return what a widget gives for display, with a picture for front ends without widgets and for a
+    notebook without a kernel.
+    """
     data, metadata = shown if isinstance(shown, tuple) else (shown, {})
     return {**(data or {}), **still}, metadata
 
@@ -82,7 +87,9 @@ class BoxPlace:
         """Show a widget, or a static picture."""
         from ipywidgets import HTML  # type: ignore[import-untyped]  # loaded on use
 
-        self.box.children = [HTML(picture.bundle["text/html"]) if isinstance(picture, StaticPicture) else picture]
+        self.box.children = [
+            HTML(picture.bundle["text/html"]) if isinstance(picture, StaticPicture) else picture
+        ]
 
 
 class Panel:
@@ -100,7 +107,8 @@ class Panel:
     ) -> None:
         """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
 
-        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own, or stands in `place`.
+        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above
+        its own, or stands in `place`.
         """
         self.ask: Callable[[str], object] | None = None
         """Goes on with the conversation; with it there is a line to type into below the finished run."""
@@ -159,18 +167,24 @@ class Panel:
         self._stream.flush()
         self._mark()
         self._put_still()
-        # The update does not reach a page that was loaded since, or is closed now and comes back: each page that says hello
-        # is told, until `retire`.
+        # The update does not reach a page that was loaded since, or is closed now and comes back: each page
+        # that says hello is told, until `retire`.
         self._say_still()
 
     def look_again(self) -> None:
-        """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
+        """Mark in the picture which citations of the answer have changed since; where none has, nothing
+        happens.
+        """
         if not self._open and self._handle is not None and self._mark():
             self._put_still()
 
     def _mark(self) -> bool:
         """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
-        return self._run is not None and self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))
+        return (
+            self._run is not None
+            and self.view.cites
+            and bool(self.view.mark(self._run.report.evidence.claims))
+        )
 
     def bundle(self) -> dict[str, str]:
         """The static picture, with those of the turns that stand above it."""
@@ -179,14 +193,19 @@ class Panel:
         return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
 
     def rest(self) -> None:
-        """Take the line to type into away: the conversation goes on elsewhere. What a page shows of a run that still works stays live."""
+        """Take the line to type into away: the conversation goes on elsewhere.
+
+        What a page shows of a run that still works stays live.
+        """
         if self.ask is not None:
             self.ask = None
             if not self._open:
                 self._say_still()
 
     def retire(self) -> bool:
-        """Close the widget, unless its run still works; the static picture stays without the buttons that a page adds to it."""
+        """Close the widget, unless its run still works; the static picture stays without the buttons that a
+        page adds to it.
+        """
         if not self._open:
             self._widget.close()
         return not self._open
@@ -199,13 +218,30 @@ class Panel:
 
     def _say_still(self) -> None:
         run = "" if self._run is None else self._run.id
-        self._widget.send({"k": "still", "id": self._widget.model_id, "run": run, "ask": self.ask is not None, "data": self.bundle()})
+        self._widget.send(
+            {
+                "k": "still",
+                "id": self._widget.model_id,
+                "run": run,
+                "ask": self.ask is not None,
+                "data": self.bundle(),
+            }
+        )
 
     def _replaced_by(self, widget: Any) -> None:
-        """Have pages that were loaded since put `widget` in this panel's place: updates of displays do not reach them."""
+        """Have pages that were loaded since put `widget` in this panel's place: updates of displays do not
+        reach them.
+        """
         self.ask = None
         data, _ = widget._repr_mimebundle_()
-        self._widget.send({"k": "next", "run": "" if self._run is None else self._run.id, "id": widget.model_id, "data": data})
+        self._widget.send(
+            {
+                "k": "next",
+                "run": "" if self._run is None else self._run.id,
+                "id": widget.model_id,
+                "data": data,
+            }
+        )
 
     def keep_clicks_coming(self) -> None:
         """Make clicks arrive although the kernel's main thread is busy waiting.
@@ -221,7 +257,9 @@ class Panel:
         """Wait for a click; where no front end shows the panel, ask by the fallback."""
         if not await self._seen():
             if self._fallback is None:
-                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args, question=asked.why == "question")
+                raise ApprovalRequired(
+                    self.view.head.run, asked.tool, asked.args, question=asked.why == "question"
+                )
             return await self._fallback(asked)
         if asked.call in self._refused:
             self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})
@@ -252,14 +290,19 @@ class Panel:
                 self.close()
 
     def _send(self, message: dict[str, Json]) -> None:
-        """Send a message, or as long as no page shows the panel leave the whole view where one will find it."""
+        """Send a message, or as long as no page shows the panel leave the whole view where one will find
+        it.
+        """
         if self._watched:
             self._widget.send(message)
         elif time.monotonic() - self._shown_at < HELLO_S and len(self.view.rows) < FIRST_ROWS:
             self._widget.picture = self._stream.picture()
 
     async def _seen(self) -> bool:
-        """Whether some front end shows the panel. One is waited for once, from when the panel appeared: not for every question."""
+        """Whether some front end shows the panel.
+
+        One is waited for once, from when the panel appeared: not for every question.
+        """
         until = min(self._shown_at, time.monotonic()) + HELLO_S
         # Heard of on whichever thread the kernel chose: an event of this loop could not be set there.
         while not self._heard.is_set() and time.monotonic() < until:  # noqa: ASYNC110
@@ -267,7 +310,9 @@ class Panel:
         return self._heard.is_set()
 
     def _waits_for_page(self, seconds: float) -> bool:
-        """Whether some front end shows the panel; a thread waits for the first one, as `_seen` does on the loop."""
+        """Whether some front end shows the panel; a thread waits for the first one, as `_seen` does on the
+        loop.
+        """
         return self._heard.wait(max(0.0, min(seconds, self._shown_at + HELLO_S - time.monotonic())))
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
@@ -306,7 +351,10 @@ class Panel:
         task.add_done_callback(self._undoing.discard)
 
     async def _undo(self, call: str) -> None:
-        """Undo a call; the picture of a run that has ended says so too. In a thread, because the page answers on this loop."""
+        """Undo a call; the picture of a run that has ended says so too.
+
+        In a thread, because the page answers on this loop.
+        """
         assert self._run is not None
         try:
             await asyncio.to_thread(self._run.undo, call)
@@ -358,7 +406,9 @@ def _widget_class() -> Callable[[RunView, str], Any]:
         before = traitlets.Unicode().tag(sync=True)
         """HTML of the turns above."""
         picture = traitlets.Dict().tag(sync=True)
-        """The view when last nobody listened: messages to a front end that is still loading are lost, this is not."""
+        """The view when last nobody listened: messages to a front end that is still loading are lost, this is
+        not.
+        """
 
         def __init__(self, view: RunView, before: str) -> None:
             super().__init__(before=before)
@@ -372,7 +422,10 @@ def _widget_class() -> Callable[[RunView, str], Any]:
 
 
 class ChatBox:
-    """Shows a `Chat` as widgets. What is typed is the same in every tab that shows it; at the end of each turn its picture stands above."""
+    """Shows a `Chat` as widgets.
+
+    What is typed is the same in every tab that shows it; at the end of each turn its picture stands above.
+    """
 
     def __init__(self, chat: Chat) -> None:
         """Shows the turns that `chat` has, and those that are typed."""
@@ -382,7 +435,9 @@ class ChatBox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns = widgets.VBox([widgets.HTML(run.report._repr_html_()) for run in chat.runs])
         self._problem = widgets.HTML()
-        self._text = widgets.Text(placeholder="Ask something …", layout=widgets.Layout(flex="1 1 auto", width="auto"))
+        self._text = widgets.Text(
+            placeholder="Ask something …", layout=widgets.Layout(flex="1 1 auto", width="auto")
+        )
         self._button = widgets.Button(description="Ask", button_style="primary")
         self._text.on_msg(self._told)
         self._button.on_click(lambda _: self._wanted())
@@ -391,7 +446,10 @@ class ChatBox:
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a cell shows: the widgets, and for a notebook without a kernel the turns."""
         self._loop = asyncio.get_running_loop()
-        return with_static_html(self._box._repr_mimebundle_(), {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)})
+        return with_static_html(
+            self._box._repr_mimebundle_(),
+            {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)},
+        )
 
     def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         if content.get("event") == "submit":

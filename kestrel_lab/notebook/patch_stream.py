@@ -1,4 +1,5 @@
-"""Patch stream: changes of a view, numbered, merged and sent in bundles, so that a thousand small ones stay cheap.
+"""Patch stream: changes of a view, numbered, merged and sent in bundles, so that a thousand small ones stay
+cheap.
 
 A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some
 when there are very many. Bundles are numbered; whoever sees a gap asks again and gets the whole view.
@@ -85,15 +86,24 @@ class PatchStream:
 
     def picture(self) -> dict[str, Json]:
         """The message that carries the whole view."""
-        self._rendered = RenderedChanges(self.view)  # a page that has the whole view knows nothing of what was complete before
+        self._rendered = RenderedChanges(
+            self.view
+        )  # a page that has the whole view knows nothing of what was complete before
         return self._message("snap", self._rendered.of(self.view.snapshot()))
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
-        return {"k": kind, "seq": self._number, "now": time.time(), "changes": [_sendable(change) for change in changes]}
+        return {
+            "k": kind,
+            "seq": self._number,
+            "now": time.time(),
+            "changes": [_sendable(change) for change in changes],
+        }
 
 
 def _sendable(value: Json) -> Json:
-    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the stream."""
+    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the
+    stream.
+    """
     match value:
         case str():
             return escape_surrogates(value)
@@ -114,12 +124,29 @@ def _begins_call(change: Change) -> bool:
 
 
 def _merge(buffer: list[Change], change: Change) -> None:
-    """Append `change`; pieces of one text are joined, and of several changes of the head only the newest value is kept."""
-    if change["op"] == "head" and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None)) is not None:
+    """Append `change`; pieces of one text are joined, and of several changes of the head only the newest
+    value is kept.
+    """
+    if (
+        change["op"] == "head"
+        and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None))
+        is not None
+    ):
         buffer[known] = {**buffer[known], **change}
         return
     last = buffer[-1] if buffer else {}
-    if change["op"] == "text" and (last.get("op"), last.get("id"), last.keys()) == ("text", change["id"], change.keys()):
-        buffer[-1] = {**last, **{name: f"{last[name]}{piece}" for name, piece in change.items() if name in ("append", "thought")}}
+    if change["op"] == "text" and (last.get("op"), last.get("id"), last.keys()) == (
+        "text",
+        change["id"],
+        change.keys(),
+    ):
+        buffer[-1] = {
+            **last,
+            **{
+                name: f"{last[name]}{piece}"
+                for name, piece in change.items()
+                if name in ("append", "thought")
+            },
+        }
     else:
         buffer.append(change)

@@ -1,4 +1,6 @@
-"""The board of a suite in a cell, a tile per scenario and configuration that opens its transcripts; and the bar of any long job."""
+"""The board of a suite in a cell, a tile per scenario and configuration that opens its transcripts; and the
+bar of any long job.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ class Tile:
     @property
     def text(self) -> str:
         """How many trials passed, or the outcome of a single one."""
-        return self.word if len(self.runs) == 1 else f"{sum(outcome == 'pass' for _, outcome in self.runs)} of {len(self.runs)}"
+        return (
+            self.word
+            if len(self.runs) == 1
+            else f"{sum(outcome == 'pass' for _, outcome in self.runs)} of {len(self.runs)}"
+        )
 
 
 class Board:
@@ -76,24 +82,36 @@ class Board:
         tile.runs.append((str(row.result.get("run") or row.id), outcome))
         self.configs.setdefault(row.config, Counter())[outcome] += 1
         record = trial_record(row, count_errors)
-        self._records.setdefault(row.config, []).append({key: record[key] for key in ("scenario", "success", "weight")})
+        self._records.setdefault(row.config, []).append(
+            {key: record[key] for key in ("scenario", "success", "weight")}
+        )
 
     def rate(self, config: str) -> str:
-        """The success rate of a configuration with its 95 % interval, as the summary of the suite counts it, and how many trials broke."""
+        """The success rate of a configuration with its 95 % interval, as the summary of the suite counts it,
+        and how many trials broke.
+        """
         counts = self.configs[config]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
         found = success_interval(self._records[config])
-        return f"{format_percent(found.mean, found.low, found.high)}, n = {found.n}{broke}" if found.n else f"no trial yet{broke}"
+        return (
+            f"{format_percent(found.mean, found.low, found.high)}, n = {found.n}{broke}"
+            if found.n
+            else f"no trial yet{broke}"
+        )
 
 
 class NotebookReporter:
-    """A `Reporter` that shows a bar in the running cell, and for a suite its board, whose tiles open transcripts.
+    """A `Reporter` that shows a bar in the running cell, and for a suite its board, whose tiles open
+    transcripts.
 
-    While the suite runs the board consists of widgets; at the end a picture takes their place that needs no kernel.
+    While the suite runs the board consists of widgets; at the end a picture takes their place that needs no
+    kernel.
     """
 
     def __init__(self, lab: Callable[[], Lab], *, live: bool = True) -> None:
-        """`lab` gives the lab that has the runs of the trials; where nobody looks, the board is not `live` and has no widgets."""
+        """`lab` gives the lab that has the runs of the trials; where nobody looks, the board is not `live`
+        and has no widgets.
+        """
         self._handle: DisplayHandle | None = None
         self._shown_at = float("-inf")
         self._board = Board()
@@ -138,7 +156,9 @@ class NotebookReporter:
 
 
 class LiveTiles:
-    """The board of a suite that still runs, as widgets: a button per tile opens the transcripts of its trials below."""
+    """The board of a suite that still runs, as widgets: a button per tile opens the transcripts of its trials
+    below.
+    """
 
     def __init__(self, board: Board, transcript: Callable[[str], str], bar: Bar) -> None:
         import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
@@ -164,54 +184,88 @@ class LiveTiles:
         for scenario, tiles in list(self._board.tiles.items())[:_MOST_ROWS]:
             for config, tile in tiles.items():
                 button = self._buttons.get((scenario, config)) or self._button(scenario, config)
-                button.description, button.button_style = sanitize_text(f"{config}: {tile.mark} {tile.text}"), _STYLES.get(tile.word, "")
+                button.description, button.button_style = (
+                    sanitize_text(f"{config}: {tile.mark} {tile.text}"),
+                    _STYLES.get(tile.word, ""),
+                )
         self._fill()
 
     def _button(self, scenario: str, config: str) -> Any:
         widgets = self._widgets
-        button = widgets.Button(tooltip=sanitize_text(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto"))
+        button = widgets.Button(
+            tooltip=sanitize_text(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto")
+        )
         button.on_click(lambda _: self._open(scenario, config))
         self._buttons[scenario, config] = button
         if scenario not in self._lines:
-            name = widgets.HTML(paragraph_html(one_line(scenario, 60)), layout=widgets.Layout(flex="0 1 260px"))
-            self._lines[scenario] = widgets.HBox([name], layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
+            name = widgets.HTML(
+                paragraph_html(one_line(scenario, 60)), layout=widgets.Layout(flex="0 1 260px")
+            )
+            self._lines[scenario] = widgets.HBox(
+                [name], layout=widgets.Layout(flex_flow="row wrap", align_items="center")
+            )
         self._lines[scenario].children = (*self._lines[scenario].children, button)
         return button
 
     def _fill(self) -> None:
         tiles, only = self._board.tiles, self._only.index
-        rows = tuple(line for name, line in self._lines.items() if not only or any(tile.word != "pass" for tile in tiles[name].values()))
+        rows = tuple(
+            line
+            for name, line in self._lines.items()
+            if not only or any(tile.word != "pass" for tile in tiles[name].values())
+        )
         if rows != self._rows.children:
             self._rows.children = rows
 
     def _open(self, scenario: str, config: str) -> None:
-        self._below.value = "".join(self._transcript(run) for run, _ in self._board.tiles[scenario][config].runs)
+        self._below.value = "".join(
+            self._transcript(run) for run, _ in self._board.tiles[scenario][config].runs
+        )
 
 
 class Bar:
-    """One state of a job, for display; with `transcript`, which gives the HTML of a run, the tiles unfold to it."""
+    """One state of a job, for display; with `transcript`, which gives the HTML of a run, the tiles unfold to
+    it.
+    """
 
     def __init__(
-        self, done: int, total: int, note: str, board: Board | None = None, transcript: Callable[[str], str] | None = None
+        self,
+        done: int,
+        total: int,
+        note: str,
+        board: Board | None = None,
+        transcript: Callable[[str], str] | None = None,
     ) -> None:
         board = board or Board()
         told = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
         rates = {config: board.rate(config) for config in board.configs}
-        rows = [(name, [tiles.get(config, Tile()) for config in rates]) for name, tiles in list(board.tiles.items())[:_MOST_ROWS]]
+        rows = [
+            (name, [tiles.get(config, Tile()) for config in rates])
+            for name, tiles in list(board.tiles.items())[:_MOST_ROWS]
+        ]
         heads = [{"name": config, "rate": rate} for config, rate in rates.items()]
         self.text = "\n".join([told, *(f"  {config}: {rate}" for config, rate in rates.items())])
         parts = template_macros("board.html")
         self.head = str(parts.head(done, total, told, heads))
         opened = {} if transcript is None else _transcripts(board, transcript)
-        self.html = str(parts.board(done, total, told, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened))
+        self.html = str(
+            parts.board(done, total, told, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened)
+        )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": self.text}
 
 
 def _transcripts(board: Board, transcript: Callable[[str], str]) -> dict[str, Any]:
-    """Return the HTML of runs that is saved with the board: first of those that did not pass, as long as there is room."""
-    runs = [trial for tiles in list(board.tiles.values())[:_MOST_ROWS] for tile in tiles.values() for trial in tile.runs]
+    """Return the HTML of runs that is saved with the board: first of those that did not pass, as long as
+    there is room.
+    """
+    runs = [
+        trial
+        for tiles in list(board.tiles.values())[:_MOST_ROWS]
+        for tile in tiles.values()
+        for trial in tile.runs
+    ]
     room, found = SAVED_CHARS, {}
     for run, _ in sorted(runs, key=lambda trial: trial[1] == "pass"):
         html = transcript(run)

@@ -1,4 +1,6 @@
-"""Time travel: a slider over the events of a run shows it as of each of them, and begins another branch there, beside it."""
+"""Time travel: a slider over the events of a run shows it as of each of them, and begins another branch
+there, beside it.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ _WITH: Final = {
 
 
 class TimeTravel:
-    """The controls of one run for a cell; needs the kernel, without which the picture of the whole run is shown."""
+    """The controls of one run for a cell; needs the kernel, without which the picture of the whole run is
+    shown.
+    """
 
     def __init__(self, lab: Lab, run: Run, user: str, shown: Callable[[Panel, Run], object]) -> None:
-        """`user` is who decides on calls of a branch; `shown` is called when a branch is shown, as by `Panel`."""
+        """`user` is who decides on calls of a branch; `shown` is called when a branch is shown, as by
+        `Panel`.
+        """
         import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
 
         self._lab, self._run, self._user, self._shown = lab, run, user, shown
@@ -40,12 +46,21 @@ class TimeTravel:
         self.records = run.records()
         wide = widgets.Layout(width="auto", flex="1 1 260px")
         self.slider = widgets.IntSlider(
-            value=len(self.records), min=1, max=len(self.records), description="Event", continuous_update=True, layout=wide
+            value=len(self.records),
+            min=1,
+            max=len(self.records),
+            description="Event",
+            continuous_update=True,
+            layout=wide,
         )
-        play = widgets.Play(value=len(self.records), min=1, max=len(self.records), interval=500, show_repeat=False)
+        play = widgets.Play(
+            value=len(self.records), min=1, max=len(self.records), interval=500, show_repeat=False
+        )
         widgets.jslink((play, "value"), (self.slider, "value"))
         self.line, self.picture, self.problem = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.given = widgets.Dropdown(options=[*_WITH], description="Fork with", layout=widgets.Layout(width="auto", flex="0 1 260px"))
+        self.given = widgets.Dropdown(
+            options=[*_WITH], description="Fork with", layout=widgets.Layout(width="auto", flex="0 1 260px")
+        )
         self.text = widgets.Textarea(rows=1, layout=wide)
         self.button = widgets.Button(description="Fork here", button_style="primary")
         half = widgets.Layout(flex="1 1 420px", min_width="0", overflow="hidden")
@@ -57,7 +72,10 @@ class TimeTravel:
                 self.line,
                 widgets.HBox([self.given, self.text, self.button], layout=row),
                 self.problem,
-                widgets.HBox([widgets.VBox([self.picture], layout=half), self.branch], layout=widgets.Layout(flex_flow="row wrap")),
+                widgets.HBox(
+                    [widgets.VBox([self.picture], layout=half), self.branch],
+                    layout=widgets.Layout(flex_flow="row wrap"),
+                ),
             ]
         )
         self.slider.observe(lambda _: self._look(), "value")
@@ -68,7 +86,9 @@ class TimeTravel:
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         self._loop = asyncio.get_running_loop()
-        return with_static_html(self.box._repr_mimebundle_(**options), StaticPicture(self._run.report.view()).bundle)
+        return with_static_html(
+            self.box._repr_mimebundle_(**options), StaticPicture(self._run.report.view()).bundle
+        )
 
     @property
     def record(self) -> Record:
@@ -94,9 +114,13 @@ class TimeTravel:
         try:
             if given != "the same model" and not text.strip():
                 raise UsageError(f"fork with {given}: type it first")
-            key = {"another model": "model", "another answer": "answer", "another tool result": "result"}.get(given)
+            key = {"another model": "model", "another answer": "answer", "another tool result": "result"}.get(
+                given
+            )
             chosen: dict[str, Any] = {} if key is None else {key: text.strip() if key == "model" else text}
-            panel.follow(self._lab.session.start_fork(self._run.id, at=self.record.seq, approver=panel, **chosen))
+            panel.follow(
+                self._lab.session.start_fork(self._run.id, at=self.record.seq, approver=panel, **chosen)
+            )
         except KestrelError as error:
             self.problem.value = paragraph_html(str(error))
 
@@ -110,5 +134,7 @@ def _words(record: Record) -> str:
         case ModelCalled() as asked:
             return sanitize_text(asked.model)
         case ModelAnswered() as said:
-            return sanitize_text(one_line(said.text or ", ".join(str(call.get("name")) for call in said.calls), 160))
+            return sanitize_text(
+                one_line(said.text or ", ".join(str(call.get("name")) for call in said.calls), 160)
+            )
     return ""

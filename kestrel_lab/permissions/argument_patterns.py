@@ -1,4 +1,6 @@
-"""Argument patterns of permission rules: paths by their real place, addresses by host and path, texts and numbers."""
+"""Argument patterns of permission rules: paths by their real place, addresses by host and path, texts and
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.web.urls import Url, read_url
 
 _COMPARED = re.compile(r"(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?)")
-_ADDRESS = re.compile(r"(?:(https?)://)?(\*|(?:\*\.)?[^/:*?\[\]]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?(/[^?]*)?(?:\?(.*))?")
+_ADDRESS = re.compile(
+    r"(?:(https?)://)?(\*|(?:\*\.)?[^/:*?\[\]]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?(/[^?]*)?(?:\?(.*))?"
+)
 _AMBIGUOUS = re.compile(r"%2[ef]|%5c|;|/\.\.?(?:/|$)", re.IGNORECASE)
 """In a path: what some servers read as another path."""
 
@@ -28,7 +32,10 @@ class ValuePattern:
 
     text: str
     allows: Callable[[Json, str], bool]
-    """Whether this single value surely fits; of a list each is asked about. The text is the folder of the run."""
+    """Whether this single value surely fits; of a list each is asked about.
+
+    The text is the folder of the run.
+    """
     concerns: Callable[[Json, str], Match]
     """Whether this value, or one in it, fits or may fit."""
 
@@ -36,18 +43,25 @@ class ValuePattern:
 def path_pattern(text: str) -> ValuePattern:
     """Paths relative to the run's folder (`docs/**`, `*.pem` at any depth), or absolute ones (`/etc/**`).
 
-    Compared is where a path really leads: without `..`, links followed. Raises `ValueError` for a pattern that cannot be read.
+    Compared is where a path really leads: without `..`, links followed. Raises `ValueError` for a pattern
+    that cannot be read.
     """
     strict, broad = _path_expression(text), _path_expression(unicodedata.normalize("NFC", text).casefold())
 
     def allows(value: Json, root: str) -> bool:
-        return isinstance(value, str) and all(_fits_path(strict, name) for name in _names(value, root, absolute=text.startswith("/")))
+        return isinstance(value, str) and all(
+            _fits_path(strict, name) for name in _names(value, root, absolute=text.startswith("/"))
+        )
 
     def concerns(value: Json, root: str) -> Match:
         if not isinstance(value, str):
             return Match.MAYBE if isinstance(value, dict) else Match.NO
         names = _names(value, root, absolute=text.startswith("/"))
-        return Match.YES if any(_fits_path(broad, unicodedata.normalize("NFC", name).casefold()) for name in names if name) else Match.NO
+        return (
+            Match.YES
+            if any(_fits_path(broad, unicodedata.normalize("NFC", name).casefold()) for name in names if name)
+            else Match.NO
+        )
 
     return _of_each(text, allows, concerns)
 
@@ -59,7 +73,9 @@ def _path_expression(text: str) -> re.Pattern[str]:
 
 def _fits_path(expression: re.Pattern[str], name: str) -> bool:
     """Return whether a path fits; a pattern of everything in a folder fits the folder too."""
-    return bool(name) and (expression.fullmatch(name) is not None or expression.fullmatch(f"{name}/") is not None)
+    return bool(name) and (
+        expression.fullmatch(name) is not None or expression.fullmatch(f"{name}/") is not None
+    )
 
 
 def _names(path: str, root: str, *, absolute: bool) -> list[str]:
@@ -97,7 +113,9 @@ class _Address:
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 
     def allows(self, url: Url) -> bool:
-        """Return whether all of it fits: without a port only the usual one does, and a path must mean the same to every server."""
+        """Return whether all of it fits: without a port only the usual one does, and a path must mean the
+        same to every server.
+        """
         if not self.concerns(url) or (self.port is None and not url.usual_port):
             return False
         path, asks, query = url.target.partition("?")
@@ -109,9 +127,11 @@ class _Address:
 
 
 def address_pattern(text: str) -> ValuePattern:
-    """Addresses: `[SCHEME://]HOST[:PORT][/PATH[?QUERY]]`, with `*.example.org` for what is below a host, not itself.
+    """Addresses: `[SCHEME://]HOST[:PORT][/PATH[?QUERY]]`, with `*.example.org` for what is below a host, not
+    itself.
 
-    Without a path any path and query; with one, the query must fit too. Raises `ValueError` for a pattern that cannot be read.
+    Without a path any path and query; with one, the query must fit too. Raises `ValueError` for a pattern
+    that cannot be read.
     """
     found = _ADDRESS.fullmatch(text)
     if found is None:
@@ -134,7 +154,9 @@ def address_pattern(text: str) -> ValuePattern:
 
 
 def plain_pattern(wanted: str | float | bool) -> ValuePattern:
-    """Any other value: a text with `*` and `?`, a number or yes or no as it is, or a comparison such as `<= 3`."""
+    """Any other value: a text with `*` and `?`, a number or yes or no as it is, or a comparison such as `<=
+    3`.
+    """
     compared = _COMPARED.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
 
     def fits(value: Json) -> bool:
@@ -142,18 +164,28 @@ def plain_pattern(wanted: str | float | bool) -> ValuePattern:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return False
             bound = float(compared[2])
-            return {"<": value < bound, "<=": value <= bound, ">": value > bound, ">=": value >= bound}[compared[1]]
+            return {"<": value < bound, "<=": value <= bound, ">": value > bound, ">=": value >= bound}[
+                compared[1]
+            ]
         if isinstance(wanted, str):
             return isinstance(value, str) and fnmatchcase(value, wanted)
         return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
 
     text = wanted if isinstance(wanted, str) else str(wanted).lower()
-    return _of_each(text, lambda value, _: fits(value), lambda value, _: Match.YES if fits(value) else Match.NO)
+    return _of_each(
+        text, lambda value, _: fits(value), lambda value, _: Match.YES if fits(value) else Match.NO
+    )
 
 
-def _of_each(text: str, allows: Callable[[Json, str], bool], concerns: Callable[[Json, str], Match]) -> ValuePattern:
+def _of_each(
+    text: str, allows: Callable[[Json, str], bool], concerns: Callable[[Json, str], Match]
+) -> ValuePattern:
     """Return a pattern of single values that concerns a list, too, if it concerns one value in it."""
-    return ValuePattern(text, allows, lambda value, root: max((concerns(one, root) for one in _singles(value)), default=Match.NO))
+    return ValuePattern(
+        text,
+        allows,
+        lambda value, root: max((concerns(one, root) for one in _singles(value)), default=Match.NO),
+    )
 
 
 def _singles(value: Json) -> Iterator[Json]:

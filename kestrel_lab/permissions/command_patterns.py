@@ -1,4 +1,6 @@
-"""Command patterns of permission rules: the words of a command, each with `*` and `?`, and `...` for any further words."""
+"""Command patterns of permission rules: the words of a command, each with `*` and `?`, and `...` for any
+further words.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,9 @@ class Match(IntEnum):
 class CommandPattern:
     """A pattern such as `git diff ...`, word by word; never a part of a word.
 
-    `git status` is these two words. `*`, `?` and `[ab]` stand for signs within a word, `...` for any number of words; in a
-    rule that allows, not for options that may write or run something. Words with blanks are quoted as in a shell.
+    `git status` is these two words. `*`, `?` and `[ab]` stand for signs within a word, `...` for any number
+    of words; in a rule that allows, not for options that may write or run something. Words with blanks are
+    quoted as in a shell.
     """
 
     text: str
@@ -61,19 +64,23 @@ class CommandPattern:
         if not words or words[0] == MORE:
             raise ValueError(f"the pattern {text!r} must begin with the name of a command")
         if found := re.search(r"[;|&<>`\n]|\$\(", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)):
-            raise ValueError(f"the pattern {text!r} is for one command: write one pattern for each, without {found[0]!r}")
+            raise ValueError(
+                f"the pattern {text!r} is for one command: write one pattern for each, without {found[0]!r}"
+            )
         return cls(text, words)
 
     def allows(self, command: Command) -> bool:
         """Return whether the whole command is surely what the pattern describes.
 
-        A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
-        What `find -exec` runs is a command of its own and no part of this one.
+        A `*` stands for no option, and `...` for those options only that are known to be harmless, if the
+        program is known. What `find -exec` runs is a command of its own and no part of this one.
         """
         return self._allows(without_run_by_find(command), self._harmless())
 
     def refused(self, command: Command) -> str:
-        """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
+        """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise
+        is not allowed.
+        """
         known, command = self._harmless(), without_run_by_find(command)
         literal = literal_places(command)
         if self._allows(command, known) or not self._allows(command, {}, frozenset()):
@@ -88,7 +95,9 @@ class CommandPattern:
         known = {at: harmless_pattern(self.words, at) for at, word in enumerate(self.words) if word == MORE}
         return {at: one for at, one in known.items() if one is not None}
 
-    def _allows(self, command: Command, known: Mapping[int, Harmless], literal: frozenset[int] | None = None) -> bool:
+    def _allows(
+        self, command: Command, known: Mapping[int, Harmless], literal: frozenset[int] | None = None
+    ) -> bool:
         literal = literal_places(command) if literal is None else literal
 
         def fits(at: int, place: int, word: str | None) -> bool:
@@ -97,26 +106,37 @@ class CommandPattern:
                 return pattern == word
             if pattern == MORE:
                 return at not in known or known[at].covers(word)
-            return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
+            return (
+                word is not None
+                and fnmatchcase(word, pattern)
+                and (pattern.startswith("-") or not word.startswith("-"))
+            )
 
         reached = _skippable_places(self.words, {0})
         for place, word in enumerate(command):
             fitting = {at for at in reached if at < len(self.words) and fits(at, place, word)}
-            reached = _skippable_places(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
+            reached = _skippable_places(
+                self.words, {at if self.words[at] == MORE else at + 1 for at in fitting}
+            )
         return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
         """Return whether the command is, or may be, what the pattern describes, whatever words follow.
 
-        The program's folder, version and the case of its name make no difference, nor do options before and between the
-        words of the pattern. Options of the pattern may stand anywhere, joined with others or abbreviated.
+        The program's folder, version and the case of its name make no difference, nor do options before and
+        between the words of the pattern. Options of the pattern may stand anywhere, joined with others or
+        abbreviated.
         """
-        return max(_concerns(pattern, one) for pattern in _patterns(self.words) for one in command_readings(command))
+        return max(
+            _concerns(pattern, one) for pattern in _patterns(self.words) for one in command_readings(command)
+        )
 
 
 @lru_cache(maxsize=256)
 def _patterns(words: tuple[str, ...]) -> list[_Forbidden]:
-    """Return the pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
+    """Return the pattern in each of its spellings, and with each reading of a word behind an option: its
+    value, or a word of its own.
+    """
     found: list[_Forbidden] = []
     for one in command_spellings(words):
         known = tuple(word for word in one if word is not None)
@@ -139,7 +159,13 @@ def _forbidden(pattern: tuple[str, ...], *, valued: bool) -> _Forbidden:
     options: list[tuple[str, str | None]] = []
     for place, word in enumerate(pattern):
         if place == 0 or not _is_option(word):
-            if valued and words and _is_option(pattern[place - 1]) and word != MORE and "=" not in pattern[place - 1]:
+            if (
+                valued
+                and words
+                and _is_option(pattern[place - 1])
+                and word != MORE
+                and "=" not in pattern[place - 1]
+            ):
                 options[-1] = (options[-1][0], word)
             else:
                 words.append(word)
@@ -154,7 +180,9 @@ def _is_option(word: str) -> bool:
 
 
 def _concerns(pattern: _Forbidden, command: Command) -> Match:
-    """Match a command that a rule asks about or forbids: options and their values may stand between its words."""
+    """Match a command that a rule asks about or forbids: options and their values may stand between its
+    words.
+    """
     if _matches_to_end(pattern.words, command, unknown_anywhere=False):
         found = Match.YES
     elif None in command and _matches_to_end(pattern.words, command, unknown_anywhere=True):
@@ -165,20 +193,49 @@ def _concerns(pattern: _Forbidden, command: Command) -> Match:
 
 
 def _has_option(command: Command, name: str, value: str | None) -> Match:
-    """Return whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
+    """Return whether an option stands anywhere in the command: as it is, abbreviated, or among joined
+    letters.
+    """
     known = [word for word in command[1:] if word is not None]
-    letters = {letter for word in known if word[:1] == "-" and word[:2] != "--" for letter in word[1:].partition("=")[0]}
-    letters |= {
-        letter for word in known for letter, meant in MEANS.items() if len(word) > 2 and f"--{meant}".startswith(word.partition("=")[0])
+    letters = {
+        letter
+        for word in known
+        if word[:1] == "-" and word[:2] != "--"
+        for letter in word[1:].partition("=")[0]
     }
-    letters |= {other for letter in letters & set(MEANS) for other, meant in MEANS.items() if meant == MEANS[letter]}
+    letters |= {
+        letter
+        for word in known
+        for letter, meant in MEANS.items()
+        if len(word) > 2 and f"--{meant}".startswith(word.partition("=")[0])
+    }
+    letters |= {
+        other for letter in letters & set(MEANS) for other, meant in MEANS.items() if meant == MEANS[letter]
+    }
     joined = name_of(command[0] or "") not in WORDS_BEHIND_ONE_DASH
-    found = joined and value is None and name[:2] != "--" and name.isascii() and name[1:].isalnum() and set(name[1:]) <= letters
-    found = found or (joined and value is None and any(f"--{meant}" == name and letter in letters for letter, meant in MEANS.items()))
+    found = (
+        joined
+        and value is None
+        and name[:2] != "--"
+        and name.isascii()
+        and name[1:].isalnum()
+        and set(name[1:]) <= letters
+    )
+    found = found or (
+        joined
+        and value is None
+        and any(f"--{meant}" == name and letter in letters for letter, meant in MEANS.items())
+    )
     for word, after in pairwise([*known, ""]):
         given, has, text = word.partition("=")
         if not _same_option(name, given, joined=joined):
-            if value is not None and len(name) == 2 and word[:1] == "-" and word[:2] != "--" and name[1] in word:
+            if (
+                value is not None
+                and len(name) == 2
+                and word[:1] == "-"
+                and word[:2] != "--"
+                and name[1] in word
+            ):
                 rest = word[word.index(name[1]) + 1 :]  # -XPOST
                 found = found or fnmatchcase(rest or after, value)
             continue
@@ -187,7 +244,9 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
 
 
 def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
-    """Return whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
+    """Return whether `name` is the option, or short for it; behind one dash or two where a program takes
+    either.
+    """
     if not joined and pattern != "--":
         pattern, name = pattern.lstrip("-"), name.lstrip("-") if name.startswith("-") else "/"
     if fnmatchcase(name, pattern):
@@ -199,7 +258,8 @@ def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
 def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
     """Return whether the words of a command lead to the end of the pattern.
 
-    Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its value.
+    Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its
+    value.
     """
     name = name_of(command[0] or "")
     known, reached = PROGRAMS.get(name, Options()), _skippable_places(pattern, {0})
@@ -210,12 +270,22 @@ def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywh
         for at in reached:
             wanted = pattern[at] if at < len(pattern) else ""
             if word is None:
-                after |= set(range(at, len(pattern) + 1)) if unknown_anywhere else ({at} if wanted == MORE else set())
+                after |= (
+                    set(range(at, len(pattern) + 1))
+                    if unknown_anywhere
+                    else ({at} if wanted == MORE else set())
+                )
             elif place == 0:
                 after |= {at + 1} if _same_program(wanted, word) else set()
             else:
-                after |= {at} if wanted == MORE or (at == 1 and (name in SEVERAL or word.startswith("+"))) else set()  # cargo +nightly
-                after |= {at + 1} if _same_word(wanted, word, short=at == 1 and name in ABBREVIATES) else set()
+                after |= (
+                    {at}
+                    if wanted == MORE or (at == 1 and (name in SEVERAL or word.startswith("+")))
+                    else set()
+                )  # cargo +nightly
+                after |= (
+                    {at + 1} if _same_word(wanted, word, short=at == 1 and name in ABBREVIATES) else set()
+                )
                 if _is_option(word):
                     takes = known.takes_next(word) if at == 1 else False if "=" in word else None
                     (must if takes else after).add(at)
@@ -225,7 +295,9 @@ def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywh
 
 
 def _same_word(wanted: str, word: str, *, short: bool) -> bool:
-    return wanted != MORE and (fnmatchcase(word, wanted) or (short and word != "" and wanted.startswith(word)))
+    return wanted != MORE and (
+        fnmatchcase(word, wanted) or (short and word != "" and wanted.startswith(word))
+    )
 
 
 def _same_program(pattern: str, word: str) -> bool:
@@ -243,17 +315,19 @@ def _skippable_places(pattern: tuple[str, ...], places: set[int]) -> set[int]:
 
 
 _WITH_SUBCOMMANDS_WORDS = (
-    "git hg cargo npm pnpm yarn go pip pip3 docker podman kubectl gh brew apt conda mamba ruff dotnet terraform poetry systemctl"
+    "git hg cargo npm pnpm yarn go pip pip3 docker podman kubectl gh brew apt conda mamba ruff dotnet "
+    "terraform poetry systemctl"
 )
 _WITH_SUBCOMMANDS = frozenset(_WITH_SUBCOMMANDS_WORDS.split())
 _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def offered_pattern(call: Call) -> str:
-    """Return a pattern such as `git diff ...` for a line that is one plain command with a word of what to do; empty for any other line.
+    """Return a pattern such as `git diff ...` for a line that is one plain command with a word of what to do;
+    empty for any other line.
 
-    Never for a line with operators, substitutions, redirections or anything else that is not clear, and only for programs
-    whose first word says what they do: other commands may be allowed again as they are.
+    Never for a line with operators, substitutions, redirections or anything else that is not clear, and only
+    for programs whose first word says what they do: other commands may be allowed again as they are.
     """
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None
@@ -267,7 +341,14 @@ def offered_pattern(call: Call) -> str:
 
 
 def pattern_covers(pattern: CommandPattern, call: Call) -> bool:
-    """Return whether the command line of `call` is clear, and each command in it is one that `pattern` describes."""
+    """Return whether the command line of `call` is clear, and each command in it is one that `pattern`
+    describes.
+    """
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None
-    return line is not None and not line.unclear and bool(line.commands) and all(pattern.allows(command) for command in line.commands)
+    return (
+        line is not None
+        and not line.unclear
+        and bool(line.commands)
+        and all(pattern.allows(command) for command in line.commands)
+    )

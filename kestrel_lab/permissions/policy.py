@@ -41,7 +41,9 @@ _MODES = ("ask", "auto", "deny")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules, and a danger level for calls without a rule: up to `allow` they are allowed, the others get the verdict `otherwise`."""
+    """Rules, and a danger level for calls without a rule: up to `allow` they are allowed, the others get the
+    verdict `otherwise`.
+    """
 
     allow: Danger
     otherwise: Literal["ask", "deny"]
@@ -78,15 +80,18 @@ class Policy:
     def ruling(self, call: Call) -> Ruling:
         """Return the verdict on `call` and its source: a rule if one concerns the call, otherwise its danger.
 
-        No level of danger allows code in the user's own kernel: a harmless preview of it says little, since code can tell one
-        from the real thing. Where nobody is to be asked (`deny`), what a rule wants to be asked about is refused.
+        No level of danger allows code in the user's own kernel: a harmless preview of it says little, since
+        code can tell one from the real thing. Where nobody is to be asked (`deny`), what a rule wants to be
+        asked about is refused.
         """
         ruling = self.rules(call)
         if ruling is None:
             verdict: Verdict = "allow" if call.danger <= self.allow and not call.in_kernel else self.otherwise
             return _ruling_by_danger(verdict, self.text)
         if ruling.verdict == "ask" and self.otherwise == "deny":
-            return Ruling("deny", ruling.by, f"{ruling.why}; and the approval policy is {self.text!r}, nobody is asked")
+            return Ruling(
+                "deny", ruling.by, f"{ruling.why}; and the approval policy is {self.text!r}, nobody is asked"
+            )
         return ruling
 
 
@@ -100,4 +105,6 @@ def danger_named(name: str) -> Danger:
     try:
         return Danger[name.strip().upper()]
     except KeyError:
-        raise UsageError(f"unknown danger level {name!r}: {did_you_mean(name.upper(), Danger.__members__)}") from None
+        raise UsageError(
+            f"unknown danger level {name!r}: {did_you_mean(name.upper(), Danger.__members__)}"
+        ) from None

@@ -12,7 +12,12 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads_toml
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.permissions.argument_patterns import ValuePattern, address_pattern, path_pattern, plain_pattern
+from kestrel_lab.permissions.argument_patterns import (
+    ValuePattern,
+    address_pattern,
+    path_pattern,
+    plain_pattern,
+)
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.policy import VERDICTS, Verdict
 from kestrel_lab.shell_syntax.parser import read_line
@@ -57,7 +62,8 @@ class Rule:
         return fnmatchcase(tool, self.tool)
 
     def concerns(self, call: Call, root: str) -> Match:
-        """Return whether it applies to a call as a rule that asks or denies: anything in the call that fits is enough.
+        """Return whether it applies to a call as a rule that asks or denies: anything in the call that fits
+        is enough.
 
         `MAYBE` where something in the call cannot be told until it runs.
         """
@@ -65,19 +71,30 @@ class Rule:
         for name, commands in self.commands.items():
             text = _argument(call, name)
             line = read_line(text) if isinstance(text, str) else None
-            fits = [pattern.concerns(command) for command in (line.commands if line else ()) for pattern in commands]
-            possible = [pattern.concerns(command) for command in (line.possible if line else ()) for pattern in commands]
+            fits = [
+                pattern.concerns(command)
+                for command in (line.commands if line else ())
+                for pattern in commands
+            ]
+            possible = [
+                pattern.concerns(command)
+                for command in (line.possible if line else ())
+                for pattern in commands
+            ]
             fits += [min(Match.MAYBE, match) for match in possible]
             found = min(found, max(fits, default=Match.NO))
         for name, values in self.values.items():
             value = _argument(call, name)
-            found = min(found, Match.NO if value is None else max(pattern.concerns(value, root) for pattern in values))
+            found = min(
+                found, Match.NO if value is None else max(pattern.concerns(value, root) for pattern in values)
+            )
         return found
 
     def allows_values(self, call: Call, root: str) -> bool:
         """Return whether all arguments that are no command lines fit the patterns of an allowing rule."""
         return all(
-            (value := _argument(call, name)) is not None and _all_fit(value, patterns, root) for name, patterns in self.values.items()
+            (value := _argument(call, name)) is not None and _all_fit(value, patterns, root)
+            for name, patterns in self.values.items()
         )
 
 
@@ -96,7 +113,11 @@ def _all_fit(value: Json, patterns: Sequence[ValuePattern], root: str) -> bool:
 
 def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
     """Rules from the tables of a file; raises `UsageError` that names file, rule and key."""
-    if isinstance(tables, str) or not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
+    if (
+        isinstance(tables, str)
+        or not isinstance(tables, Sequence)
+        or not all(isinstance(table, Mapping) for table in tables)
+    ):
         raise UsageError(f"{source}: write rules as [[rules]] tables, each with a tool and a verdict")
     return tuple(read_rule(table, f"rule {number} of {source}") for number, table in enumerate(tables, 1))
 
@@ -109,9 +130,14 @@ def read_rules_file(path: Path) -> tuple[Rule, ...]:
     except ValueError as error:
         raise UsageError(f"{where} is not TOML: {error}") from error
     except OSError as error:
-        raise UsageError(f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]") from error
+        raise UsageError(
+            f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]"
+        ) from error
     if unknown := [key for key in content if key != "rules"]:
-        msg = f"{where}: unknown key {unknown[0]!r}: {did_you_mean(unknown[0], ['rules'])}; a file of rules holds [[rules]] tables only"
+        msg = (
+            f"{where}: unknown key {unknown[0]!r}: {did_you_mean(unknown[0], ['rules'])}; a file of "
+            "rules holds [[rules]] tables only"
+        )
         raise UsageError(msg)
     return read_rules(content.get("rules", []), where)
 
@@ -122,20 +148,33 @@ def read_rule(table: Mapping[str, Any], source: str) -> Rule:
     verdict = cast("Verdict", table["verdict"])
     more = table.get("args", {})
     if not isinstance(more, Mapping):
-        msg = f"{source}: key 'args' must be a table of argument names and patterns, e.g. args = {{ branch = \"main\" }} (found {more!r})"
+        msg = (
+            f"{source}: key 'args' must be a table of argument names and patterns, e.g. args = {{ "
+            f'branch = "main" }} (found {more!r})'
+        )
         raise UsageError(msg)
     commands: dict[str, tuple[CommandPattern, ...]] = {}
     values: dict[str, tuple[ValuePattern, ...]] = {}
-    for name, kind, wanted in [*((kind, kind, table[kind]) for kind in _KINDS if kind in table), *_arguments(more, source)]:
+    for name, kind, wanted in [
+        *((kind, kind, table[kind]) for kind in _KINDS if kind in table),
+        *_arguments(more, source),
+    ]:
         where = f"{source}: key {name!r}"
         if kind == "command":
-            commands[name] = tuple(_read_or_refuse(where, CommandPattern.parse, text) for text in _texts(where, wanted))
+            commands[name] = tuple(
+                _read_or_refuse(where, CommandPattern.parse, text) for text in _texts(where, wanted)
+            )
         elif kind:
             values[name] = tuple(_read_or_refuse(where, _READ[kind], text) for text in _texts(where, wanted))
         else:
             values[name] = tuple(plain_pattern(one) for one in _plain_values(where, wanted))
-    if verdict == "allow" and (hopeless := {one.words[0] for found in commands.values() for one in found} & _NEVER_ALLOWED):
-        msg = f"{source}: key 'command': {min(hopeless)} can do anything or changes what other commands do: no rule can allow it"
+    if verdict == "allow" and (
+        hopeless := {one.words[0] for found in commands.values() for one in found} & _NEVER_ALLOWED
+    ):
+        msg = (
+            f"{source}: key 'command': {min(hopeless)} can do anything or changes what other commands "
+            "do: no rule can allow it"
+        )
         raise UsageError(msg)
     return Rule(
         tool=table["tool"].strip(),
@@ -156,7 +195,10 @@ def _check(table: Mapping[str, Any], source: str) -> None:
     for key in ("tool", "verdict", "reason"):
         value = table.get(key, "")
         if not isinstance(value, str) or (key != "reason" and not value.strip()):
-            raise UsageError(f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} (found {value!r})")
+            raise UsageError(
+                f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} "
+                f"(found {value!r})"
+            )
     if (verdict := table["verdict"]) not in VERDICTS:
         raise UsageError(f"{source}: unknown verdict {verdict!r}: {did_you_mean(verdict, VERDICTS)}")
 
@@ -173,7 +215,10 @@ def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any
             continue
         if len(wanted) != 1 or next(iter(wanted)) not in _KINDS:
             kind = str(next(iter(wanted), ""))
-            raise UsageError(f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {did_you_mean(kind, _KINDS)}")
+            raise UsageError(
+                f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: "
+                f"{did_you_mean(kind, _KINDS)}"
+            )
         kind = next(iter(wanted))
         found.append((name, kind, wanted[kind]))
     return found
@@ -181,7 +226,11 @@ def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any
 
 def _texts(where: str, wanted: object) -> list[str]:
     texts = [wanted] if isinstance(wanted, str) else wanted
-    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+    if (
+        not isinstance(texts, list | tuple)
+        or not texts
+        or not all(isinstance(text, str) and text.strip() for text in texts)
+    ):
         raise UsageError(f"{where} must be a pattern, or a list of some (found {wanted!r})")
     return [str(text).strip() for text in texts]
 
@@ -189,7 +238,9 @@ def _texts(where: str, wanted: object) -> list[str]:
 def _plain_values(where: str, wanted: object) -> list[str | float | bool]:
     several = wanted if isinstance(wanted, list | tuple) else [wanted]
     if not several or not all(isinstance(one, str | int | float) for one in several):
-        raise UsageError(f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})")
+        raise UsageError(
+            f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})"
+        )
     return list(several)
 
 

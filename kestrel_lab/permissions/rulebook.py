@@ -17,7 +17,8 @@ from kestrel_lab.views.html.table_view import TableView
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rulebook(TableView):
-    """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a rule matters.
+    """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a
+    rule matters.
 
     So nothing that is added, for a run or in another file, lifts what is forbidden anywhere.
     """
@@ -41,10 +42,11 @@ class Rulebook(TableView):
         return lambda call: self.ruling(call, place)
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
-        """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger decides.
+        """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger
+        decides.
 
-        A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
-        sandbox would hold in is allowed by no rule.
+        A call that may be what a rule forbids, which only running it would tell, is asked about. A command
+        that no sandbox would hold in is allowed by no rule.
         """
         mine = [rule for rule in self.rules if rule.names(call.target)]
         found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
@@ -57,12 +59,17 @@ class Rulebook(TableView):
         for rule, match in found:
             if match is Match.MAYBE:
                 return Ruling(
-                    "ask", rule.source, f"part of this call cannot be told before it runs, and it may be what the rule is about: {rule.why}"
+                    "ask",
+                    rule.source,
+                    "part of this call cannot be told before it runs, and it may be what the rule is "
+                    f"about: {rule.why}",
                 )
         return (
             None
             if call.unheld
-            else _allowing_ruling([rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call)
+            else _allowing_ruling(
+                [rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call
+            )
         )
 
     def unclear(self, call: Call) -> str:
@@ -71,12 +78,17 @@ class Rulebook(TableView):
         for name in sorted({name for rule in allowing for name in rule.commands}):
             if not isinstance(text := call.args.get(name), str):
                 continue
-            line, patterns = read_line(text), [pattern for rule in allowing for pattern in rule.commands.get(name, ())]
+            line, patterns = (
+                read_line(text),
+                [pattern for rule in allowing for pattern in rule.commands.get(name, ())],
+            )
             if line.unclear:
                 return line.unclear
             for command in line.commands:
                 if not any(pattern.allows(command) for pattern in patterns):
-                    return next((_not_covered(one, word) for one in patterns if (word := one.refused(command))), "")
+                    return next(
+                        (_not_covered(one, word) for one in patterns if (word := one.refused(command))), ""
+                    )
         return ""
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -90,7 +102,10 @@ class Rulebook(TableView):
 
 
 def _not_covered(pattern: CommandPattern, word: str) -> str:
-    return f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and run nothing: write others into the rule"
+    return (
+        f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and "
+        "run nothing: write others into the rule"
+    )
 
 
 def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
@@ -106,7 +121,10 @@ def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
             continue
         used: dict[str, Rule] = {}
         for command in line.commands:
-            by = next((rule for rule in fitting if any(pattern.allows(command) for pattern in rule.commands[name])), None)
+            by = next(
+                (rule for rule in fitting if any(pattern.allows(command) for pattern in rule.commands[name])),
+                None,
+            )
             if by is None:
                 break
             used[by.source] = by
@@ -121,7 +139,9 @@ GivenRules = str | Path | Rulebook | Iterable[Mapping[str, Any]] | None
 
 
 def read_rulebook(given: GivenRules, source: str = "the rules given") -> Rulebook:
-    """Rules from whatever a caller gives: see `GivenRules`; raises `UsageError` that names file, rule and key."""
+    """Rules from whatever a caller gives: see `GivenRules`; raises `UsageError` that names file, rule and
+    key.
+    """
     if given is None:
         return Rulebook()
     if isinstance(given, Rulebook):

@@ -1,4 +1,6 @@
-"""Cascade: a retriever of search, graph and grep, with a coverage controller that decides whether to search again."""
+"""Cascade: a retriever of search, graph and grep, with a coverage controller that decides whether to search
+again.
+"""
 
 from __future__ import annotations
 
@@ -49,20 +51,28 @@ class Coverage:
 
 
 class Cascade:
-    """A `Retriever` that searches, searches again where files or words of the question are missing, and reads what it returns.
+    """A `Retriever` that searches, searches again where files or words of the question are missing, and reads
+    what it returns.
 
-    First the search. Where that covers too little: once more with the names of files and symbols first, for what is
-    missing; then along imports, definitions and common changes of what was found; each time the list grows, to at most
-    `longer` times what was asked for. It stops when enough is covered (`confidence`), when a round finds nothing new
-    (`saturation`), or at its bounds (`limit`). In the end every file is read, and those that do not hold are dropped.
+    First the search. Where that covers too little: once more with the names of files and symbols first, for
+    what is missing; then along imports, definitions and common changes of what was found; each time the list
+    grows, to at most `longer` times what was asked for. It stops when enough is covered (`confidence`), when
+    a round finds nothing new (`saturation`), or at its bounds (`limit`). In the end every file is read, and
+    those that do not hold are dropped.
     """
 
     name = "cascade"
 
-    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: SemanticScorer | None = None) -> None:
+    def __init__(
+        self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: SemanticScorer | None = None
+    ) -> None:
         self._index = index
         self._bounds = bounds
-        self._search, self._graph, self._grep = Search(index, meaning=meaning), Graph(index), Grep(index.workspace)
+        self._search, self._graph, self._grep = (
+            Search(index, meaning=meaning),
+            Graph(index),
+            Grep(index.workspace),
+        )
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`; return up to `longer` × `top_k` files."""
@@ -122,11 +132,16 @@ class Cascade:
     def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
         """Return the share of `query` that these files cover, by the index."""
         telling = parse_question(query).telling
-        said = Counter(map(str.lower, WORD.findall(telling))) & Counter(dict.fromkeys(query_words(telling), len(telling)))
+        said = Counter(map(str.lower, WORD.findall(telling))) & Counter(
+            dict.fromkeys(query_words(telling), len(telling))
+        )
         words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(query_words(query), 1)
         whole = {word: index_text(word).split()[-1:] for word in words}
         with self._index.reading() as connection:
-            known = {str(path): int(number) for number, path in connection.execute("SELECT id, path FROM files WHERE skipped = ''")}
+            known = {
+                str(path): int(number)
+                for number, path in connection.execute("SELECT id, path FROM files WHERE skipped = ''")
+            }
             numbers = [known[path] for path in paths if path in known]
             held = words_found(connection, numbers, {each for pieces in whole.values() for each in pieces})
         gaps = tuple(word for word, pieces in whole.items() if not any(piece in held for piece in pieces))
@@ -138,13 +153,19 @@ class Cascade:
             gaps=gaps,
         )
 
-    def _again(self, query: str, coverage: Coverage, found: Ranking, held: int, most: int) -> tuple[list[Hit], Step]:
-        """Search for the missing words with most weight on names of files and symbols; then go on in the first list."""
+    def _again(
+        self, query: str, coverage: Coverage, found: Ranking, held: int, most: int
+    ) -> tuple[list[Hit], Step]:
+        """Search for the missing words with most weight on names of files and symbols; then go on in the
+        first list.
+        """
         began = time.perf_counter()
         asked = " ".join(coverage.gaps) or query
         search = Search(self._index, PATH_FIRST)
         ranking = search.ranking(asked)
-        telling = [one for one in ranking.hits if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
+        telling = [one for one in ranking.hits if {"path", "base", "symbols"} & set(one.parts)][
+            : max(3, most // 4)
+        ]
         first = search.hits(telling, asked)
         behind, why = found.hits[held:most], "none of the missing words is in its name or its symbols"
         step = Step(
@@ -156,10 +177,15 @@ class Cascade:
             seconds=round(time.perf_counter() - began, 4),
             note="looked again: too little was covered",
         )
-        return [*(replace(hit, why=f"{hit.why} (second look)") for hit in first), *self._search.hits(behind, query)], step
+        return [
+            *(replace(hit, why=f"{hit.why} (second look)") for hit in first),
+            *self._search.hits(behind, query),
+        ], step
 
     def _onward(self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking) -> tuple[list[Hit], Step]:
-        """Find files with a missing word among those that the best files import, that import them, or that change together with them."""
+        """Find files with a missing word among those that the best files import, that import them, or that
+        change together with them.
+        """
         began = time.perf_counter()
         origins: dict[str, str] = {}
         for hit in held[:3]:
@@ -177,7 +203,11 @@ class Cascade:
             useful = [path for path in have if words_found(connection, [have[path].file], lacking)]
         found = self._search.hits([have[path] for path in useful], ranking.question.text)
         hits = [replace(hit, how="graph", why=origins[hit.path]) for hit in found]
-        dropped = {path: "beside what was found, but has none of the missing words" for path in origins if path not in useful}
+        dropped = {
+            path: "beside what was found, but has none of the missing words"
+            for path in origins
+            if path not in useful
+        }
         step = Step(
             retriever=self._graph.name,
             query=" ".join(coverage.gaps),

@@ -1,4 +1,7 @@
-"""Code graph: definitions and uses of names, imports and links between files. For reading, not for ranking."""
+"""Code graph: definitions and uses of names, imports and links between files.
+
+For reading, not for ranking.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class NameUse:
 
 
 class Graph:
-    """A `Retriever` that follows names: the definitions of those in a question, and the files that these import."""
+    """A `Retriever` that follows names: the definitions of those in a question, and the files that these
+    import.
+    """
 
     name = "graph"
 
@@ -61,50 +66,77 @@ class Graph:
             dropped={path: f"behind the {top_k} asked for" for path in chosen if path not in kept},
             seconds=round(time.perf_counter() - began, 4),
         )
-        return Retrieval(query=query, hits=tuple(kept.values()), steps=(step,), stopped="saturation" if kept else "nothing")
+        return Retrieval(
+            query=query, hits=tuple(kept.values()), steps=(step,), stopped="saturation" if kept else "nothing"
+        )
 
     def definitions(self, name: str) -> list[Hit]:
-        """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any; declarations come last."""
+        """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any;
+        declarations come last.
+        """
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
-            "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
+            "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = "
+            "symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
             (last.lower(),),
         )
-        fitting = [row for row in rows if "." not in name or row[1].endswith(name) or f".{row[1]}".endswith(f".{name}")] or rows
+        fitting = [
+            row
+            for row in rows
+            if "." not in name or row[1].endswith(name) or f".{row[1]}".endswith(f".{name}")
+        ] or rows
         exact = [row for row in fitting if row[1].rsplit(".", 1)[-1] == last] or fitting
         found = []
         for path, qualified, kind, first, end in exact:
             text = read_text(self._index.workspace, path)
             if not isinstance(text, str):
-                found.append(replace(file_excerpt(path, text, first, end, ()), how=self.name, why=f"{kind} {qualified}"))
+                found.append(
+                    replace(
+                        file_excerpt(path, text, first, end, ()), how=self.name, why=f"{kind} {qualified}"
+                    )
+                )
         return found
 
     def near(self, name: str) -> str:
         """Return a sentence about names that are spelt alike."""
-        rows = self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
+        rows = self._index.rows(
+            "SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",)
+        )
         names = [str(row[0]) for row in rows]
         return did_you_mean(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[NameUse]:
-        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is not a name."""
+        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is not a
+        name.
+        """
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")
         words = index_text(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(
-            "SELECT files.path, files.language FROM file_words JOIN files ON files.id = file_words.rowid WHERE file_words MATCH ? ORDER BY files.path LIMIT ?",
+            "SELECT files.path, files.language FROM file_words JOIN files ON files.id = "
+            "file_words.rowid WHERE file_words MATCH ? ORDER BY files.path LIMIT ?",
             (match, _MOST_FILES),
         )
-        defined = {(path, line) for path, line in self._index.rows(
-            "SELECT path, first FROM symbols JOIN files ON files.id = symbols.file WHERE symbols.name = ?", (last,))}  # fmt: skip
+        defined = {
+            (path, line)
+            for path, line in self._index.rows(
+                "SELECT path, first FROM symbols JOIN files ON files.id = symbols.file WHERE symbols.name "
+                "= ?",
+                (last,),
+            )
+        }
         return [use for path, _ in rows for use in self._in_file(path, last, defined)]
 
     def _in_file(self, path: str, name: str, defined: set[tuple[str, int]]) -> Iterator[NameUse]:
         text = read_text(self._index.workspace, path)
         if isinstance(text, str):
             return
-        whole, called = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)"), re.compile(rf"(?<!\w){re.escape(name)}\s*\(")
+        whole, called = (
+            re.compile(rf"(?<!\w){re.escape(name)}(?!\w)"),
+            re.compile(rf"(?<!\w){re.escape(name)}\s*\("),
+        )
         defining = re.compile(
             rf"\b(?:def|class|function|func|fn|struct|enum|trait|interface|type|const|let|var)\s+(?:\([^)]*\)\s*)?{re.escape(name)}\b"
         )
@@ -121,9 +153,16 @@ class Graph:
 
     def imports(self, path: str) -> list[str]:
         """Return the files of the folder that `path` imports or links to."""
-        rows = self._index.rows("SELECT kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE path = ?", (path,))
+        rows = self._index.rows(
+            "SELECT kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE path = ?",
+            (path,),
+        )
         known = self._known()
-        found = dict.fromkeys(other for kind, target, names in rows for other in resolve_import(path, kind, target, names, known))
+        found = dict.fromkeys(
+            other
+            for kind, target, names in rows
+            for other in resolve_import(path, kind, target, names, known)
+        )
         found.pop(path, None)
         return list(found)
 
@@ -131,13 +170,20 @@ class Graph:
         """Return the files that import `path` or link to it."""
         known = self._known()
         stem = posixpath.basename(path).rsplit(".", 1)[0]
-        folder = stem in {"__init__", "index", "mod"} or path.endswith(".go")  # which imports name in place of their files
+        folder = stem in {"__init__", "index", "mod"} or path.endswith(
+            ".go"
+        )  # which imports name in place of their files
         word = posixpath.basename(posixpath.dirname(path)) if folder else stem
         rows = self._index.rows(
-            "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE target LIKE ?1 OR names LIKE ?1",
+            "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE "
+            "target LIKE ?1 OR names LIKE ?1",
             (f"%{word}%",),
         )
-        found = {other for other, kind, target, names in rows if path in resolve_import(other, kind, target, names, known)}
+        found = {
+            other
+            for other, kind, target, names in rows
+            if path in resolve_import(other, kind, target, names, known)
+        }
         return sorted(found - {path})
 
     def _known(self) -> frozenset[str]:
@@ -146,5 +192,7 @@ class Graph:
     def _beside(self, path: str, origin: str) -> Hit:
         text = read_text(self._index.workspace, path)
         return replace(
-            file_excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()), how=self.name, why=f"imported by {origin}"
+            file_excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()),
+            how=self.name,
+            why=f"imported by {origin}",
         )

@@ -36,10 +36,14 @@ class FileExplanation:
         return f"{self.path}: {self.state}: {self.reason}"
 
 
-def explain_rank(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> FileExplanation:
-    """Explain what becomes of `path`, relative to the folder or absolute, when `query` is asked; any path can be explained.
+def explain_rank(
+    index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10
+) -> FileExplanation:
+    """Explain what becomes of `path`, relative to the folder or absolute, when `query` is asked; any path can
+    be explained.
 
-    With `retrieval`, which must be the answer to `query`, its steps are explained as well. Raises `UsageError` like a `Retriever`.
+    With `retrieval`, which must be the answer to `query`, its steps are explained as well. Raises
+    `UsageError` like a `Retriever`.
     """
     asked = index_path(index.workspace, path)
     if (why := explain_missing(index, asked)) is not None:
@@ -47,13 +51,22 @@ def explain_rank(index: CodeIndex, query: str, path: str, retrieval: Retrieval |
     ranking = Search(index).ranking(query, top_k)
     place = ranking.places.get(asked)
     if place is None:
-        return _in_steps(retrieval, asked) or FileExplanation(path=asked, state="unmatched", reason=_explain_unmatched(ranking))
+        return _in_steps(retrieval, asked) or FileExplanation(
+            path=asked, state="unmatched", reason=_explain_unmatched(ranking)
+        )
     one = ranking.files[place - 1]
-    made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {score_text(one.parts, Weights(), one.factor)}"
+    made = (
+        f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = "
+        f"{score_text(one.parts, Weights(), one.factor)}"
+    )
     if (step := _in_steps(retrieval, asked)) is not None:
-        return FileExplanation(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
+        return FileExplanation(
+            path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts
+        )
     if place > ranking.clear:
-        return FileExplanation(path=asked, state="dropped", reason=f"{made}; {FAINT}", place=place, parts=one.parts)
+        return FileExplanation(
+            path=asked, state="dropped", reason=f"{made}; {FAINT}", place=place, parts=one.parts
+        )
     state = "found" if place <= top_k else "behind"
     end = "" if state == "found" else f"; only the first {top_k} were asked for"
     return FileExplanation(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
@@ -65,19 +78,29 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
         return FileExplanation(path=repr(path), state="missing", reason=NO_UTF8)
     rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
     if rows:
-        return FileExplanation(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
+        return (
+            FileExplanation(path=path, state="unread", reason=f"it is not read: {rows[0][0]}")
+            if rows[0][0]
+            else None
+        )
     place = index.workspace / path
     if path.startswith("../") or path == ".." or posixpath.isabs(path):
-        return FileExplanation(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
+        return FileExplanation(
+            path=path, state="missing", reason=f"it is outside the folder {index.workspace}"
+        )
     if (closed := _unreadable_folder(index.workspace, path)) is not None:
-        why = f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it"
+        why = (
+            f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it"
+        )
         return FileExplanation(path=path, state="unread", reason=f"{why}; allow it: chmod u+rx {closed}")
     if place.is_dir():
         return FileExplanation(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
         names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
         alike = "".join(f"; did you mean {name}?" for name in get_close_matches(path, names, n=1, cutoff=0.6))
-        return FileExplanation(path=path, state="missing", reason=f"there is no such file in {index.workspace}{alike}")
+        return FileExplanation(
+            path=path, state="missing", reason=f"there is no such file in {index.workspace}{alike}"
+        )
     now = file_stamp(index.workspace, path)
     if isinstance(now, str):
         return FileExplanation(path=path, state="unread", reason=f"it is not read: {now}")
@@ -90,13 +113,21 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
 
 
 def _explain_unmatched(ranking: Ranking) -> str:
-    text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
+    text = (
+        f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
+    )
     left = [word for word in ranking.question.weights if word not in ranking.looked]
-    return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
+    return text + (
+        f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}"
+        if left
+        else ""
+    )
 
 
 def _unreadable_folder(folder: Path, path: str) -> str | None:
-    """Return the first folder on the way to a file that may not be listed or entered, relative to `folder`."""
+    """Return the first folder on the way to a file that may not be listed or entered, relative to
+    `folder`.
+    """
     parts = path.split("/")
     for depth in range(1, len(parts)):
         parent = folder.joinpath(*parts[:depth])
@@ -123,7 +154,10 @@ def _explain_unlisted(folder: Path, path: str) -> str:
         return f"it is not listed: {link.relative_to(folder)} is a symbolic link, which is not followed"
     if inner := next((parent for parent in parents if (parent / ".git").exists()), None):
         return f"it is not listed: it belongs to another repository, {inner.relative_to(folder)}"
-    return "it is not listed: neither git nor rg names it among the files here, as they do with what an ignore file names"
+    return (
+        "it is not listed: neither git nor rg names it among the files here, as they do with what an "
+        "ignore file names"
+    )
 
 
 def _in_steps(retrieval: Retrieval | None, path: str) -> FileExplanation | None:
@@ -131,7 +165,9 @@ def _in_steps(retrieval: Retrieval | None, path: str) -> FileExplanation | None:
         return None
     for hit in retrieval.hits:
         if hit.path == path:
-            return FileExplanation(path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts)
+            return FileExplanation(
+                path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts
+            )
     return last_step_about(retrieval.steps, path)
 
 
@@ -140,7 +176,9 @@ def last_step_about(steps: tuple[Step, ...], path: str) -> FileExplanation | Non
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             state = "behind" if step.dropped[path].startswith("ranked ") else "dropped"
-            return FileExplanation(path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
+            return FileExplanation(
+                path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}"
+            )
     return None
 
 

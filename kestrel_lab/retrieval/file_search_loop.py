@@ -1,4 +1,6 @@
-"""File-search loop: propose queries, search, merge the finds, and stop at saturation, confidence or the limit of rounds."""
+"""File-search loop: propose queries, search, merge the finds, and stop at saturation, confidence or the limit
+of rounds.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ class ResourceMap:
             return nothing_found(self.gaps)
         lines = [f"{one.place}  {one.why}" for one in self.key_files]
         missing = f"; {missing_words_phrase(self.gaps)}" if self.gaps else ""
-        end = f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} ({self.stopped}){missing}"
+        end = (
+            f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} "
+            f"({self.stopped}){missing}"
+        )
         return "\n".join([*lines, end])
 
 
@@ -70,13 +75,19 @@ Propose = Callable[[ResourceMap], Awaitable[Sequence[str]]]
 
 
 async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
-    """Propose queries without a model: the goal, the names in it, missing words, and names of what was found."""
+    """Propose queries without a model: the goal, the names in it, missing words, and names of what was
+    found.
+    """
     if not found.rounds:
         named = named_code(found.goal)
         return [found.goal, *([" ".join(named)] if named and len(found.goal.split()) > len(named) else [])]
     names = [name for one in found.key_files[:3] for name in named_code(one.why)]
     head = " ".join(query_words(parse_question(found.goal).head)[:4])
-    return [query for query in (" ".join(found.gaps[:8]), " ".join([head, *dict.fromkeys(names)][:8]) if names else "") if query]
+    return [
+        query
+        for query in (" ".join(found.gaps[:8]), " ".join([head, *dict.fromkeys(names)][:8]) if names else "")
+        if query
+    ]
 
 
 async def find_files(
@@ -88,19 +99,24 @@ async def find_files(
     rounds: int = 4,
     top_k: int = 8,
 ) -> ResourceMap:
-    """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds out of range, or a goal without a word.
+    """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds out of range, or
+    a goal without a word.
 
-    The first round asks for the goal itself, whatever is proposed; a query is never asked twice. Without a model in
-    `propose` the same folder gives the same answer.
+    The first round asks for the goal itself, whatever is proposed; a query is never asked twice. Without a
+    model in `propose` the same folder gives the same answer.
     """
     if not 1 <= rounds <= MOST_ROUNDS or top_k < 1:
-        raise UsageError(f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, not {rounds} and {top_k}")
+        raise UsageError(
+            f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, not {rounds} and {top_k}"
+        )
     found = ResourceMap(goal=goal)
     held: dict[str, dict[str, tuple[float, Hit]]] = defaultdict(dict)
     for number in range(1, rounds + 1):
         proposed = [goal, *await propose(found)] if number == 1 else await propose(found)
         queries = [
-            query for query in dict.fromkeys(query.strip() for query in proposed) if query_words(query) and query not in found.queries
+            query
+            for query in dict.fromkeys(query.strip() for query in proposed)
+            if query_words(query) and query not in found.queries
         ]
         made = []
         for query in queries[:_MOST_QUERIES]:
@@ -112,7 +128,14 @@ async def find_files(
                 held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
         before = {one.path for one in found.key_files}
         found = await asyncio.to_thread(
-            _resource_map, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number
+            _resource_map,
+            cascade,
+            found,
+            held,
+            [*found.queries, *queries[:_MOST_QUERIES]],
+            made,
+            top_k,
+            number,
         )
         if found.coverage >= _ENOUGH:
             return replace(found, stopped="confidence")
@@ -151,4 +174,10 @@ def _resource_map(
 def _key_file(path: str, finds: Mapping[str, tuple[float, Hit]]) -> KeyFile:
     """Return a file by its best find; each further query that found it adds a tenth."""
     score, hit = max(finds.values(), key=lambda one: one[0])
-    return KeyFile(path=path, why=hit.why, place=hit.place, score=round(score + 0.1 * (len(finds) - 1), 4), queries=tuple(finds))
+    return KeyFile(
+        path=path,
+        why=hit.why,
+        place=hit.place,
+        score=round(score + 0.1 * (len(finds) - 1), 4),
+        queries=tuple(finds),
+    )

@@ -103,7 +103,9 @@ def nothing_found(gaps: Sequence[str]) -> str:
 
 def _words(gaps: Sequence[str]) -> str:
     named = ", ".join(f"'{word}'" for word in gaps[:_NAMED])
-    return f"the word{'s' * (len(gaps) > 1)} {named}" + (f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else "")
+    return f"the word{'s' * (len(gaps) > 1)} {named}" + (
+        f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else ""
+    )
 
 
 class Retriever(Protocol):
@@ -114,4 +116,6 @@ class Retriever(Protocol):
         """The name of the retriever in its hits."""
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
-        """Return at most `top_k` files, each with its best place; raises `UsageError` for a question without a word, or `top_k` below 1."""
+        """Return at most `top_k` files, each with its best place; raises `UsageError` for a question without
+        a word, or `top_k` below 1.
+        """

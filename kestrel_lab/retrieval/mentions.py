@@ -1,4 +1,6 @@
-"""Questions taken apart: weighted search terms without what issue templates add, and explicit mentions of paths, modules and symbols."""
+"""Questions taken apart: weighted search terms without what issue templates add, and explicit mentions of
+paths, modules and symbols.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,26 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _URL = re.compile(r"https?://\S+")
 _FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _GENERIC_TEXT = """
-a actual additional and any are as attempted behavior behaviour behind bug can checklist code complete context current describe
-description detailed details environment error example examples expected feature following for fix full help here how i implementation in
-info information is issue it like list log logs message minimal more of option options os other output please possible problem project
-proposed python question related relevant report reproduce reproducible request result results run sample screenshot screenshots setup
-snippet solution solutions solve steps system summary that the this to tools traceback unexpected useful version versions what why with
+a actual additional and any are as attempted behavior behaviour behind bug can checklist code complete \
+context current describe
+description detailed details environment error example examples expected feature following for fix full help \
+here how i implementation in
+info information is issue it like list log logs message minimal more of option options os other output \
+please possible problem project
+proposed python question related relevant report reproduce reproducible request result results run sample \
+screenshot screenshots setup
+snippet solution solutions solve steps system summary that the this to tools traceback unexpected useful \
+version versions what why with
 working you your alternatives considered d we e g link media
 """
 _GENERIC = frozenset(_GENERIC_TEXT.split())
 """Words of the headings that forms of issues print."""
 _MARKED = re.compile(r"^\s*(?:#{1,6}\s+(.*?)#*|\*\*(.+?)\*\*:?|__(.+?)__:?|([A-Z][\w /'-]{2,40}):?)\s*$")
 _PLACE = re.compile(
-    r"^\s*(?:[-*]\s*(?:\[.\]\s*)?)?(?:\*\*)?(?:OS|Operating [Ss]ystem|Python(?: version)?|Browser|Extra tools|Versions?|Platform|[A-Za-z]+ version"
-    r"|Sphinx(?: version| extensions)?)\s*(?:\*\*)?\s*[:=].{0,120}$|^\s*[\w.\[\]-]+(?:\s*==\s*|\s{1,40})v?\d+(?:\.\w+)+(?:[-+.]\w+)*(?:\s+\S+)?\s*$"
+    r"^\s*(?:[-*]\s*(?:\[.\]\s*)?)?(?:\*\*)?(?:OS|Operating [Ss]ystem|Python(?: "
+    r"version)?|Browser|Extra tools|Versions?|Platform|[A-Za-z]+ version"
+    r"|Sphinx(?: version| "
+    r"extensions)?)\s*(?:\*\*)?\s*[:=].{0,120}$|^\s*[\w.\[\]-]+(?:\s*==\s*|\s{1,40})v?\d+(?:\.\w+)+(?:[-+.]\w+)*(?:\s+\S+)?\s*$"
 )
 _TOLD_IN_CODE = 0.7
 _TOLD_IN_HEAD = 2.0
@@ -49,7 +58,10 @@ class Question:
 def parse_question(text: str) -> Question:
     """Take a question apart; all words of a short one weigh the same."""
     bare = _URL.sub(" ", _COMMENT.sub(" ", text.replace("\r\n", "\n")))
-    telling = "\n".join(line for line in bare.split("\n") if not _PLACE.match(line) and not _is_generic(line)) or bare
+    telling = (
+        "\n".join(line for line in bare.split("\n") if not _PLACE.match(line) and not _is_generic(line))
+        or bare
+    )
     if not telling.strip():
         telling = text
     head = next((line.strip() for line in telling.split("\n") if line.strip()), "")
@@ -73,7 +85,12 @@ def _is_generic(line: str) -> bool:
 KINDS = ("path", "frame", "module", "dotted", "identifier")
 _SUFFIX = "|".join(
     sorted(
-        (re.escape(each) for each in {*LANGUAGES, "toml", "cfg", "ini", "yaml", "yml", "json", "html", "css", "sh"}), key=len, reverse=True
+        (
+            re.escape(each)
+            for each in {*LANGUAGES, "toml", "cfg", "ini", "yaml", "yml", "json", "html", "css", "sh"}
+        ),
+        key=len,
+        reverse=True,
     )
 )
 _PATH = re.compile(rf"(?<![\w@])((?:[\w.+~-]+[/\\]|[A-Za-z]:\\|/)*[\w.+-]*\w\.(?:{_SUFFIX}))(?![\w/\\]|\.\w)")
@@ -111,7 +128,9 @@ class _Places:
 
     def paths(self, written: str) -> list[int]:
         """Return the files whose path ends like `written`, the front of which may be of another machine."""
-        pieces = [piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")]
+        pieces = [
+            piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")
+        ]
         known = self._by_base.get(pieces[-1], []) if pieces else []
         for start in range(len(pieces)):
             ending = "/" + "/".join(pieces[start:])
@@ -124,14 +143,18 @@ class _Places:
         pieces = written.split(".")
         for end in range(len(pieces), 0, -1):
             ending = "." + ".".join(pieces[:end])
-            found = [number for module, number in self._modules.get(pieces[end - 1], []) if module.endswith(ending)]
+            found = [
+                number for module, number in self._modules.get(pieces[end - 1], []) if module.endswith(ending)
+            ]
             if found and (end > 1 or end < len(pieces)):
                 return found, ".".join(pieces[end:])
         return [], written
 
 
 def find_mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
-    """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its `telling` part."""
+    """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its
+    `telling` part.
+    """
     places = _Places(files)
     scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
     because: dict[int, dict[str, None]] = defaultdict(dict)
@@ -144,7 +167,12 @@ def find_mentions(query: str, telling: str, files: Mapping[int, str], definition
     frames = [match[1] or match[2] for match in _FRAME.finditer(query)]
     for place, path in enumerate(frames, 1):
         found = places.paths(path)
-        credit("frame", found, 1 / max(1, len(found)) * (0.5 + 0.5 * place / len(frames)), f"{path.rsplit('/', 1)[-1]} in a traceback")
+        credit(
+            "frame",
+            found,
+            1 / max(1, len(found)) * (0.5 + 0.5 * place / len(frames)),
+            f"{path.rsplit('/', 1)[-1]} in a traceback",
+        )
     rest = _FRAME.sub(" ", query)
     for path in dict.fromkeys(match[1] for match in _PATH.finditer(rest)):
         found = places.paths(path)
@@ -172,12 +200,20 @@ def _defining_files(name: str, known: Mapping[str, Mapping[int, Collection[str]]
     pieces = name.split(".")
     last = known.get(pieces[-1].lower(), {})
     ending = ".".join(pieces[-2:])
-    whole = [number for number, full in last.items() if any(each == ending or each.endswith("." + ending) for each in full)]
+    whole = [
+        number
+        for number, full in last.items()
+        if any(each == ending or each.endswith("." + ending) for each in full)
+    ]
     if whole:
         return whole, 1 / len(whole)
     found = [number for number, full in last.items() if _same_case(pieces[-1], full)]
     if not 0 < len(found) <= _MOST_FILES:  # perhaps an attribute of a class that is known
-        found = [number for number, full in known.get(pieces[-2].lower(), {}).items() if _same_case(pieces[-2], full)]
+        found = [
+            number
+            for number, full in known.get(pieces[-2].lower(), {}).items()
+            if _same_case(pieces[-2], full)
+        ]
     return (found, 0.7 / len(found)) if 0 < len(found) <= _MOST_FILES else ([], 0.0)
 
 
@@ -208,7 +244,9 @@ def named_code(text: str) -> tuple[str, ...]:
 
 def mentioned_paths(text: str, files: Collection[str]) -> set[str]:
     """Return the files that a text names by an unambiguous path."""
-    named = [match[1] or match[2] for match in _FRAME.finditer(text)] + [match[1] for match in _PATH.finditer(_FRAME.sub(" ", text))]
+    named = [match[1] or match[2] for match in _FRAME.finditer(text)] + [
+        match[1] for match in _PATH.finditer(_FRAME.sub(" ", text))
+    ]
     ends = tuple({re.split(r"[/\\]", path.lower())[-1] for path in named})
     listed = [path for path in files if path.lower().endswith(ends)] if ends else []
     places = _Places(dict(enumerate(listed)))

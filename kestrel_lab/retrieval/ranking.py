@@ -18,24 +18,31 @@ from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.table import FIELDS
 from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, find_mentions, parse_question
 
-# What ties files to the best of a ranking: a change often touches a file and what changes, is imported or stands with it.
+# What ties files to the best of a ranking: a change often touches a file and what changes, is imported or
+# stands with it.
 
 TIES = ("together", "imported", "folder")
 """Kinds of ties: changed in the same commits, imported or linked to, in the same folder."""
 
 
-def file_ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return for each kind how closely each of `paths` is tied to any of the `leaders`, from 0 to 1, times the leader's own weight.
+def file_ties(
+    connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """Return for each kind how closely each of `paths` is tied to any of the `leaders`, from 0 to 1, times
+    the leader's own weight.
 
-    The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to it; the
-    others are only tied to one another.
+    The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to
+    it; the others are only tied to one another.
     """
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in TIES}
 
     def tie(kind: str, path: str, leader: str, closely: float) -> None:
         found[kind][path] = max(found[kind][path], closely * leaders[leader])
 
-    imported, shares = _imported_files(connection, leaders), history.co_change_shares(connection, leaders, paths)
+    imported, shares = (
+        _imported_files(connection, leaders),
+        history.co_change_shares(connection, leaders, paths),
+    )
     for leader in leaders:
         for path in paths:
             if path == leader:
@@ -51,7 +58,10 @@ def file_ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: 
 
 def _imported_files(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
     known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
-    sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
+    sql = (
+        "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN "
+        "(SELECT value FROM json_each(?))"
+    )
     found: dict[str, set[str]] = defaultdict(set)
     for path, kind, target, names in connection.execute(sql, (json.dumps(list(leaders)),)):
         found[path].update(resolve_import(path, kind, target, names, known))
@@ -69,14 +79,21 @@ _COMMON_SHARE, _COMMON_FILES = 0.4, 20
 _LEADERS, _MOST_TIED = 3, 60
 """The first files of a ranking that others may be tied to, and how many files are considered for it."""
 LEAST_SHARE = 0.005
-"""Share of the best score by contents and names; a file below it matches only words that nearly every file has."""
+"""Share of the best score by contents and names; a file below it matches only words that nearly every file
+has.
+"""
 PRIORS = frozenset({"lately"})
 """Signals that do not depend on the question."""
 _TESTS = re.compile(
     r"(^|/)(tests?|testing|spec|specs|__tests__)/|(^|/)(test_[^/]*|[^/]*_test\.[^/.]+|[^/]*[.-](test|spec)\.[^/.]+|conftest\.py)$"
 )
-_ASKS_TESTS = re.compile(r"\b(unit ?tests?|test (file|case|suite|module)s?|fixtures?|conftest|tests? (for|of|that))\b", re.IGNORECASE)
-_ASKS_DOCS = re.compile(r"\b(documentation|docs?|tutorials?|examples?|readme|changelog|guide)\b", re.IGNORECASE)
+_ASKS_TESTS = re.compile(
+    r"\b(unit ?tests?|test (file|case|suite|module)s?|fixtures?|conftest|tests? (for|of|that))\b",
+    re.IGNORECASE,
+)
+_ASKS_DOCS = re.compile(
+    r"\b(documentation|docs?|tutorials?|examples?|readme|changelog|guide)\b", re.IGNORECASE
+)
 _PERIPHERAL = re.compile(
     r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale(?=/[^/]+/))(/|\.|$)",
     re.IGNORECASE,
@@ -104,7 +121,9 @@ class Weights:
     alike: float = 0.5
     """Likeness of embeddings, where there are any."""
     together: float = 0.7
-    """Changed together with one of the best files; this and the next two were chosen on the logs of repositories."""
+    """Changed together with one of the best files; this and the next two were chosen on the logs of
+    repositories.
+    """
     imported: float = 0.15
     """Imported by one of the best files."""
     folder: float = 0.1
@@ -144,7 +163,9 @@ class Ranking:
     clear: int = 0
     """How many of the first files match well enough to be hits; see `LEAST_SHARE`."""
     looked: tuple[str, ...] = ()
-    """The words that were searched in texts, as the index stores them; names of files and symbols are searched for all words."""
+    """The words that were searched in texts, as the index stores them; names of files and symbols are
+    searched for all words.
+    """
 
     @property
     def hits(self) -> tuple[Ranked, ...]:
@@ -170,7 +191,10 @@ def rank_files(
     wide = _informative_words(connection, question.weights, len(files))
     few = dict(list(wide.items())[:_MOST_CHUNK_TERMS])
     signals: dict[str, Mapping[int, float]] = {
-        name: scale_scores(words_in(connection, "file_words", name, wide if name == "body" else question.weights)) for name in FIELDS
+        name: scale_scores(
+            words_in(connection, "file_words", name, wide if name == "body" else question.weights)
+        )
+        for name in FIELDS
     }
     by_file, best = _by_file(connection, words_in(connection, "chunk_words", "", few, _MOST_CHUNKS))
     signals["chunk"] = scale_scores(by_file)
@@ -188,7 +212,9 @@ def rank_files(
     clear, faint = _split_by_score(ranked, weights)
     ranked = [*_raise_tied(connection, clear, weights), *faint]
     places = {one.path: place for place, one in enumerate(ranked, 1)}
-    return Ranking(files=tuple(ranked), question=question, places=places, clear=len(clear), looked=tuple(wide))
+    return Ranking(
+        files=tuple(ranked), question=question, places=places, clear=len(clear), looked=tuple(wide)
+    )
 
 
 def _sort_ranked(files: Iterable[Ranked]) -> list[Ranked]:
@@ -196,8 +222,13 @@ def _sort_ranked(files: Iterable[Ranked]) -> list[Ranked]:
 
 
 def _split_by_score(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
-    """Split files by `LEAST_SHARE` of the best score; signals that do not depend on the question are left out of it."""
-    owned = [one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS) for one in ranked]
+    """Split files by `LEAST_SHARE` of the best score; signals that do not depend on the question are left out
+    of it.
+    """
+    owned = [
+        one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS)
+        for one in ranked
+    ]
     least = LEAST_SHARE * max(owned, default=0.0)
     parted: tuple[list[Ranked], list[Ranked]] = ([], [])
     for one, own in zip(ranked, owned, strict=True):
@@ -220,15 +251,23 @@ def _raise_tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weig
     return _sort_ranked([*risen, *ranked[_MOST_TIED:]])
 
 
-def _informative_words(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
-    """Return the words with the most information, best first, without those that most files have, which are the slowest to search."""
+def _informative_words(
+    connection: apsw.Connection, asked: Mapping[str, float], files: int
+) -> Mapping[str, float]:
+    """Return the words with the most information, best first, without those that most files have, which are
+    the slowest to search.
+    """
     tokenizer = connection.fts5_tokenizer("porter", ["unicode61"])
     kept: dict[str, float] = {}
     for word, amount in asked.items():
-        stems = tokenizer(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False)
+        stems = tokenizer(
+            word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False
+        )
         most = max((_held_by(connection, str(stem)) for stem in stems), default=0)
         if most <= max(_COMMON_SHARE * files, _COMMON_FILES):
-            kept[word] = (1 + math.log(max(0.5, amount))) * math.log((files + 1) / (most + 0.5)) if most else 0.0
+            kept[word] = (
+                (1 + math.log(max(0.5, amount))) * math.log((files + 1) / (most + 0.5)) if most else 0.0
+            )
     best = sorted(kept, key=lambda word: (-kept[word], word))[:_MOST_BODY_TERMS]
     return {word: asked[word] for word in best if kept[word] > 0} or asked
 
@@ -238,8 +277,12 @@ def _held_by(connection: apsw.Connection, stem: str) -> int:
     return int(row[0]) if row else 0
 
 
-def words_in(connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None) -> dict[int, float]:
-    """Return BM25 scores of a full-text table's rows, in one column or all; a word that is said `n` times counts 1 + ln n."""
+def words_in(
+    connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None
+) -> dict[int, float]:
+    """Return BM25 scores of a full-text table's rows, in one column or all; a word that is said `n` times
+    counts 1 + ln n.
+    """
     groups: dict[float, list[str]] = defaultdict(list)
     for word, many in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:_MOST_TERMS]:
         groups[round(2 * (1 + math.log(max(0.5, min(many, _MOST_TIMES))))) / 2].append(word)
@@ -247,7 +290,9 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
     for weight, words in groups.items():
         match = " OR ".join(f'"{word}"' for word in words)
         # Sorting costs as much again as matching: only where not all are wanted.
-        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ?" + (f" ORDER BY rank LIMIT {most:d}" if most else "")
+        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ?" + (
+            f" ORDER BY rank LIMIT {most:d}" if most else ""
+        )
         for number, score in connection.execute(sql, (f"{{{column}}} : ({match})" if column else match,)):
             found[number] -= score * weight
     return found
@@ -256,18 +301,28 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
 def scale_scores(scores: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
     """Return `scores` as shares of the greatest, or of `least` if that is more."""
     top = max(scores.values(), default=0.0)
-    return {number: score / max(top, least) for number, score in scores.items() if score > 0} if top > 0 else {}
+    return (
+        {number: score / max(top, least) for number, score in scores.items() if score > 0} if top > 0 else {}
+    )
 
 
-def _by_file(connection: apsw.Connection, chunks: Mapping[int, float]) -> tuple[dict[int, float], dict[int, list[tuple[int, float]]]]:
+def _by_file(
+    connection: apsw.Connection, chunks: Mapping[int, float]
+) -> tuple[dict[int, float], dict[int, list[tuple[int, float]]]]:
     """Return for each file its best chunk + ½ of the second + ⅓ of the third, and its chunks, best first."""
-    owners = connection.execute("SELECT id, file FROM chunks WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(chunks)),))
+    owners = connection.execute(
+        "SELECT id, file FROM chunks WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(chunks)),),
+    )
     best: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for chunk, file in owners:
         best[file].append((chunk, chunks[chunk]))
     for held in best.values():
         held.sort(key=lambda one: (-one[1], one[0]))
-    return {file: sum(score / place for place, (_, score) in enumerate(held[:3], 1)) for file, held in best.items()}, best
+    return {
+        file: sum(score / place for place, (_, score) in enumerate(held[:3], 1))
+        for file, held in best.items()
+    }, best
 
 
 def _definitions(connection: apsw.Connection, names: Collection[str]) -> dict[str, dict[int, set[str]]]:

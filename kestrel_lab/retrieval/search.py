@@ -1,4 +1,6 @@
-"""Search: the retrievers that rank every file by the index, with the best part of each, and that read the files themselves (grep)."""
+"""Search: the retrievers that rank every file by the index, with the best part of each, and that read the
+files themselves (grep).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,17 @@ TOLD_BEHIND = 100
 """How many files behind the chosen ones a trace lists, and how many that hardly match."""
 FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
-    body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0, together=0.0, imported=0.0, folder=0.0
+    body=0.2,
+    title=0.3,
+    path=1.0,
+    base=1.0,
+    symbols=0.6,
+    chunk=0.1,
+    said=0.0,
+    lately=0.0,
+    together=0.0,
+    imported=0.0,
+    folder=0.0,
 )
 """For a second search: names of files and symbols weigh more than contents."""
 _SHOWN_LINES = 12
@@ -54,11 +66,18 @@ _WORDS = {
 
 
 class Search:
-    """A `Retriever` over an index: words of text, titles, paths and symbols, what is named outright, and the log of changes."""
+    """A `Retriever` over an index: words of text, titles, paths and symbols, what is named outright, and the
+    log of changes.
+    """
 
     name = "search"
 
-    def __init__(self, index: CodeIndex, weights: Weights = Weights(), meaning: SemanticScorer | None = None) -> None:  # noqa: B008  # frozen
+    def __init__(
+        self,
+        index: CodeIndex,
+        weights: Weights = Weights(),  # noqa: B008
+        meaning: SemanticScorer | None = None,
+    ) -> None:  # frozen
         self._index = index
         self._weights = weights
         self._alike = None if meaning is None else partial(meaning, folder=index.workspace)
@@ -99,7 +118,9 @@ class Search:
     def _place(self, one: Ranked) -> tuple[Any, ...] | None:
         if not one.chunks:
             return None
-        rows = self._index.rows("SELECT first, last, kind, name FROM chunks WHERE id = ?", (one.chunks[0][0],))
+        rows = self._index.rows(
+            "SELECT first, last, kind, name FROM chunks WHERE id = ?", (one.chunks[0][0],)
+        )
         return rows[0] if rows else None
 
 
@@ -119,14 +140,27 @@ def file_excerpt(path: str, text: tuple[str, bytes], first: int, last: int, word
         within = "\n".join(lines[first - 1 : last]).lower()
         telling = {word for word in words if word in within}
         sums = [0, *accumulate(sum(word in line for word in telling) for line in within.split("\n"))]
-        best = max(range(len(sums) - _SHOWN_LINES), key=lambda at: (sums[at + _SHOWN_LINES] - sums[at] + 2 * (at == 0), -at))
+        best = max(
+            range(len(sums) - _SHOWN_LINES),
+            key=lambda at: (sums[at + _SHOWN_LINES] - sums[at] + 2 * (at == 0), -at),
+        )
         first, last = first + best, first + best + _SHOWN_LINES - 1
     shown = "\n".join(line[:300] for line in lines[first - 1 : last])
-    return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
+    return Hit(
+        path=path,
+        first=first,
+        last=last,
+        text=shown,
+        hash=hashlib.sha256(text[1]).hexdigest(),
+        how="",
+        why="",
+    )
 
 
 def hit_reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
-    """Return why a file was found: what the question names of it, the words in its excerpt, else its strongest signals."""
+    """Return why a file was found: what the question names of it, the words in its excerpt, else its
+    strongest signals.
+    """
     if one.named:
         return "the question names " + ", ".join(one.named[:3])
     if seen:
@@ -146,7 +180,10 @@ def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float,
     """Return a ranking as a step of a trace."""
     behind = enumerate(ranking.hits[top_k : top_k + TOLD_BEHIND], top_k + 1)
     faint = ranking.files[ranking.clear : ranking.clear + TOLD_BEHIND]
-    dropped = {**{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind}, **{one.path: FAINT for one in faint}}
+    dropped = {
+        **{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind},
+        **{one.path: FAINT for one in faint},
+    }
     return Step(
         retriever=name,
         query=query,
@@ -173,8 +210,25 @@ def words_found(connection: apsw.Connection, files: Iterable[int], words: Iterab
 _MOST_WORDS = 24
 _SECONDS = 20.0
 _FLAGS = (
-    *("--fixed-strings", "--ignore-case", "--only-matching", "--no-heading", "--line-number", "--with-filename", "--null", "--color=never"),
-    *("--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"),
+    *(
+        "--fixed-strings",
+        "--ignore-case",
+        "--only-matching",
+        "--no-heading",
+        "--line-number",
+        "--with-filename",
+        "--null",
+        "--color=never",
+    ),
+    *(
+        "--hidden",
+        "--no-follow",
+        "--no-require-git",
+        "--no-config",
+        "--no-ignore-global",
+        "--no-ignore-parent",
+        "--no-messages",
+    ),
     *("--max-filesize=1M", "--max-count=200"),
 )
 
@@ -210,9 +264,23 @@ class Grep:
 
     def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
         skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
-        argv = [ripgrep_program(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
+        argv = [
+            ripgrep_program(self._folder),
+            *_FLAGS,
+            *skip,
+            *(f"--regexp={word}" for word in words),
+            "--",
+            ".",
+        ]
         try:
-            run = subprocess.run(argv, cwd=self._folder, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+            run = subprocess.run(
+                argv,
+                cwd=self._folder,
+                capture_output=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_SECONDS,
+            )
             said = run.stdout
         except subprocess.TimeoutExpired as error:
             said = error.stdout or b""

@@ -28,13 +28,19 @@ class Embedder(Protocol):
 
 
 class SemanticScorer:
-    """Compares a question with chunks; vectors are made when they are first needed, and stored in the index."""
+    """Compares a question with chunks; vectors are made when they are first needed, and stored in the
+    index.
+    """
 
     def __init__(self, load: Callable[[], Embedder]) -> None:
         self._load = load
 
-    def __call__(self, connection: apsw.Connection, question: str, chunks: Mapping[int, int], *, folder: Path) -> dict[int, float]:
-        """Return the likeness of each file's given chunk to the question, scaled from the least (0) to the most alike (1)."""
+    def __call__(
+        self, connection: apsw.Connection, question: str, chunks: Mapping[int, int], *, folder: Path
+    ) -> dict[int, float]:
+        """Return the likeness of each file's given chunk to the question, scaled from the least (0) to the
+        most alike (1).
+        """
         import numpy as np
 
         embed = self._load()
@@ -47,16 +53,33 @@ class SemanticScorer:
             return {}
         scores = np.stack([vector for _, vector in known]) @ embed([question[:_CHARS]])[0]
         low, high = float(scores.min()), float(scores.max())
-        return {file: (float(score) - low) / (high - low) for (file, _), score in zip(known, scores, strict=True)} if high > low else {}
+        return (
+            {
+                file: (float(score) - low) / (high - low)
+                for (file, _), score in zip(known, scores, strict=True)
+            }
+            if high > low
+            else {}
+        )
 
     def _held(self, connection: apsw.Connection, model: str, chunks: Sequence[int]) -> dict[int, Any]:
         import numpy as np
 
-        sql = "SELECT chunk, vector FROM vectors WHERE model = ? AND chunk IN (SELECT value FROM json_each(?))"
-        return {chunk: np.frombuffer(vector, dtype="<f4") for chunk, vector in connection.execute(sql, (model, json.dumps(list(chunks))))}
+        sql = (
+            "SELECT chunk, vector FROM vectors WHERE model = ? AND chunk IN (SELECT value FROM json_each(?))"
+        )
+        return {
+            chunk: np.frombuffer(vector, dtype="<f4")
+            for chunk, vector in connection.execute(sql, (model, json.dumps(list(chunks))))
+        }
 
-    def _made(self, connection: apsw.Connection, folder: Path, embed: Embedder, chunks: Sequence[int]) -> dict[int, Any]:
-        sql = "SELECT chunks.id, path, name, first, last FROM chunks JOIN files ON files.id = file WHERE chunks.id IN (SELECT value FROM json_each(?))"
+    def _made(
+        self, connection: apsw.Connection, folder: Path, embed: Embedder, chunks: Sequence[int]
+    ) -> dict[int, Any]:
+        sql = (
+            "SELECT chunks.id, path, name, first, last FROM chunks JOIN files ON files.id = file WHERE "
+            "chunks.id IN (SELECT value FROM json_each(?))"
+        )
         numbers, texts = [], []
         for chunk, path, name, first, last in list(connection.execute(sql, (json.dumps(list(chunks)),))):
             text = read_text(folder, path)
@@ -70,7 +93,11 @@ class SemanticScorer:
             connection.execute("ROLLBACK")
         with WriteTransaction(connection):
             connection.executemany(
-                "INSERT OR REPLACE INTO vectors SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM chunks WHERE id = ?1)",
-                [(number, embed.name, vector.tobytes()) for number, vector in zip(numbers, vectors, strict=True)],
+                "INSERT OR REPLACE INTO vectors SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM chunks "
+                "WHERE id = ?1)",
+                [
+                    (number, embed.name, vector.tobytes())
+                    for number, vector in zip(numbers, vectors, strict=True)
+                ],
             )
         return dict(zip(numbers, vectors, strict=True))

@@ -12,7 +12,16 @@ from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 _QUESTION_CHARS = 2_000
 _STEP = ("retriever", "found", "seconds", "note")
 """What a step and its event have alike, beside texts and lists."""
-_WITHOUT: dict[str, Any] = {"path": "", "first": 1, "last": 1, "hash": "", "how": "", "why": "", "score": 0.0, "trust": ""}
+_WITHOUT: dict[str, Any] = {
+    "path": "",
+    "first": 1,
+    "last": 1,
+    "hash": "",
+    "how": "",
+    "why": "",
+    "score": 0.0,
+    "trust": "",
+}
 """The fields of a hit that an event has, each with its value where another version has written none."""
 
 
@@ -21,9 +30,16 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     events: list[RetrievalStep] = []
     for number, step in enumerate(found.steps, 1):
         said: dict[str, Any] = {name: getattr(step, name) for name in _STEP}
-        said |= {"arguments": dict(step.arguments), "chosen": list(step.chosen), "dropped": dict(step.dropped)}
+        said |= {
+            "arguments": dict(step.arguments),
+            "chosen": list(step.chosen),
+            "dropped": dict(step.dropped),
+        }
         if number == len(found.steps):
-            hits = [{name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits]
+            hits = [
+                {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)}
+                for hit in found.hits
+            ]
             said |= {
                 "note": one_line(step.note),
                 "hits": hits,
@@ -31,7 +47,11 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
                 "gaps": list(found.gaps),
                 "stopped": found.stopped,
             }
-        events.append(RetrievalStep(step="", question=found.query[:_QUESTION_CHARS], query=step.query[:_QUESTION_CHARS], **said))
+        events.append(
+            RetrievalStep(
+                step="", question=found.query[:_QUESTION_CHARS], query=step.query[:_QUESTION_CHARS], **said
+            )
+        )
     return tuple(events)
 
 
@@ -54,6 +74,11 @@ def _retrieval(events: Sequence[RetrievalStep]) -> Retrieval:
         said: dict[str, Any] = {name: getattr(event, name) for name in (*_STEP, "query", "arguments")}
         dropped = {path: str(why) for path, why in event.dropped.items()}
         steps.append(Step(**said, chosen=tuple(event.chosen), dropped=dropped))
-    hits = tuple(Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()}) for written in last.hits)
+    hits = tuple(
+        Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()})
+        for written in last.hits
+    )
     gaps, coverage = tuple(last.gaps), last.coverage or 0.0
-    return Retrieval(query=last.question, hits=hits, steps=tuple(steps), coverage=coverage, gaps=gaps, stopped=last.stopped)
+    return Retrieval(
+        query=last.question, hits=hits, steps=tuple(steps), coverage=coverage, gaps=gaps, stopped=last.stopped
+    )

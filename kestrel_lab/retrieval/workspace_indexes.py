@@ -30,12 +30,17 @@ class WorkspaceIndexes:
         return self._known.setdefault(place, CodeIndex(place, self._home))
 
     def ready(self, folder: str | Path, tell: Tell | None = None) -> tuple[CodeIndex, str]:
-        """Update the index of a folder for at most `PATIENCE_S`; return it, with a note where it is not complete.
+        """Update the index of a folder for at most `PATIENCE_S`; return it, with a note where it is not
+        complete.
 
-        The rest is built in the background. Raises `UsageError` without the folder, `StoreError` where no index can be kept.
+        The rest is built in the background. Raises `UsageError` without the folder, `StoreError` where no
+        index can be kept.
         """
         index = self.of(folder)
-        note = index.up_to_date(PATIENCE_S, None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total))
+        note = index.up_to_date(
+            PATIENCE_S,
+            None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total),
+        )
         return index, note
 
     def cascade(self, index: CodeIndex) -> Cascade:
@@ -47,10 +52,14 @@ class WorkspaceIndexes:
         return Search(index, meaning=self._meaning_of(index))
 
     def _meaning_of(self, index: CodeIndex) -> SemanticScorer | None:
-        """Return the embeddings for a folder of documents, where they were measured to help; `None` for code."""
+        """Return the embeddings for a folder of documents, where they were measured to help; `None` for
+        code.
+        """
         if self._meaning is None:
             return None
-        ((prose, files),) = index.rows("SELECT coalesce(sum(language = 'prose'), 0), count(*) FROM files WHERE skipped = ''")
+        ((prose, files),) = index.rows(
+            "SELECT coalesce(sum(language = 'prose'), 0), count(*) FROM files WHERE skipped = ''"
+        )
         return self._meaning if 2 * prose > files else None
 
     def close(self) -> None:

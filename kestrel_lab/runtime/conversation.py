@@ -1,7 +1,8 @@
 """Conversation: what a run takes over from the run that it follows, and the runs of a conversation in order.
 
-A follow-up is a run of its own that names its parent. It begins with the messages that the parent ended with; what is known of those
-messages (whose words, which notes, which long results) comes with them. What goes on in the parent later changes nothing of that.
+A follow-up is a run of its own that names its parent. It begins with the messages that the parent ended with;
+what is known of those messages (whose words, which notes, which long results) comes with them. What goes on
+in the parent later changes nothing of that.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ _NO_ANSWER = "(The run ended without an answer: {reason})"
 _NOT_DONE = "This call was not carried out: the run ended before."
 
 
-def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> tuple[RunStarted, dict[str, Json]]:
-    """Return how run `run_id` began, and what a run takes over from it: the field `earlier` of its `run_started`. `known` gives the flow of a tool.
+def inherited_history(
+    store: SessionStore, run_id: str, known: Callable[[str], Flow]
+) -> tuple[RunStarted, dict[str, Json]]:
+    """Return how run `run_id` began, and what a run takes over from it: the field `earlier` of its
+    `run_started`. `known` gives the flow of a tool.
 
-    Raises `UsageError` for a run that does not exist or has not ended, `Damaged` for one whose events are not those that were written.
+    Raises `UsageError` for a run that does not exist or has not ended, `Damaged` for one whose events are not
+    those that were written.
     """
     store.flush()
     store.run(run_id)
@@ -41,7 +46,9 @@ def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], F
         state.apply(record.event, record.at)
         taint.apply(record.event)
     if state.started is None or not (state.status.terminal or state.interrupted):
-        raise UsageError(f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new")
+        raise UsageError(
+            f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new"
+        )
     turn = cast("int", state.started.earlier.get("turn", 0)) + 1
     messages = [_rename_calls(message, turn) for message in _messages(state)]
     return replace(state.started, private_copy=state.private_copy), {
@@ -49,13 +56,18 @@ def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], F
         "messages": [message.as_json() for message in messages],
         "recalled": [*sorted(state.recalled)],
         "files": dict(state.conversation(conversation_step(state.started.plan)).files),
-        "wholes": {name: {"call": whole.call, "tool": whole.tool, "chars": whole.chars} for name, whole in state.wholes.items()},
+        "wholes": {
+            name: {"call": whole.call, "tool": whole.tool, "chars": whole.chars}
+            for name, whole in state.wholes.items()
+        },
         **taint.carried(messages),
     }
 
 
 def _messages(state: RunState) -> list[Message]:
-    """The conversation that a run ended with, the system message left out; of a run with a plan its goal and its answer."""
+    """The conversation that a run ended with, the system message left out; of a run with a plan its goal and
+    its answer.
+    """
     assert state.started is not None
     talk = state.conversation(conversation_step(state.started.plan))
     if len(state.planned.steps) > 1:
@@ -64,7 +76,12 @@ def _messages(state: RunState) -> list[Message]:
     else:
         messages = [message for message in talk.sent if message.role != "system"]
         messages += [
-            Message(role="tool", text=talk.answers.get(request.id, _NOT_DONE), call_id=request.id, name=request.name)
+            Message(
+                role="tool",
+                text=talk.answers.get(request.id, _NOT_DONE),
+                call_id=request.id,
+                name=request.name,
+            )
             for request in talk.requests
         ]
         messages = messages or [Message(role="user", text=state.started.goal)]
@@ -72,7 +89,11 @@ def _messages(state: RunState) -> list[Message]:
     if state.answer and said.strip() != state.answer.strip():
         messages.append(Message(role="assistant", text=state.answer))
     elif messages[-1].role != "assistant":
-        reason = state.finished.reason if state.finished is not None and state.finished.reason else "it was stopped"
+        reason = (
+            state.finished.reason
+            if state.finished is not None and state.finished.reason
+            else "it was stopped"
+        )
         messages.append(Message(role="assistant", text=_NO_ANSWER.format(reason=reason)))
     return messages
 
@@ -86,14 +107,17 @@ def _rename_calls(message: Message, turn: int) -> Message:
 
 
 _FOLLOWED = """
-    SELECT parent, (SELECT body ->> '$.follows' FROM events WHERE run_id = runs.id AND seq = 1 AND type = 'run_started') FROM runs WHERE id = ?
+    SELECT parent, (SELECT body ->> '$.follows' FROM events WHERE run_id = runs.id AND seq = 1 AND type = \
+'run_started') FROM runs WHERE id = ?
 """
 
 
 def conversation_runs(store: SessionStore, run_id: str) -> list[str]:
-    """Return the ids of the runs whose conversation `run_id` goes on with, the first one first, and its own at the end.
+    """Return the ids of the runs whose conversation `run_id` goes on with, the first one first, and its own
+    at the end.
 
-    A parent that is no longer in the log ends the list. Raises `UsageError` where `run_id` itself is not there.
+    A parent that is no longer in the log ends the list. Raises `UsageError` where `run_id` itself is not
+    there.
     """
     store.run(run_id)
     found = [run_id]
@@ -114,21 +138,30 @@ class Chat:
     """
 
     def __init__(
-        self, start: Callable[[str, RunOptions], Run], run: Callable[[str, RunOptions], Awaitable[Run]], options: RunOptions
+        self,
+        start: Callable[[str, RunOptions], Run],
+        run: Callable[[str, RunOptions], Awaitable[Run]],
+        options: RunOptions,
     ) -> None:
-        """Turns begin with `options`; `start` begins one, `run` waits for its end and shows it where somebody looks. `options.follow` is the run whose conversation the first one goes on with."""
+        """Turns begin with `options`; `start` begins one, `run` waits for its end and shows it where somebody
+        looks. `options.follow` is the run whose conversation the first one goes on with.
+        """
         self.runs: list[Run] = []
         """The turns so far."""
         self._start, self._run, self._options = start, run, options
 
     def begin(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
-        """Begin the next turn on the running event loop and return at once; takes the options of `Session.start`."""
+        """Begin the next turn on the running event loop and return at once; takes the options of
+        `Session.start`.
+        """
         run = self._start(goal, self._next(changes))
         self.runs.append(run)
         return run
 
     async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
-        """Carry out the next turn and wait for its end; raises what `Session.run` raises, and `UsageError` while a turn is at work."""
+        """Carry out the next turn and wait for its end; raises what `Session.run` raises, and `UsageError`
+        while a turn is at work.
+        """
         run = await self._run(goal, self._next(changes))
         self.runs.append(run)
         return run

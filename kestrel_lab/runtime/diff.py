@@ -31,16 +31,18 @@ Pair = tuple[e.Record | None, e.Record | None]
 class RunDiff(PartsView):
     """Where two runs part.
 
-    Two events are the same when their type and fields are; times and ids of runs and records do not count, nor what a model
-    was told of the time at which its run began.
-    The order of events counts. Left out is what only says how a run came to go on: changes of its state,
-    `run_resumed`, `run_forked`, `files_kept`, and that a step was begun, or a model or a person asked, once more.
+    Two events are the same when their type and fields are; times and ids of runs and records do not count,
+    nor what a model was told of the time at which its run began. The order of events counts. Left out is what
+    only says how a run came to go on: changes of its state, `run_resumed`, `run_forked`, `files_kept`, and
+    that a step was begun, or a model or a person asked, once more.
     """
 
     a: Run
     b: Run
     rows: tuple[Pair, ...]
-    """The events side by side, first those that are the same; behind the parting, events of the same type are paired."""
+    """The events side by side, first those that are the same; behind the parting, events of the same type are
+    paired.
+    """
     shared: int
     """How many events are the same before the runs part."""
 
@@ -61,8 +63,13 @@ class RunDiff(PartsView):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`, `same`, and what happened in `a` and `b`."""
-        frame = unit_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
+        """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`,
+        `same`, and what happened in `a` and `b`.
+        """
+        frame = unit_frame(
+            [_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)],
+            columns=list(_COLUMNS),
+        )
         return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
 
     def parts(self) -> Iterable[Part]:
@@ -101,13 +108,21 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
     """Compare two runs event by event; they need not be forks of each other."""
     left, right = _deeds(a.records()), _deeds(b.records())
     shared = next(
-        (place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _events_differ(x, y)), min(len(left), len(right))
+        (place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _events_differ(x, y)),
+        min(len(left), len(right)),
     )
     rows = [*zip(left[:shared], right[:shared], strict=True), *_pair_records(left[shared:], right[shared:])]
     return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
 
 
-_PASSED_OVER = (e.RunInterrupted, e.RunResumed, e.RunForked, e.StateTransition, e.CheckpointSaved, e.FilesKept)
+_PASSED_OVER = (
+    e.RunInterrupted,
+    e.RunResumed,
+    e.RunForked,
+    e.StateTransition,
+    e.CheckpointSaved,
+    e.FilesKept,
+)
 
 
 def _deeds(records: Sequence[e.Record]) -> list[e.Record]:
@@ -135,14 +150,18 @@ def _repeatable(event: e.Event) -> tuple[str, str] | None:
 
 
 def _events_differ(a: e.Record, b: e.Record) -> bool:
-    return a.event.type != b.event.type or (a.eid != b.eid and _without_times(a.event) != _without_times(b.event))
+    return a.event.type != b.event.type or (
+        a.eid != b.eid and _without_times(a.event) != _without_times(b.event)
+    )
 
 
 def _without_times(event: e.Event) -> dict[str, object]:
     told: dict[str, object] = {name: value for name, value in e.to_json(event).items() if name not in _TIMES}
     if isinstance(event, e.RunStarted) and (began := from_json(event.time)) is not None:
         told["system"] = event.system.replace(began.line, "")
-        told["guidance"] = [{name: value for name, value in one.items() if name != "at"} for one in event.guidance]
+        told["guidance"] = [
+            {name: value for name, value in one.items() if name != "at"} for one in event.guidance
+        ]
     return told
 
 
@@ -164,7 +183,14 @@ def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, 
     a, b = pair
     kind = next(record.event.type for record in pair if record is not None)
     same = same or (a is not None and b is not None and not _events_differ(a, b))
-    return (None if a is None else a.seq, None if b is None else b.seq, kind, same, _record_text(a), _record_text(b))
+    return (
+        None if a is None else a.seq,
+        None if b is None else b.seq,
+        kind,
+        same,
+        _record_text(a),
+        _record_text(b),
+    )
 
 
 def _record_text(record: e.Record | None) -> str:
@@ -174,18 +200,32 @@ def _record_text(record: e.Record | None) -> str:
         case e.ModelCalled(model=model):
             return model
         case e.ModelAnswered() as event:
-            asked = ", ".join(f"{call.get('name')} {args_line(call.get('args') or {})}" for call in event.calls)  # type: ignore[arg-type]  # what the engine wrote
-            return one_line(str((event.error or {}).get("message", "")) or " → ".join(filter(None, (event.text, asked))), 200)
+            asked = ", ".join(
+                # The engine wrote the arguments, so they are a mapping.
+                f"{call.get('name')} {args_line(call.get('args') or {})}"  # type: ignore[arg-type]
+                for call in event.calls
+            )
+            return one_line(
+                str((event.error or {}).get("message", "")) or " → ".join(filter(None, (event.text, asked))),
+                200,
+            )
         case e.ToolCalled() as event:
             return one_line(f"{event.tool} {args_line(event.args)}", 200)
         case e.ToolAnswered() as event:
             return one_line(f"{event.tool}: {event.text[:1_000]}", 200)
         case e.ApprovalGiven() as event:
             word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
-            return one_line(f"{word} by {event.by} {event.reason if event.answer is None else event.answer}", 200)
+            return one_line(
+                f"{word} by {event.by} {event.reason if event.answer is None else event.answer}", 200
+            )
         case e.RunFinished() as event:
             return one_line(f"{event.outcome}: {event.answer[:1_000] or event.reason}", 200)
         case event:
             return one_line(
-                ", ".join(f"{name}={value}" for name, value in e.to_json(event).items() if value not in ("", None, [], {})), 200
+                ", ".join(
+                    f"{name}={value}"
+                    for name, value in e.to_json(event).items()
+                    if value not in ("", None, [], {})
+                ),
+                200,
             )

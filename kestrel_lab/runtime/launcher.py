@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunForked, RunResumed, RunStarted
+from kestrel_lab.core.events.union import (
+    BudgetWarned,
+    Event,
+    HealthChanged,
+    RunForked,
+    RunResumed,
+    RunStarted,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
@@ -44,7 +51,13 @@ from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.forks.private_copy import carry_taint, copy_for_fork, remove_copy
 from kestrel_lab.runtime.lifecycle import carry_out, record_stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, with_output_type, with_verification
+from kestrel_lab.runtime.operations.verify_plan import (
+    NONE,
+    form_for,
+    parse_level,
+    with_output_type,
+    with_verification,
+)
 from kestrel_lab.runtime.options import guidance_names, skill_sources
 from kestrel_lab.runtime.registry import missing_servers, watch_servers
 from kestrel_lab.runtime.resume import check_whole, resume_point
@@ -85,7 +98,9 @@ class Launcher:
     def start(self, goal: str, options: RunOptions) -> Run:
         """Begin a run; see `Session.start`."""
         if not isinstance(goal, str):
-            raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
+            raise UsageError(
+                f"the goal is of type {type(goal).__name__}: say in words what the run should do"
+            )
         if not goal.strip():
             raise UsageError("the goal is empty: say what the run should do")
         session, registry, usual = self._session, self._session.registry, self._session.options
@@ -93,26 +108,60 @@ class Launcher:
         began: RunStarted | None = None
         if options.follow is not None:
             options, earlier, began = self._following(options.follow, options)
-        limits, resolve, ports = options.limits or session.limits, options.resolve or registry.resolve_model, options.ports or session.ports
+        limits, resolve, ports = (
+            options.limits or session.limits,
+            options.resolve or registry.resolve_model,
+            options.ports or session.ports,
+        )
         model = registry.resolve_model(options.model)
-        place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
-        policy = policy_for(options.approve or usual.approve, session.rules, own := read_rulebook(options.rules), place)
+        place = (
+            options.workspace
+            if isinstance(options.workspace, Workspace)
+            else Workspace(Path(options.workspace))
+        )
+        policy = policy_for(
+            options.approve or usual.approve, session.rules, own := read_rulebook(options.rules), place
+        )
         level = parse_level(options.verify or usual.verify)
-        output = OutputType.of(options.output if options.output is not None else getattr(options.plan, "output", None))
-        plan = plan_for(options.plan, goal, options.inputs) if options.plan is not None or options.inputs else None
+        output = OutputType.of(
+            options.output if options.output is not None else getattr(options.plan, "output", None)
+        )
+        plan = (
+            plan_for(options.plan, goal, options.inputs)
+            if options.plan is not None or options.inputs
+            else None
+        )
         form = form_for(options.form, usual.form if output is None else NONE, plan)
-        plan = with_verification(plan if output is None else with_output_type(plan, goal, output, form), goal, level, form)
+        plan = with_verification(
+            plan if output is None else with_output_type(plan, goal, output, form), goal, level, form
+        )
         steps = () if plan is None else all_steps(plan.steps)
         if is_adapter(model):
             model.check(place.root)
             if options.tools is None and plan is None:
-                options = replace(options, tools=())  # it brings its own, and no server has to be started for it
+                options = replace(
+                    options, tools=()
+                )  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
-        if options.tools is None and not options.scenario and live_shell() is not None:  # whoever watches; a suite is the same anywhere
-            known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
-        agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
-        given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()
-        copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
+        if (
+            options.tools is None and not options.scenario and live_shell() is not None
+        ):  # whoever watches; a suite is the same anywhere
+            known += (
+                tool
+                for tool in registry.toolbox
+                if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
+            )
+        agents = plan is None or any(
+            step.goal and not step.operation for step in steps
+        )  # operations ask models what needs no guidance
+        given = (
+            self._given(place, trial=bool(options.scenario))
+            if agents and not is_adapter(model)
+            else GivenTexts()
+        )
+        copy = (
+            {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
+        )
         project = began.workspace if began is not None and copy else str(place.root)
         toolbox = offer_macros(with_declarations(known, session.store), session.store, project)
         if given.skills:
@@ -123,9 +172,23 @@ class Launcher:
         self._check_sandbox(toolbox, place)
         check_steps(steps_without(late, steps), toolbox, OPERATIONS, resolve)
         met = session_time(ports.now())
-        system = system_prompt(limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt)
-        options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
-        ctx = self._context(new_run_id(), RunState(private_copy=copy), options, model, toolbox, place, policy, growth, given.skills)
+        system = system_prompt(
+            limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt
+        )
+        options = replace(
+            options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output
+        )
+        ctx = self._context(
+            new_run_id(),
+            RunState(private_copy=copy),
+            options,
+            model,
+            toolbox,
+            place,
+            policy,
+            growth,
+            given.skills,
+        )
         started = RunStarted(
             goal=goal,
             workspace=project,
@@ -154,20 +217,28 @@ class Launcher:
         missing = missing_servers(session.mcp, but=late) if options.tools is None and len(session.mcp) else ()
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
-    def _following(self, follow: str | FollowableRun, options: RunOptions) -> tuple[RunOptions, dict[str, Json], RunStarted]:
-        """Return the options of a run that follows another, with that run's own where none are given, what it takes over, and how that began."""
+    def _following(
+        self, follow: str | FollowableRun, options: RunOptions
+    ) -> tuple[RunOptions, dict[str, Json], RunStarted]:
+        """Return the options of a run that follows another, with that run's own where none are given, what it
+        takes over, and how that began.
+        """
         began, earlier = inherited_history(self._session.store, _id_of(follow), self._flow_of)
         given = replace(
             options,
             model=self._model_again(began, options.model),
             tools=recorded_tools_of(began) if options.tools is None else options.tools,
-            workspace=_folder_of(began.workspace, began.private_copy) if options.workspace == "." else options.workspace,
+            workspace=_folder_of(began.workspace, began.private_copy)
+            if options.workspace == "."
+            else options.workspace,
             rules=rules_from_json(began.rules) if options.rules is None else options.rules,
         )
         return given, earlier, began
 
     def _given(self, place: Workspace, *, trial: bool) -> GivenTexts:
-        """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever runs it."""
+        """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever
+        runs it.
+        """
         session = self._session
 
         def tainted(path: str) -> str:
@@ -177,7 +248,9 @@ class Launcher:
         return guidance_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
 
     def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
-        """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not to depend on who runs it."""
+        """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not
+        to depend on who runs it.
+        """
         sources = skill_sources(self._session.options.skills)
         if trial:
             sources = tuple(source for source in sources if source == "workspace")
@@ -197,7 +270,10 @@ class Launcher:
             return known
         check_whole(store, run_id)
         state = store.state(run_id)
-        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := resume_point(store.records(run_id))) is not None:
+        if (
+            state.status in (RunStatus.FAILED, RunStatus.CANCELLED)
+            and (found := resume_point(store.records(run_id))) is not None
+        ):
             return self.fork(run_id, options, at=found[0], stage=found[1], in_place=True)
         output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
@@ -212,7 +288,9 @@ class Launcher:
         if state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
         bounds = {} if options.limits is None else options.limits.as_json()
-        resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
+        resumed = RunResumed(
+            by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds
+        )
         return self._launch(ctx, state.planned, resumed=resumed)
 
     def fork(
@@ -226,7 +304,10 @@ class Launcher:
         stage: str = "",
         in_place: bool = False,
     ) -> Run:
-        """Begin a run that shares events of another; see `Session.start_fork`. `stage` is the last completed stage of a run that is resumed so."""
+        """Begin a run that shares events of another; see `Session.start_fork`.
+
+        `stage` is the last completed stage of a run that is resumed so.
+        """
         session, store = self._session, self._session.store
         store.flush()
         store.run(run_id)
@@ -234,7 +315,9 @@ class Launcher:
         fork_id = new_run_id()
         live, copy = branch.state.folder, branch.state.private_copy
         if not in_place:
-            branch.state.private_copy = copy = copy_for_fork(store, session.recorders.store, fork_id, run_id, branch.state, branch.at)
+            branch.state.private_copy = copy = copy_for_fork(
+                store, session.recorders.store, fork_id, run_id, branch.state, branch.at
+            )
         try:
             ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
         except BaseException:
@@ -264,36 +347,55 @@ class Launcher:
         return run
 
     async def stop(self) -> None:
-        """Interrupt the runs that this session works on and wait until each has written that down; they can be resumed."""
+        """Interrupt the runs that this session works on and wait until each has written that down; they can
+        be resumed.
+        """
         for run in list(self._session.history.live.values()):
             if run.live is not None:
                 run.live.interrupt()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
-    def _again(self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: RunOptions) -> RunContext:
-        """Return the context of a run that goes on behind the events of `earlier`: with what is given anew, else with what it began with."""
+    def _again(
+        self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: RunOptions
+    ) -> RunContext:
+        """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
+        else with what it began with.
+        """
         options.check_resumable()
         session, registry = self._session, self._session.registry
         if state.private_copy and not Path(state.folder).is_dir():
             raise UsageError(
-                f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run that it was forked from again"
+                f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run "
+                "that it was forked from again"
             )
         place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
         tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
         toolbox = offer_macros(with_declarations(known, session.store), session.store, began.workspace, state)
         skills = {}
-        if told := {str(one["skill"]) for one in began.guidance if "skill" in one}:  # those that it was told of, as they are now
-            skills = {skill.name: skill for skill in self._skills(place, trial=bool(began.scenario)) if skill.name in told}
+        if told := {
+            str(one["skill"]) for one in began.guidance if "skill" in one
+        }:  # those that it was told of, as they are now
+            skills = {
+                skill.name: skill
+                for skill in self._skills(place, trial=bool(began.scenario))
+                if skill.name in told
+            }
             toolbox = with_skills(toolbox, skills)
-        toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
+        toolbox, growth = registry.grown(
+            toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools)
+        )
         check_steps(steps_without(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
         self._check_sandbox(toolbox, place)
         model = self._model_again(began, options.model)
-        policy = policy_for(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
+        policy = policy_for(
+            options.approve or began.policy, session.rules, rules_from_json(began.rules), place
+        )
         output = OutputType.of(options.output)
         if output is not None and output.schema != began.output:
-            raise UsageError(f"run {run_id} was begun with another output: give the type that it was begun with, or none")
+            raise UsageError(
+                f"run {run_id} was begun with another output: give the type that it was begun with, or none"
+            )
         options = replace(
             options,
             output=output or (OutputType(began.output) if began.output else None),
@@ -322,7 +424,11 @@ class Launcher:
         Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
         """
         sandbox = self._session.sandbox
-        if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
+        if (
+            sandbox.level is not None
+            and is_tested(sandbox)
+            and any(tool.sandbox is not None for tool in toolbox)
+        ):
             choose_level(sandbox, place.root)
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
@@ -330,11 +436,15 @@ class Launcher:
             wanted = self._session.options.model
             if began.model_kind == "imported":
                 msg = (
-                    f"{began.model!r} answered in another tool: the run is imported. Name the model to go on with: --model NAME, or model=…"
+                    f"{began.model!r} answered in another tool: the run is imported. Name the model to "
+                    "go on with: --model NAME, or model=…"
                 )
                 raise UsageError(msg)
             if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
-                msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"
+                msg = (
+                    f"the run used the {began.model_kind} model {began.model!r}, which only exists in "
+                    "memory: pass model=… to go on"
+                )
                 raise UsageError(msg)
             return wanted
         return self._session.registry.resolve_model(model or began.model)
@@ -355,7 +465,9 @@ class Launcher:
         if own := tuple(skill.root for skill in skills.values() if skill.own):
             sandbox = replace(sandbox, readable=own)
         if shared := state.private_copy.get("objects"):
-            sandbox = replace(sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared))))
+            sandbox = replace(
+                sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared)))
+            )
         return RunContext(
             run_id=run_id,
             store=session.store,
@@ -390,7 +502,9 @@ class Launcher:
         resumed: RunResumed | None = None,
         missing: tuple[HealthChanged, ...] = (),
     ) -> Run:
-        """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
+        """Start the task of a run whose first events are in the log; `missing` names servers that cannot be
+        used.
+        """
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin(opening)
         run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.output)
@@ -402,7 +516,9 @@ class Launcher:
         if ctx.containment == "off":
             ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
         desk = ApprovalDesk(ctx)
-        task = asyncio.get_running_loop().create_task(carry_out(ctx, desk, plan), name=f"kestrel run {run_id}")
+        task = asyncio.get_running_loop().create_task(
+            carry_out(ctx, desk, plan), name=f"kestrel run {run_id}"
+        )
         self._tasks.add(task)
         run.live = LiveRun(ctx, desk, task)
         session.history.live[run_id] = run

@@ -7,7 +7,16 @@ import shutil
 from dataclasses import replace
 from functools import partial
 
-from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError, error_text
+from kestrel_lab.core.errors import (
+    DependencyError,
+    LimitError,
+    RunError,
+    Signal,
+    StoreError,
+    UnmetError,
+    UsageError,
+    error_text,
+)
 from kestrel_lab.core.events.union import PlanProposed, RunFinished, RunInterrupted, StepFinished
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.plan import Plan
@@ -37,7 +46,10 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
     """
     folder = ctx.store.path.parent
     if (free := shutil.disk_usage(folder).free) < LEAST_ROOM:
-        msg = f"the disk of the log has {free:,} bytes left, at least {LEAST_ROOM:,} are needed: make room on the disk of {folder}"
+        msg = (
+            f"the disk of the log has {free:,} bytes left, at least {LEAST_ROOM:,} are needed: make "
+            f"room on the disk of {folder}"
+        )
         raise DependencyError("the disk of the log", "failed", msg)  # its name and state
     if not step.tool and step.operation not in WITHOUT_MODEL:
         await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
@@ -46,19 +58,21 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
 async def carry_out(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
 
-    A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
-    and leaves the run WAITING_APPROVAL. `Run.cancel` ends it CANCELLED; any other cancellation, by Ctrl-C for example,
-    interrupts it: it stays in its state, nobody's, to be resumed. Either way `CancelledError` goes on. An error of the store
-    escapes and leaves the run where its log ends, to be resumed; a `UsageError` or a defect of the engine
-    escapes after the run was marked FAILED. Steps that are done are not done again; one that failed before
-    the run was resumed is tried again.
+    A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes and
+    leaves the run WAITING_APPROVAL. `Run.cancel` ends it CANCELLED; any other cancellation, by Ctrl-C for
+    example, interrupts it: it stays in its state, nobody's, to be resumed. Either way `CancelledError` goes
+    on. An error of the store escapes and leaves the run where its log ends, to be resumed; a `UsageError` or
+    a defect of the engine escapes after the run was marked FAILED. Steps that are done are not done again;
+    one that failed before the run was resumed is tried again.
     """
     ctx.task = asyncio.current_task()
     try:
         async with ctx.clock:
             answer = await _run_plan(ctx, desk, plan)
         _check_type(ctx)
-        end = _finish_event(ctx, await review_answer(ctx, answer))  # no work of the run: a limit cannot take its answer away
+        end = _finish_event(
+            ctx, await review_answer(ctx, answer)
+        )  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
         record_stop(ctx)
         await asyncio.shield(ctx.on_disk())
@@ -96,7 +110,9 @@ async def _call_end_hooks(ctx: RunContext) -> None:
     try:
         await call_hooks(ctx, "after_run", answer=ctx.state.answer)
     except RunError as error:
-        asyncio.get_running_loop().call_exception_handler({"message": f"run {ctx.run_id} has ended, and {error}", "exception": error})
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"run {ctx.run_id} has ended, and {error}", "exception": error}
+        )
 
 
 def _check_type(ctx: RunContext) -> None:
@@ -120,23 +136,38 @@ _ENDINGS = {
 def _finish_event(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return the end of a run with what is wrong with how its answer ended, if anything is."""
     state = ctx.state
-    if end.answer.strip() and _ENDINGS.keys().isdisjoint([talk.finish for talk in state.conversations.values()]):
+    if end.answer.strip() and _ENDINGS.keys().isdisjoint(
+        [talk.finish for talk in state.conversations.values()]
+    ):
         return end
     last = {step.id for step in state.planned.ends() if not step.operation and not step.tool}
     ends = [talk.finish for name, talk in state.conversations.items() if name in last]
     finish = next(
-        (word for word in ("refusal", "content_filter", "length") if word in ends), "" if end.answer.strip() or not last else "empty"
+        (word for word in ("refusal", "content_filter", "length") if word in ends),
+        "" if end.answer.strip() or not last else "empty",
     )
-    return replace(end, finish=finish, reason="; ".join(filter(None, (end.reason, _ENDINGS[finish])))) if finish else end
+    return (
+        replace(end, finish=finish, reason="; ".join(filter(None, (end.reason, _ENDINGS[finish]))))
+        if finish
+        else end
+    )
 
 
 def _end_at_limit(ctx: RunContext, error: LimitError) -> None:
-    _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
+    _end_run(
+        ctx,
+        RunStatus.FAILED,
+        RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)),
+    )
 
 
 async def _defect(ctx: RunContext, error: Exception) -> None:
     text = "; ".join(line.strip() for line in error_text(error).splitlines())
-    reason = "; ".join([str(error), *getattr(error, "__notes__", ())]) if isinstance(error, UsageError) else f"the engine failed: {text}"
+    reason = (
+        "; ".join([str(error), *getattr(error, "__notes__", ())])
+        if isinstance(error, UsageError)
+        else f"the engine failed: {text}"
+    )
     _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
     await _call_end_hooks(ctx)
@@ -170,15 +201,21 @@ async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         budget=ctx.ports.budget,
         sleep=ctx.sleep,
     )
-    scheduler = StepScheduler(plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
+    scheduler = StepScheduler(
+        plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps
+    )
     await scheduler.run_parallel(ctx.limits.steps_at_once)
     return runner.answer()
 
 
 def record_stop(ctx: RunContext) -> None:
-    """Record that work on the run was stopped: for good where somebody decided that, else until it is resumed."""
+    """Record that work on the run was stopped: for good where somebody decided that, else until it is
+    resumed.
+    """
     if ctx.cancelled:
-        _end_run(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason=STOPPED))
+        _end_run(
+            ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason=STOPPED)
+        )
         return
     ctx.checkpoint("interrupt")
     ctx.emit(RunInterrupted(), urgent=True)
@@ -196,10 +233,18 @@ def _end_run(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
 
 
 def _so_far(ctx: RunContext) -> str:
-    """Return the answer of a run that ends early: the last text of a model that worked as an agent, none of behind a step that failed."""
+    """Return the answer of a run that ends early: the last text of a model that worked as an agent, none of
+    behind a step that failed.
+    """
     state = ctx.state
     agents = {step.id for step in state.planned.steps if not step.operation}
     begun = [*state.conversations]
-    failed = [name for name, ok in state.finished_steps.items() if not ok and name not in state.skipped_steps and name in begun]
+    failed = [
+        name
+        for name, ok in state.finished_steps.items()
+        if not ok and name not in state.skipped_steps and name in begun
+    ]
     last = begun[: begun.index(failed[0]) + 1] if failed else begun
-    return next((text for name in reversed(last) if (text := state.conversations[name].text) and name in agents), "")
+    return next(
+        (text for name in reversed(last) if (text := state.conversations[name].text) and name in agents), ""
+    )

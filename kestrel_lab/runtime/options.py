@@ -39,7 +39,9 @@ T = TypeVar("T")
 
 
 class SessionChanges(TypedDict, total=False):
-    """The fields of `SessionOptions` as keyword arguments, but for `model` and `approve`, which are positional too."""
+    """The fields of `SessionOptions` as keyword arguments, but for `model` and `approve`, which are
+    positional too.
+    """
 
     tools: Tools
     models: Mapping[str, Model] | None
@@ -85,58 +87,75 @@ class SessionOptions:
     approve: str = "ask"
     """The approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`."""
     tools: Tools = ()
-    """Offered to every run beside the native tools: tools, functions, names of tools or of groups of them. A tool with the name of a web
-    tool replaces it."""
+    """Offered to every run beside the native tools: tools, functions, names of tools or of groups of them. A
+    tool with the name of a web tool replaces it.
+    """
     models: Mapping[str, Model] | None = None
     """Models by names of your own, for runs and for single steps of plans."""
     middleware: Iterable[Middleware] = ()
-    """Wraps every model call and tool call: hooks before and after thinking and acting. It sees a tool call before its approval; what it
-    answers is what is recorded."""
+    """Wraps every model call and tool call: hooks before and after thinking and acting. It sees a tool call
+    before its approval; what it answers is what is recorded.
+    """
     hooks: Hooks | None = None
     """Called before and after each phase of an agent's turn and around each run; see `middleware.hooks`."""
     listeners: Iterable[RunListener] = ()
-    """Called with the run and the event for every event of every run, from `run_started` to the last state transition, on the run's
-    event loop; must not block."""
+    """Called with the run and the event for every event of every run, from `run_started` to the last state
+    transition, on the run's event loop; must not block.
+    """
     limits: Limits | None = None
     """The limits of runs that bring none of their own."""
     checkpoint_every: int | None = 10
-    """A run keeps a checkpoint after so many model turns (past twenty times as many, after a twentieth more turns); with `None` only
-    when it waits for approval, is stopped or fails."""
+    """A run keeps a checkpoint after so many model turns (past twenty times as many, after a twentieth more
+    turns); with `None` only when it waits for approval, is stopped or fails.
+    """
     provider: str | None = None
     """The provider of model names that name none."""
     api_base: str | None = None
     """Address of an OpenAI-compatible server."""
     sandbox: str = AUTO
-    """Sandbox level of the commands that tools start: `S3`, `S2`, `S1`, `S0` (none), or `auto` for the best that works here; where none
-    does, each call is CRITICAL. See `kestrel doctor`."""
+    """Sandbox level of the commands that tools start: `S3`, `S2`, `S1`, `S0` (none), or `auto` for the best
+    that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
+    """
     network: bool = False
     """Whether commands in a sandbox may use the network."""
     sandbox_memory: float | None = DEFAULT_MEMORY_GIB
-    """The most GiB of memory that a command in a sandbox may use, with everything it starts; `None` for no limit."""
+    """The most GiB of memory that a command in a sandbox may use, with everything it starts; `None` for no
+    limit.
+    """
     cache: str = "use"
     """Whether stored answers of pure tools are used: `use`, `off`, `refresh` or `replay`."""
     cache_url: str | None = None
     """A Redis or PostgreSQL server that stores them; the folder by default."""
     containment: str = "on"
-    """Whether a person is asked, whatever the policy, when a model that read untrusted text wants an effect: `on`, `strict` (files of the
-    workspace count as untrusted) or `off`. See `runtime.security.containment`."""
+    """Whether a person is asked, whatever the policy, when a model that read untrusted text wants an effect:
+    `on`, `strict` (files of the workspace count as untrusted) or `off`. See `runtime.security.containment`.
+    """
     verify: str = "warn"
     """What is done about the claims of answers; see `runtime.operations.verify_plan`."""
     abstain: float | None = None
-    """The confidence that an answer has to state, from 0 to 1, see `answers.confidence`: a judge's, or the share of its claims that are cited. A run
-    whose answer states less ends FAILED and says so. Answers that state none are given."""
+    """The confidence that an answer has to state, from 0 to 1, see `answers.confidence`: a judge's, or the
+    share of its claims that are cited. A run whose answer states less ends FAILED and says so. Answers that
+    state none are given.
+    """
     network_home: bool = False
     """Whether the home folder may lie on a network file system, where a log may be damaged."""
     form: str = NONE
-    """The form that answers must have: `none`, `auto` (chosen by the goal, of runs without a plan) or the name of a contract of
-    `answers.contracts`."""
+    """The form that answers must have: `none`, `auto` (chosen by the goal, of runs without a plan) or the
+    name of a contract of `answers.contracts`.
+    """
     guidance_files: str = GUIDANCE_FILES
-    """Names of files with guidance for agents, the first that a workspace has being used, or `off`; see `runtime.context.guidance`."""
+    """Names of files with guidance for agents, the first that a workspace has being used, or `off`; see
+    `runtime.context.guidance`.
+    """
     skills: str = SKILL_SOURCES
-    """Where skills are found, `workspace`, `home` and folders that hold skills, or `off`; of one name the first counts. See `tools.skills`."""
+    """Where skills are found, `workspace`, `home` and folders that hold skills, or `off`; of one name the
+    first counts. See `tools.skills`.
+    """
     otel: str = "off"
-    """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content` (with goals, messages, arguments and
-    results). Needs the extra `otel`; the collector's address is that of the `OTEL_EXPORTER_OTLP_…` variables."""
+    """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content`
+    (with goals, messages, arguments and results). Needs the extra `otel`; the collector's address is that of
+    the `OTEL_EXPORTER_OTLP_…` variables.
+    """
     env: Mapping[str, str] | None = None
     """Environment variables to read; the process's by default."""
     mcp: Mapping[str, ServerConfig | Mapping[str, Any]] | None = None
@@ -159,13 +178,17 @@ class SessionOptions:
 
 @functools.cache
 def guidance_names(text: str) -> tuple[str, ...]:
-    """Return the file names in the value of the setting `guidance_files`, none for `off`; raises `UsageError` for what is not a plain name."""
+    """Return the file names in the value of the setting `guidance_files`, none for `off`; raises `UsageError`
+    for what is not a plain name.
+    """
     names = tuple(name for word in text.split(",") if (name := word.strip()))
     if [name.lower() for name in names] in ([], ["off"]):
         return ()
     for name in names:
         if "/" in name or name in {".", ".."}:
-            raise UsageError(f"guidance_files has file names, such as {GUIDANCE_FILES}, or is off; {name!r} is neither")
+            raise UsageError(
+                f"guidance_files has file names, such as {GUIDANCE_FILES}, or is off; {name!r} is neither"
+            )
     return names
 
 
@@ -177,23 +200,35 @@ def skill_sources(text: str) -> tuple[str, ...]:
 
 
 def read_otel_mode(text: str) -> str:
-    """Return the mode of the live export of spans, one of `OTEL_MODES`; raises `UsageError` for any other word."""
+    """Return the mode of the live export of spans, one of `OTEL_MODES`; raises `UsageError` for any other
+    word.
+    """
     if text not in OTEL_MODES:
         raise UsageError(f"otel is off, on (spans without what was said) or content (with it), not {text!r}")
     return text
 
 
 def check_options(call: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `call` so that an option it does not have raises `UnknownOption` at once, with the nearest name."""
+    """Wrap `call` so that an option it does not have raises `UnknownOption` at once, with the nearest
+    name.
+    """
     parameters = inspect.signature(call).parameters.values()
-    known = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self"]
+    known = [
+        one.name
+        for one in parameters
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self"
+    ]
     return _refuse_unknown(call, known)
 
 
-def takes_options(changes: type[Any], options: type[Any] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Check the keyword arguments `**changes` of a function against a TypedDict or dataclass, and show them to `help` and completion.
+def takes_options(
+    changes: type[Any], options: type[Any] | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Check the keyword arguments `**changes` of a function against a TypedDict or dataclass, and show them
+    to `help` and completion.
 
-    The defaults that are shown are those of the dataclass `options`, if it is another one; a TypedDict alone shows `None`.
+    The defaults that are shown are those of the dataclass `options`, if it is another one; a TypedDict alone
+    shows `None`.
     """
     names = changes.__annotations__
     declared = changes if options is None else options
@@ -203,7 +238,12 @@ def takes_options(changes: type[Any], options: type[Any] | None = None) -> Calla
         else dict.fromkeys(names)
     )
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, inspect.Parameter.empty), annotation=kind)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=kind,
+        )
         for name, kind in names.items()
     ]
 

@@ -1,7 +1,8 @@
 """Which project settings a user trusts: kept outside of every project, once for each content.
 
-A repository that was cloned, or a command, may bring settings. Those that weaken a safety setting count only when the user
-trusts the file as it is now. A change of any of its settings, also of one that only made it safer, asks for trust again.
+A repository that was cloned, or a command, may bring settings. Those that weaken a safety setting count only
+when the user trusts the file as it is now. A change of any of its settings, also of one that only made it
+safer, asks for trust again.
 """
 
 from __future__ import annotations
@@ -89,23 +90,28 @@ class TrustedFiles:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise UsageError(f"{self.store} cannot be read ({error}): remove it and run kestrel trust again") from error
+            raise UsageError(
+                f"{self.store} cannot be read ({error}): remove it and run kestrel trust again"
+            ) from error
         return content if isinstance(content, dict) else {}
 
     def _write(self, content: Mapping[str, str]) -> None:
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=self.store.parent, prefix=".trusted")  # readable by its owner only
+        number, name = tempfile.mkstemp(
+            dir=self.store.parent, prefix=".trusted"
+        )  # readable by its owner only
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, ensure_ascii=False)
         Path(name).replace(self.store)
 
 
 def files_from_repository(home: Path) -> dict[str, Any]:
-    """What a repository brings of a home folder that lies in it: its files by hash, as git tracks them; empty for nothing.
+    """What a repository brings of a home folder that lies in it: its files by hash, as git tracks them; empty
+    for nothing.
 
     A log that somebody else wrote may hold decided approvals, stored answers and environments with programs.
     """
-    place = Path(os.path.abspath(home))  # noqa: PTH100  # a link that the repository brings is what is looked at
+    place = Path(os.path.abspath(home))  # a link that the repository brings is what is looked at  # noqa: PTH100
     if not os.path.lexists(place) or Repository.around(place.parent) is None:
         return {}
     listed = run_git(place.parent, "ls-files", "--stage", "-z", "--", f":(literal){place.name}").stdout
@@ -116,8 +122,10 @@ def check_home(home: Path, trusted: TrustedFiles) -> None:
     """Raise `UsageError` for a home folder that its repository brings and nobody trusts."""
     if (found := files_from_repository(home)) and not trusted.holds(home, found):
         raise UsageError(
-            f"{home} comes with the repository ({len(found['home'])} of its files are tracked by git): what it holds of runs, answers and "
-            "environments was written by others, and is not used. Name another folder with KESTREL_HOME, or say: kestrel trust"
+            f"{home} comes with the repository ({len(found['home'])} of its files are tracked by git): "
+            "what it holds of runs, answers and "
+            "environments was written by others, and is not used. Name another folder with "
+            "KESTREL_HOME, or say: kestrel trust"
         )
 
 
@@ -126,12 +134,18 @@ def ignored_notice(found: Iterable[Weakening]) -> str:
     files: dict[Path, list[str]] = {}
     for one in found:
         files.setdefault(one.path, []).append(str(one))
-    said = [f"{shown_path(path)} is not trusted, so these settings are ignored: {', '.join(words)}" for path, words in files.items()]
+    said = [
+        f"{shown_path(path)} is not trusted, so these settings are ignored: {', '.join(words)}"
+        for path, words in files.items()
+    ]
     return f"{'. '.join(said)}. Look at them, then: kestrel trust" if said else ""
 
 
-def setting_lines(text: str, section: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The lines of a TOML file that complete the settings `wanted`, by key and, for one that may be repeated, its number.
+def setting_lines(
+    text: str, section: Iterable[str], wanted: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """The lines of a TOML file that complete the settings `wanted`, by key and, for one that may be repeated,
+    its number.
 
     Each line is the first up to which the file, read as a file of its own, has the setting.
     """
@@ -154,7 +168,9 @@ def setting_lines(text: str, section: Iterable[str], wanted: Iterable[tuple[str,
 
 
 def _place(path: Path) -> str:
-    """Where a file is: of a link the link's own place, for it may lead to a file that is trusted elsewhere."""
+    """Where a file is: of a link the link's own place, for it may lead to a file that is trusted
+    elsewhere.
+    """
     return str(path.parent.resolve() / path.name)
 
 

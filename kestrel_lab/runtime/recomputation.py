@@ -1,4 +1,6 @@
-"""Recompute: the code of a conversation runs again in a sandboxed kernel, and each output is compared with the recorded one."""
+"""Recompute: the code of a conversation runs again in a sandboxed kernel, and each output is compared with
+the recorded one.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class CallOutput:
     run: str
     call: str
     outcome: Literal["same", "differs", "not kept"]
-    """`not kept`: the recorded text was too long and is no longer in the log whole, so that nothing can be said."""
+    """`not kept`: the recorded text was too long and is no longer in the log whole, so that nothing can be
+    said.
+    """
     recorded: str
     """As it is compared: see `comparable_output`."""
     now: str
@@ -55,7 +59,9 @@ class RecomputeResult(TableView):
     run: str
     calls: tuple[CallOutput, ...]
     needs: tuple[str, ...]
-    """Variables of the user's notebook that the code reads: they are not in the log, so calls that read them differ."""
+    """Variables of the user's notebook that the code reads: they are not in the log, so calls that read them
+    differ.
+    """
 
     @property
     def ok(self) -> bool:
@@ -66,20 +72,30 @@ class RecomputeResult(TableView):
     def headline(self) -> str:
         """What holds, in one line."""
         same = sum(call.outcome == "same" for call in self.calls)
-        why = f"; the code reads {', '.join(self.needs)} of your notebook, which the log does not have" if self.needs else ""
+        why = (
+            f"; the code reads {', '.join(self.needs)} of your notebook, which the log does not have"
+            if self.needs
+            else ""
+        )
         return f"run {self.run}: {same} of {len(self.calls)} outputs hold{why}"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings and a row for each call; outputs are shown from where they begin to differ."""
-        return _HEADINGS, [(call.run, call.call, call.outcome, *_from_difference(call)) for call in self.calls]
+        return _HEADINGS, [
+            (call.run, call.call, call.outcome, *_from_difference(call)) for call in self.calls
+        ]
 
 
 def _from_difference(call: CallOutput) -> tuple[str, str]:
     if call.outcome != "differs":
         return one_line(call.recorded, _SHOWN), one_line(call.now, _SHOWN)
     was, now = call.recorded.splitlines(), call.now.splitlines()
-    same = next((place for place, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
-    return one_line("\n".join(was[same:]), _SHOWN) or "(nothing more)", one_line("\n".join(now[same:]), _SHOWN) or "(nothing more)"
+    same = next(
+        (place for place, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now))
+    )
+    return one_line("\n".join(was[same:]), _SHOWN) or "(nothing more)", one_line(
+        "\n".join(now[same:]), _SHOWN
+    ) or "(nothing more)"
 
 
 async def recompute_run(
@@ -93,10 +109,11 @@ async def recompute_run(
 ) -> RecomputeResult:
     """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
 
-    It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
-    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it
-    may write. The kernel has at most `memory` GiB. Where another kernel began in the log, another one begins here. Raises `UsageError` for a run that does not exist or has
-    not ended, for one without code, and where code cannot be sandboxed.
+    It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes
+    nothing there: code that writes files fails with `PermissionError` and so differs. With `copy` it works in
+    a throw-away copy of that folder (without `.git`), where it may write. The kernel has at most `memory`
+    GiB. Where another kernel began in the log, another one begins here. Raises `UsageError` for a run that
+    does not exist or has not ended, for one without code, and where code cannot be sandboxed.
     """
     turns = turns_of(store, run_id)
     calls = [call for turn in turns for call in turn.calls]
@@ -135,7 +152,9 @@ async def recompute_run(
 def _folder(workspace: str | Path) -> Path:
     folder = Path(workspace).absolute()
     if not folder.is_dir():
-        raise UsageError(f"the workspace {folder} is not there: name a folder with its files (--workspace FOLDER)")
+        raise UsageError(
+            f"the workspace {folder} is not there: name a folder with its files (--workspace FOLDER)"
+        )
     try:
         read_places(str(folder))
     except NoLockdown as reason:
@@ -162,22 +181,43 @@ async def _output(kernel: OwnKernel, code: str) -> str:
 
 
 def _compare_output(call: CodeCall, now: str) -> CallOutput:
-    outcome: Literal["same", "differs", "not kept"] = "same" if call.output == now else "differs" if call.whole else "not kept"
-    return CallOutput(run=call.run, call=call.call, outcome=outcome, recorded=sanitize_text(call.output), now=sanitize_text(now))
+    outcome: Literal["same", "differs", "not kept"] = (
+        "same" if call.output == now else "differs" if call.whole else "not kept"
+    )
+    return CallOutput(
+        run=call.run,
+        call=call.call,
+        outcome=outcome,
+        recorded=sanitize_text(call.output),
+        now=sanitize_text(now),
+    )
 
 
 TOOLS: Final = ("run_python", "run_cell")
 _FIGURE: Final = re.compile(r"^\[(figure \d+: [\w/+.-]+), [\d,]+ bytes, shown to the user\]$", re.MULTILINE)
 _KERNEL_GONE: Final = re.compile(r"\A\[the kernel in which [^\n]* is gone, with its variables[^\n]*\]\n")
 _GIVEN_UP: Final = re.compile(r"\n?\[changes inside of objects by [^\n]* cannot be undone any more[^\n]*\]\Z")
-_VOLATILE: Final = ((re.compile(r"\bat 0x[0-9a-f]+"), "at 0x…"), (re.compile(r"\S*ipykernel_\d+/\d+\.py"), "ipykernel"))
+_VOLATILE: Final = (
+    (re.compile(r"\bat 0x[0-9a-f]+"), "at 0x…"),
+    (re.compile(r"\S*ipykernel_\d+/\d+\.py"), "ipykernel"),
+)
 """Addresses in memory, and the file that a kernel says a cell is in: they are others in each process."""
 _TRACEBACK: Final = re.compile(r"^(-{40,}$|[ \t]*(Cell In\[|File .*line \d)|Traceback \()", re.MULTILINE)
 _STOPPED: Final = re.compile(r"^KeyboardInterrupt\b| was stopped$")
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
 _OF_IPYTHON: Final = {"display", "get_ipython", "In", "Out", "exit", "quit"}
 
-_COMPOUND: Final = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+_COMPOUND: Final = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.With,
+    ast.AsyncWith,
+    ast.Try,
+    ast.TryStar,
+    ast.Match,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +264,8 @@ class Turn:
 def turns_of(store: SessionStore, run_id: str) -> list[Turn]:
     """Return the turns of the conversation that a run ends, its parents first.
 
-    Raises `UsageError` for a run that does not exist or has not ended, and where no code stands that it executed.
+    Raises `UsageError` for a run that does not exist or has not ended, and where no code stands that it
+    executed.
     """
     runs = RunHistory(store).conversation(run_id)
     if not runs[-1].status.terminal and not runs[-1].report.interrupted:
@@ -232,7 +273,9 @@ def turns_of(store: SessionStore, run_id: str) -> list[Turn]:
     turns = [_turn(run, store.results) for run in runs]
     if not any(turn.calls for turn in turns):
         why = "; ".join(f"{call}: {reason}" for turn in turns for call, reason in turn.left_out)
-        raise UsageError(f"run {run_id} left no Python code (tool run_python) to run again{f': {why}' if why else ''}")
+        raise UsageError(
+            f"run {run_id} left no Python code (tool run_python) to run again{f': {why}' if why else ''}"
+        )
     return turns
 
 
@@ -271,7 +314,9 @@ def _turn(run: Run, results: ResultStore) -> Turn:
     )
 
 
-def _code_call(run: Run, asked: ToolCalled, changed: KernelChanged, answer: ToolAnswered | None, results: ResultStore) -> CodeCall:
+def _code_call(
+    run: Run, asked: ToolCalled, changed: KernelChanged, answer: ToolAnswered | None, results: ResultStore
+) -> CodeCall:
     whole = answer is not None
     try:
         text = "" if answer is None else run.results[asked.call]
@@ -312,13 +357,19 @@ def comparable_output(text: str, error: str) -> str:
 
 
 def needed_names(calls: Iterable[CodeCall]) -> list[str]:
-    """Return the names that code in a notebook's kernel read before any of it had assigned them: the user's own, in the order of their use."""
+    """Return the names that code in a notebook's kernel read before any of it had assigned them: the user's
+    own, in the order of their use.
+    """
     known: set[str] = {*dir(builtins), *_OF_IPYTHON}
     found = dict[str, None]()
     for call in calls:
         undefined = set(_UNDEFINED.findall(call.error))
         if call.live:
-            found |= dict.fromkeys(name for name in _Names(known).read(call.code) if name not in undefined and not name.startswith("_"))
+            found |= dict.fromkeys(
+                name
+                for name in _Names(known).read(call.code)
+                if name not in undefined and not name.startswith("_")
+            )
     return [*found]
 
 
@@ -364,7 +415,11 @@ class _Names:
                     self._simple(statement)
 
     def _simple(self, node: ast.AST) -> None:
-        self._use(_free_in(node) if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else _free_in(*_read_parts(node)))
+        self._use(
+            _free_in(node)
+            if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+            else _free_in(*_read_parts(node))
+        )
         self._known.update(_bound_in(node))
 
     def _use(self, names: Iterable[str]) -> None:
@@ -376,7 +431,9 @@ def _read_parts(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[as
     if node.value is not None:
         yield node.value
     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-        yield from (part for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+        yield from (
+            part for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+        )
 
 
 def _free_in(*nodes: ast.AST) -> list[str]:
@@ -384,7 +441,11 @@ def _free_in(*nodes: ast.AST) -> list[str]:
     found = dict[str, None]()
     for node in nodes:
         bound = set(_bound_in(node))
-        names = [one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in bound]
+        names = [
+            one
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in bound
+        ]
         found |= dict.fromkeys(one.id for one in sorted(names, key=lambda one: (one.lineno, one.col_offset)))
     return [*found]
 
@@ -392,9 +453,19 @@ def _free_in(*nodes: ast.AST) -> list[str]:
 def _bound_in(node: ast.AST) -> Iterator[str]:
     for one in ast.walk(node):
         match one:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+            ):
                 yield name
-            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case (
+                ast.ClassDef(name=name)
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
                 yield name
             case ast.MatchMapping(rest=str(name)):
                 yield name

@@ -16,7 +16,13 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
-from kestrel_lab.runtime.context.toolboxes import Tools, check_wire_names, chosen_tools, known_tools, tools_for_event
+from kestrel_lab.runtime.context.toolboxes import (
+    Tools,
+    check_wire_names,
+    chosen_tools,
+    known_tools,
+    tools_for_event,
+)
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
 from kestrel_lab.runtime.mcp.expansion import Expansion
@@ -28,7 +34,9 @@ from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import choose_level_async, is_tested
 from kestrel_lab.tools.tool import Tool, Toolbox
 
-_FAILED: ContextVar[Mapping[str, DependencyError]] = ContextVar("servers that could not be started for the run that begins")
+_FAILED: ContextVar[Mapping[str, DependencyError]] = ContextVar(
+    "servers that could not be started for the run that begins"
+)
 
 
 @contextmanager
@@ -44,7 +52,9 @@ def skip_failed_servers(failed: Mapping[str, DependencyError]) -> Iterator[None]
 class Registry:
     """The models and tools that a session knows by name, and the MCP servers that runs can grow by."""
 
-    def __init__(self, options: SessionOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]) -> None:
+    def __init__(
+        self, options: SessionOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]
+    ) -> None:
         """`tools` are the native ones and those that runs are offered on request."""
         self.options = options
         """Those of the session as they are now; `Session.change` replaces them."""
@@ -60,14 +70,22 @@ class Registry:
     @property
     def sources(self) -> Sources:
         """The catalogue and registry of MCP servers that are not configured."""
-        return Sources(root=self._servers_home, env=self._env, settings=self.options.expansion or ExpansionSettings())
+        return Sources(
+            root=self._servers_home, env=self._env, settings=self.options.expansion or ExpansionSettings()
+        )
 
-    def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
-        """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not configured."""
+    def grown(
+        self, toolbox: Toolbox, workspace: Path, expand: bool | None
+    ) -> tuple[Toolbox, Expansion | None]:
+        """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not
+        configured.
+        """
         wanted = self.sources.settings.expand if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
-        expansion = Expansion(servers=self._mcp, workspace=workspace, sources=self.sources if wanted else None)
+        expansion = Expansion(
+            servers=self._mcp, workspace=workspace, sources=self.sources if wanted else None
+        )
         return Toolbox([*toolbox, *expansion.tools()]), expansion
 
     def resolve_model(self, model: str | Model | None) -> Model:
@@ -80,7 +98,9 @@ class Registry:
             from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
             from kestrel_lab.models.learned_router import ROUTER, learned_model
-            from kestrel_lab.models.resolve import choose_model  # providers and scripts: only where a model is given by name
+            from kestrel_lab.models.resolve import (
+                choose_model,
+            )  # providers and scripts: only where a model is given by name
             from kestrel_lab.testing import load_script
 
             makers: dict[str, Callable[[str], Model]] = {
@@ -89,14 +109,22 @@ class Registry:
                 **adapter_factories(self._env),
             }
             self._models[key] = choose_model(
-                wanted, env=self._env, provider=self.options.provider, api_base=self.options.api_base, factories=makers
+                wanted,
+                env=self._env,
+                provider=self.options.provider,
+                api_base=self.options.api_base,
+                factories=makers,
             )
         return self._models[key]
 
     def given_model(self, model: str | None) -> Model | None:
-        """The model object that the name stands for already, the session's own where it is `None`; chooses none."""
+        """The model object that the name stands for already, the session's own where it is `None`; chooses
+        none.
+        """
         wanted = model if model is not None else self.options.model
-        return wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
+        return (
+            wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
+        )
 
     @property
     def toolbox(self) -> Toolbox:
@@ -110,27 +138,38 @@ class Registry:
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
-        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises `UsageError` for an unknown name."""
+        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises
+        `UsageError` for an unknown name.
+        """
         if tools is None and len(self._mcp):
             self._mcp.learn()
         return self._without((), tools, ())
 
-    def known_at_once(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> tuple[Toolbox, tuple[str, ...]]:
-        """`resolve_tools` as far as nothing has to be started for it, and the servers whose tools are still missing.
+    def known_at_once(
+        self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()
+    ) -> tuple[Toolbox, tuple[str, ...]]:
+        """`resolve_tools` as far as nothing has to be started for it, and the servers whose tools are still
+        missing.
 
         Raises `UsageError` for an unknown name.
         """
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         return self._without(late, tools, steps), late
 
-    def _without(self, servers: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]) -> Toolbox:
+    def _without(
+        self, servers: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]
+    ) -> Toolbox:
         """Return the toolbox that `tools` describe, without the tools of these servers."""
         if tools is not None and not isinstance(tools, str | Toolbox):
-            tools = self._mcp.named(item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers))
+            tools = self._mcp.named(
+                item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers)
+            )
         return check_wire_names(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
-        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that cannot be started."""
+        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that
+        cannot be started.
+        """
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
@@ -142,14 +181,22 @@ class Registry:
         self, ctx: RunContext, late: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]
     ) -> Callable[[], Awaitable[None]] | None:
         """Return what the run has to wait for before its first step; `None` if there is nothing."""
-        untried = self.sandbox.level is not None and not is_tested(self.sandbox) and any(tool.sandbox is not None for tool in ctx.toolbox)
-        return partial(self._equip, ctx, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
+        untried = (
+            self.sandbox.level is not None
+            and not is_tested(self.sandbox)
+            and any(tool.sandbox is not None for tool in ctx.toolbox)
+        )
+        return (
+            partial(self._equip, ctx, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
+        )
 
-    async def _equip(self, ctx: RunContext, *, late: Collection[str], tools: Tools | Toolbox | None, steps: Sequence[Step]) -> None:
+    async def _equip(
+        self, ctx: RunContext, *, late: Collection[str], tools: Tools | Toolbox | None, steps: Sequence[Step]
+    ) -> None:
         """Start the servers of a run that has begun and give it their tools.
 
-        It goes on without those that cannot be started, and says so. Raises `UsageError` for a name or a step that then
-        has no tool, and where the sandbox that was named cannot be had.
+        It goes on without those that cannot be started, and says so. Raises `UsageError` for a name or a step
+        that then has no tool, and where the sandbox that was named cannot be had.
         """
         if self.sandbox.level is not None and any(tool.sandbox is not None for tool in ctx.toolbox):
             await choose_level_async(self.sandbox, ctx.workspace.root)
@@ -191,7 +238,9 @@ def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[]
 
 
 def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[HealthChanged, ...]:
-    """Return an event for each configured server without tools, except those in `but`: the run goes on without them and says so."""
+    """Return an event for each configured server without tools, except those in `but`: the run goes on
+    without them and says so.
+    """
     return tuple(
         _without_tools(row.name, row.state, row.reason)
         for row in servers.table()

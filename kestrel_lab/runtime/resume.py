@@ -18,14 +18,17 @@ from kestrel_lab.eventlog.store import SessionStore
 
 
 def resume_point(records: list[Record]) -> tuple[int, str] | None:
-    """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage; `None` where there is nothing to go on from.
+    """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage;
+    `None` where there is nothing to go on from.
 
-    Nothing that is done is done again. A step that failed for want of something outside, of time or of money keeps what
-    it has and goes on; so does a call that cannot be repeated, which a person is then asked about. A step that
-    failed for any other reason begins anew. Without a completed stage, a run goes on that reached a limit or had an error while a model was
-    at work: the model is asked again where it was.
+    Nothing that is done is done again. A step that failed for want of something outside, of time or of money
+    keeps what it has and goes on; so does a call that cannot be repeated, which a person is then asked about.
+    A step that failed for any other reason begins anew. Without a completed stage, a run goes on that reached
+    a limit or had an error while a model was at work: the model is asked again where it was.
     """
-    ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
+    ended = next(
+        (record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1
+    )
     usable = records[: ended - 1]
     if not usable:
         return None
@@ -38,14 +41,26 @@ def resume_point(records: list[Record]) -> tuple[int, str] | None:
 
 
 def _can_ask_again(state: RunState, end: list[Record]) -> bool:
-    """Return whether a run ended, by a limit or an error, while a model was to be asked in each step that failed."""
+    """Return whether a run ended, by a limit or an error, while a model was to be asked in each step that
+    failed.
+    """
     if not end or not isinstance(end[0].event, RunFinished) or end[0].event.outcome not in ("limit", "error"):
         return False
     steps = {step.id: step for step in state.planned.steps}
     failed = [steps[name] for name, done in state.finished_steps.items() if not done and name in steps]
-    wrong = {row.task for row in state.checkpoints.values() if row.status == "failed" and row.error_class == "logic"}
-    answered = {name for name, talk in state.conversations.items() if [said.role for said in talk.messages[-1:]] == ["assistant"]}
-    return bool(failed) and not any(step.tool or step.operation or step.id in wrong | answered for step in failed)
+    wrong = {
+        row.task
+        for row in state.checkpoints.values()
+        if row.status == "failed" and row.error_class == "logic"
+    }
+    answered = {
+        name
+        for name, talk in state.conversations.items()
+        if [said.role for said in talk.messages[-1:]] == ["assistant"]
+    }
+    return bool(failed) and not any(
+        step.tool or step.operation or step.id in wrong | answered for step in failed
+    )
 
 
 def _completed_stages(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:
@@ -56,28 +71,55 @@ def _completed_stages(plan: Plan, state: RunState, usable: list[Record]) -> dict
         if step.stage:
             stages.setdefault(step.stage, []).append(step.id)
     return {
-        stage: max(ends[step] for step in steps) for stage, steps in stages.items() if all(state.finished_steps.get(step) for step in steps)
+        stage: max(ends[step] for step in steps)
+        for stage, steps in stages.items()
+        if all(state.finished_steps.get(step) for step in steps)
     }
 
 
 def _last_kept_event(state: RunState, usable: list[Record]) -> int:
-    """The last event to keep for the sake of the steps that failed; all of them if these go on where they are."""
+    """The last event to keep for the sake of the steps that failed; all of them if these go on where they
+    are.
+    """
     failed = {row.task for row in state.checkpoints.values() if row.status == "failed"}
-    anew = {row.task for row in state.checkpoints.values() if row.status == "failed" and row.error_class == "logic"}
-    called = {record.event.step for record in usable if isinstance(record.event, ToolCalled) and record.event.effect not in REPEATABLE}
+    anew = {
+        row.task
+        for row in state.checkpoints.values()
+        if row.status == "failed" and row.error_class == "logic"
+    }
+    called = {
+        record.event.step
+        for record in usable
+        if isinstance(record.event, ToolCalled) and record.event.effect not in REPEATABLE
+    }
     calls = {step.id for step in state.planned.steps if step.tool}
     if not anew or failed & called & calls:
         return usable[-1].seq
-    return min((record.seq for record in usable if isinstance(record.event, StepStarted) and record.event.step in anew), default=1) - 1
+    return (
+        min(
+            (
+                record.seq
+                for record in usable
+                if isinstance(record.event, StepStarted) and record.event.step in anew
+            ),
+            default=1,
+        )
+        - 1
+    )
 
 
 def damage_error(run_id: str, damage: Damage) -> Damaged:
     """Return the error for a run whose log is not as it was written."""
     last = damage.seq - 1
     whose = f" of run {damage.run_id}, which it was forked from" if damage.run_id != run_id else ""
-    todo = f"go on from what came before: kestrel fork {run_id} --at {last} (lab.fork({run_id!r}, at={last}))" if last else "start it anew"
+    todo = (
+        f"go on from what came before: kestrel fork {run_id} --at {last} (lab.fork({run_id!r}, at={last}))"
+        if last
+        else "start it anew"
+    )
     text = (
-        f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown (kestrel show {run_id}), "
+        f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown "
+        f"(kestrel show {run_id}), "
         "and is not gone on with"
         if damage.row
         else f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown "
@@ -88,6 +130,8 @@ def damage_error(run_id: str, damage: Damage) -> Damaged:
 
 
 def check_whole(store: SessionStore, run_id: str, *, anew: bool = True) -> None:
-    """Raise `Damaged` unless every event of the run on disk is as it was written; `anew` as in `SessionStore.damage`."""
+    """Raise `Damaged` unless every event of the run on disk is as it was written; `anew` as in
+    `SessionStore.damage`.
+    """
     if (damage := store.damage(run_id, anew=anew)) is not None:
         raise damage_error(run_id, damage)

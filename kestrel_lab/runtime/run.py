@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 
     from kestrel_lab.tools.kernel.undo import UndoResult
 
-_UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
+_UNITS = {
+    "at": "UTC",
+    "timestamp": "UTC",
+    "seconds": "s",
+    "queued": "s",
+    "waited": "s",
+    "cost_usd": "US dollars",
+}
 """Of columns of frames."""
 
 
@@ -77,22 +84,28 @@ class LiveRun:
             self._loop.call_soon_threadsafe(self.ctx.emit, event)
 
     def answer(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
-        """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the tool."""
+        """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the
+        tool.
+        """
         self._loop.call_soon_threadsafe(self.desk.answer, self.desk.checked(asked, given))
 
     def completed(self, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
-        """Return edited arguments with defaults filled in; raises `UsageError` if they do not fit the tool."""
+        """Return edited arguments with defaults filled in; raises `UsageError` if they do not fit the
+        tool.
+        """
         given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
         return cast("dict[str, Json]", self.desk.checked(asked, given).args)
 
 
 class RunEvents(Sequence[Event]):
-    """The events of a run: a sequence of those in the log when it was made, and an asynchronous iterable that follows the log.
+    """The events of a run: a sequence of those in the log when it was made, and an asynchronous iterable that
+    follows the log.
 
-    Both give the same events in the same order; iterating asynchronously begins with the first and ends when the run has ended, or when nobody
-    works on it any more, which a question without anybody to answer it is, too. Any number of iterations are independent of each other and of
-    the run, whichever process works on it; one that is left early costs nothing more. Streamed pieces of texts, which no log has, are
-    for `Run.subscribe`.
+    Both give the same events in the same order; iterating asynchronously begins with the first and ends when
+    the run has ended, or when nobody works on it any more, which a question without anybody to answer it is,
+    too. Any number of iterations are independent of each other and of the run, whichever process works on it;
+    one that is left early costs nothing more. Streamed pieces of texts, which no log has, are for
+    `Run.subscribe`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -123,10 +136,16 @@ class RunEvents(Sequence[Event]):
         run, seq = self._run, 0
 
         def stirred() -> bool | None:
-            return bool(run._store.query("SELECT 1 FROM events WHERE run_id = ? AND seq > ?", (run.id, seq))) or not self._worked_on or None
+            return (
+                bool(run._store.query("SELECT 1 FROM events WHERE run_id = ? AND seq > ?", (run.id, seq)))
+                or not self._worked_on
+                or None
+            )
 
         while True:
-            going_on = self._worked_on  # asked before the log is read, so that the last events are read after the work ended
+            going_on = (
+                self._worked_on
+            )  # asked before the log is read, so that the last events are read after the work ended
             for record in records_of(run._store, run.id, run.damage, after=seq):
                 seq = record.seq
                 yield record.event
@@ -144,7 +163,10 @@ class RunEvents(Sequence[Event]):
 
 
 class Run(Generic[T]):
-    """The handle of one run. Everything it says comes from the run's events; `report` has tables, drawings and evidence."""
+    """The handle of one run.
+
+    Everything it says comes from the run's events; `report` has tables, drawings and evidence.
+    """
 
     def __init__(
         self,
@@ -156,10 +178,14 @@ class Run(Generic[T]):
         *,
         output: OutputType[T] | None = None,
     ) -> None:
-        """`run` runs further goals, for `ask`; `output` is the type of the run's value, where this process knows it."""
+        """`run` runs further goals, for `ask`; `output` is the type of the run's value, where this process
+        knows it.
+        """
         self.id = run_id
         self.damage = damage
-        """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
+        """Set when its events, from number `damage.seq` on, are not those that were written: only what came
+        before is shown.
+        """
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
         self.files = RunFiles(self)
@@ -173,14 +199,18 @@ class Run(Generic[T]):
     if not TYPE_CHECKING:  # type checkers lead to the report
 
         def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `report` from the run itself, as scripts written before there was a report do."""
+            """Reach the public names of `report` from the run itself, as scripts written before there was a
+            report do.
+            """
             if not name.startswith("_") and hasattr(RunReport, name):
                 return getattr(self.report, name)
             if name == "working":
                 return self._working
             if name in ("interrupt", "completed") and self.live is not None:
                 return getattr(self.live, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )  # as Python words it
 
     @property
     def goal(self) -> str:
@@ -201,11 +231,12 @@ class Run(Generic[T]):
     def value(self) -> T:
         """The answer as a value of the type that was asked for by `output=…`, computed from the log.
 
-        Where none was asked for, it is what the code ended with that the run has executed last in this notebook's kernel, as long as no
-        other run's code gave a value there.
+        Where none was asked for, it is what the code ended with that the run has executed last in this
+        notebook's kernel, as long as no other run's code gave a value there.
 
-        Of a run from the log that is plain JSON, unless the type is given again: `lab.get(run, output=Type)`. Raises `RunFailed` where
-        the run ended without such a value, and `UsageError` where none was asked for, where there is none yet, or where it does not fit.
+        Of a run from the log that is plain JSON, unless the type is given again: `lab.get(run, output=Type)`.
+        Raises `RunFailed` where the run ended without such a value, and `UsageError` where none was asked
+        for, where there is none yet, or where it does not fit.
         """
         shell = live_shell()
         return value_of(self.id, self._state, self._output, None if shell is None else kernel_of(shell))
@@ -237,7 +268,9 @@ class Run(Generic[T]):
 
     @property
     def report(self) -> RunReport:
-        """Evidence, quality, confidence, stages, next actions and more; called with a path, `run.report("run.html")`, it writes a page."""
+        """Evidence, quality, confidence, stages, next actions and more; called with a path,
+        `run.report("run.html")`, it writes a page.
+        """
         return RunReport(self._store, self.id, self._state, self.damage, working=self._working)
 
     @property
@@ -250,15 +283,25 @@ class Run(Generic[T]):
         return records_of(self._store, self.id, self.damage)
 
     def events(self) -> RunEvents:
-        """Return the run's events so far, in order; `async for event in run.events()` goes on with those to come until the run stops."""
+        """Return the run's events so far, in order; `async for event in run.events()` goes on with those to
+        come until the run stops.
+        """
         return RunEvents(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are missing values."""
+        """Return one row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are
+        missing values.
+        """
         import pandas as pd
 
-        rows = [{"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)} for record in self.records()]
-        cells = [{key: escape_surrogates(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+        rows = [
+            {"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)}
+            for record in self.records()
+        ]
+        cells = [
+            {key: escape_surrogates(value) if isinstance(value, str) else value for key, value in row.items()}
+            for row in rows
+        ]
         frame = unit_frame(cells, units=_UNITS)
         frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True).dt.as_unit("us")
         return frame.set_index("seq")
@@ -286,18 +329,21 @@ class Run(Generic[T]):
     async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
-        Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless they are given.
-        Raises what `Session.run` raises, and `UsageError` while this run has not ended.
+        Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless
+        they are given. Raises what `Session.run` raises, and `UsageError` while this run has not ended.
         """
         if self._run is None:
-            raise UsageError(f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})")
+            raise UsageError(
+                f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
+            )
         return await self._run(goal, replace(RunOptions(**changes), follow=self))
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.
 
-        A run of another process is taken from it: it writes nothing more and ends with `Fenced` when it notices, at the
-        latest before its next model turn and its next effect. A run that has ended stays as it is.
+        A run of another process is taken from it: it writes nothing more and ends with `Fenced` when it
+        notices, at the latest before its next model turn and its next effect. A run that has ended stays as
+        it is.
         """
         if self.live is not None and self._working:
             self.live.cancel()
@@ -306,11 +352,12 @@ class Run(Generic[T]):
             self._state = self._store.state(self.id)
 
     def undo(self, call: str = "", *, force: bool = False) -> UndoResult:
-        """Undo what the newest call of the run changed, or that call and all after it: variables and cells of this notebook, and files.
+        """Undo what the newest call of the run changed, or that call and all after it: variables and cells of
+        this notebook, and files.
 
-        What commands and Python code changed in files is not concerned. The undo is an event of the run, also after its end. Raises
-        `UsageError` where nothing can be undone, and where something else has changed since what would be restored, unless `force` says
-        that this may be lost.
+        What commands and Python code changed in files is not concerned. The undo is an event of the run, also
+        after its end. Raises `UsageError` where nothing can be undone, and where something else has changed
+        since what would be restored, unless `force` says that this may be lost.
         """
         undone, events = undo_calls(self._store, self.id, call, force=force)
         for run, event in events.items():
@@ -326,7 +373,8 @@ class Run(Generic[T]):
         """Answer a waiting call; from any thread.
 
         Raises `UsageError` when no call of that name waits, or when edited arguments do not fit the tool. A
-        decision that no session here waits for is stored and used when the run is resumed; of a damaged run it raises `Damaged`.
+        decision that no session here waits for is stored and used when the run is resumed; of a damaged run
+        it raises `Damaged`.
         """
         if self.damage is not None:
             raise self.damage
@@ -334,7 +382,9 @@ class Run(Generic[T]):
         open_questions = {asked.question or asked.call: asked for asked in self.questions}
         if question not in open_questions:
             waiting = ", ".join(open_questions) or "nothing waits"
-            raise UsageError(f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}")
+            raise UsageError(
+                f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}"
+            )
         if self.live is not None and self._working:
             self.live.answer(open_questions[question], given)
         else:
@@ -346,7 +396,10 @@ class Run(Generic[T]):
         return self.live is not None and self.live.working
 
     def __repr__(self) -> str:
-        return f"Run({self.id!r}, {self.status}, goal={one_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"
+        return (
+            f"Run({self.id!r}, {self.status}, "
+            f"goal={one_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"
+        )
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
@@ -355,4 +408,6 @@ class Run(Generic[T]):
         """No Markdown form: it would be rendered with remote images."""
 
     def __str__(self) -> str:
-        return f"run {self.id}: {self.report.standing}" + (f", {html.unescape(one_line(self.reason))}" if self.reason else "")
+        return f"run {self.id}: {self.report.standing}" + (
+            f", {html.unescape(one_line(self.reason))}" if self.reason else ""
+        )

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame:
-    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted, or whose questions are `decided`."""
+    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted, or
+    whose questions are `decided`.
+    """
     found = [
         {
             "run": row.id,
@@ -47,7 +49,14 @@ def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame
 def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
     """One row per snapshot, indexed by the number of the last event in it."""
     found = [
-        {"seq": one.seq, "reason": one.reason, "bytes": len(one.state), "created": one.created_at, "run": one.run_id, "usable": one.usable}
+        {
+            "seq": one.seq,
+            "reason": one.reason,
+            "bytes": len(one.state),
+            "created": one.created_at,
+            "run": one.run_id,
+            "usable": one.usable,
+        }
         for one in checkpoints
     ]
     return _frame(found, ["seq", "reason", "bytes", "created", "run", "usable"])
@@ -75,8 +84,8 @@ class RunHistory:
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log by its id; raises `UsageError` with the nearest id when there is none.
 
-        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the run. `output` is the type
-        that the run was begun with, for `Run.value`: the log has only its schema.
+        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the
+        run. `output` is the type that the run was begun with, for `Run.value`: the log has only its schema.
         """
         kind = OutputType.of(output)
         live_run = self.live.get(run_id)
@@ -91,35 +100,54 @@ class RunHistory:
         return Run(self._store, run_id, state, damage_error(run_id, damage), output=kind)
 
     def conversation(self, run_id: str) -> list[Run]:
-        """Return the runs whose conversation a run goes on with, the first one first, and the run itself at the end.
+        """Return the runs whose conversation a run goes on with, the first one first, and the run itself at
+        the end.
 
-        A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not exist.
+        A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not
+        exist.
         """
         return [self.get(one) for one in conversation_runs(self._store, run_id)]
 
     def decide(
-        self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()
+        self,
+        run_id: str,
+        *,
+        granted: bool,
+        by: str,
+        how: str,
+        reason: str = "",
+        scope: str = "once",
+        answers: Sequence[str] = (),
     ) -> list[str]:
         """Decide on everything a run waits for; returns the tools that were decided on.
 
-        With `answers` only what the agent asked in words is answered, one each in the order it was asked; a yes
-        without them only allows calls, a no is for both.
+        With `answers` only what the agent asked in words is answered, one each in the order it was asked; a
+        yes without them only allows calls, a no is for both.
 
-        Raises `UsageError` when nothing of the kind waits, or when there is not one answer for each question. A session
-        that waits for the answer goes on at once, also in another process; otherwise the answer is used when the run is resumed.
+        Raises `UsageError` when nothing of the kind waits, or when there is not one answer for each question.
+        A session that waits for the answer goes on at once, also in another process; otherwise the answer is
+        used when the run is resumed.
         """
         run = self.get(run_id)
-        asked = [question for question in run.questions if not granted or (question.why == "question") == bool(answers)]
+        asked = [
+            question
+            for question in run.questions
+            if not granted or (question.why == "question") == bool(answers)
+        ]
         if not asked or (answers and len(answers) != len(asked)):
             raise UsageError(_nothing_to_decide(run, answers))
         words: Sequence[str | None] = answers or [None] * len(asked)
         for question, answer in zip(asked, words, strict=True):
-            given = ApprovalGiven(call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer)
+            given = ApprovalGiven(
+                call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer
+            )
             run.decide(replace(given, question=question.question))
         return [question.tool for question in asked]
 
     def stages(self, run_id: str) -> pd.DataFrame:
-        """Return the checkpoints of a run's stages, see `RunReport.stages`; raises `UsageError` when there is no such run."""
+        """Return the checkpoints of a run's stages, see `RunReport.stages`; raises `UsageError` when there is
+        no such run.
+        """
         return self.get(run_id).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
@@ -129,20 +157,27 @@ class RunHistory:
 
     def count(self) -> int:
         """Return how many runs the log has, without those of suites."""
-        return int(self._store.query("SELECT count(*) FROM runs WHERE scenario = '' AND id NOT IN (SELECT run_id FROM removals)")[0][0])
+        return int(
+            self._store.query(
+                "SELECT count(*) FROM runs WHERE scenario = '' AND id NOT IN (SELECT run_id FROM removals)"
+            )[0][0]
+        )
 
     def checkpoints(self, run_id: str) -> pd.DataFrame:
-        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the
+        parent's, in a fork.
 
-        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
-        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because
+        it is damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
         """
         self._store.flush()
         self._store.run(run_id)
         return checkpoints_frame(self._store.checkpoints(run_id))
 
     def diff(self, a: str, b: str) -> RunDiff:
-        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for an unknown id."""
+        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
+        an unknown id.
+        """
         return diff_runs(self.get(a), self.get(b))
 
 
@@ -152,8 +187,14 @@ def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
         return f"run {run.id} is {run.status} and waits for no approval"
     asked = [question for question in run.questions if question.why == "question"]
     if not asked:
-        return f"run {run.id} asks no question, it waits for leave to call {run.questions[0].tool}: approve or deny it without an answer"
+        return (
+            f"run {run.id} asks no question, it waits for leave to call {run.questions[0].tool}: "
+            "approve or deny it without an answer"
+        )
     told = "; ".join(repr(one_line(str(question.args.get("question", "")), 200)) for question in asked)
     needed = "an answer" if len(asked) == 1 else f"{len(asked)} answers, in this order"
     given = f", not {len(answers)}" if answers else ""
-    return f"run {run.id} waits for {needed}{given} ({told}): kestrel approve {run.id}{' --answer TEXT' * len(asked)}"
+    return (
+        f"run {run.id} waits for {needed}{given} ({told}): kestrel approve "
+        f"{run.id}{' --answer TEXT' * len(asked)}"
+    )

@@ -1,4 +1,6 @@
-"""Run reports: tables, drawings, evidence and pages of one run, computed from its log when they are asked for."""
+"""Run reports: tables, drawings, evidence and pages of one run, computed from its log when they are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -54,26 +56,43 @@ _OPTIONS = {"cycles": "--cycles", "cost_usd": "--cost", "seconds": "--seconds", 
 class RunReport:
     """Everything that can be derived from the log of one run. `run.report(path)` writes it as a page."""
 
-    def __init__(self, store: SessionStore, run_id: str, state: RunState, damage: Damaged | None, *, working: bool) -> None:
-        """`damage` says from which event on the log is not as it was written; `working`, whether this process works on the run."""
-        self._store, self._id, self._state, self._damage, self._working = store, run_id, state, damage, working
+    def __init__(
+        self, store: SessionStore, run_id: str, state: RunState, damage: Damaged | None, *, working: bool
+    ) -> None:
+        """`damage` says from which event on the log is not as it was written; `working`, whether this process
+        works on the run.
+        """
+        self._store, self._id, self._state, self._damage, self._working = (
+            store,
+            run_id,
+            state,
+            damage,
+            working,
+        )
 
     def __call__(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
+        """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its
+        path.
+        """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self._damage is None else ""
+        head = (
+            f"<p><small>hash of the last event: <code>{self.head}</code></small></p>"
+            if self._damage is None
+            else ""
+        )
         evidence = self.evidence
         claims = evidence.page_html() if claims_in(self._state) or any(one.cited for one in evidence) else ""
-        body = (
-            f"{self._damage_html()}{run_html(self.view(), limit=None)}{images_html(self._events(), self._store, sys.maxsize)}{claims}{head}"
-        )
+        images = images_html(self._events(), self._store, sys.maxsize)
+        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{images}{claims}{head}"
         target.write_text(html_page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
         return target
 
     @property
     def model(self) -> str:
-        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a real model."""
+        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a
+        real model.
+        """
         started = self._state.started
         if started is None:
             return ""
@@ -82,7 +101,9 @@ class RunReport:
 
     @property
     def standing(self) -> VisibleStatus:
-        """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on it."""
+        """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on
+        it.
+        """
         status = self._state.status
         if status.terminal or self._working:
             return VisibleStatus(status)
@@ -92,16 +113,23 @@ class RunReport:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run could go on and no process works on it: it was stopped, or its process is gone. See `resume`."""
+        """Whether the run could go on and no process works on it: it was stopped, or its process is gone.
+
+        See `resume`.
+        """
         return self.standing.word == INTERRUPTED
 
     @property
     def way_on(self) -> str:
-        """What to type to go on with a run that was interrupted or cancelled, or failed where it can go on; empty for any other."""
+        """What to type to go on with a run that was interrupted or cancelled, or failed where it can go on;
+        empty for any other.
+        """
         if self._state.status in (RunStatus.CANCELLED, RunStatus.FAILED):
             ended = next(record for record in self._records() if isinstance(record.event, RunFinished))
             if self._state.status is RunStatus.CANCELLED:
-                return f"a new run goes on from there: kestrel fork {self._id} --at {ended.seq - 1} --in-place"
+                return (
+                    f"a new run goes on from there: kestrel fork {self._id} --at {ended.seq - 1} --in-place"
+                )
             return self._way_on_after(cast("RunFinished", ended.event))
         return RESUME.format(run=self._id) if self.interrupted else ""
 
@@ -112,32 +140,47 @@ class RunReport:
             return RESUME.format(run=self._id)
         option = _OPTIONS.get(end.limit, "")
         typed = f"kestrel run --resume {self._id} {option} N, or: " if option else ""
-        return f"go on with a higher limit: {typed}await lab.resume({self._id!r}, limits=Limits({end.limit}=N))"
+        return (
+            f"go on with a higher limit: {typed}await lab.resume({self._id!r}, limits=Limits({end.limit}=N))"
+        )
 
     @property
     def limits(self) -> Limits:
         """The limits of the run."""
-        return Limits() if self._state.started is None else Limits(**cast("dict[str, Any]", self._state.started.limits))
+        return (
+            Limits()
+            if self._state.started is None
+            else Limits(**cast("dict[str, Any]", self._state.started.limits))
+        )
 
     @property
     def head(self) -> str:
-        """The hash of the run's last event, which covers all of them: with it, any change or removal can be shown later."""
+        """The hash of the run's last event, which covers all of them: with it, any change or removal can be
+        shown later.
+        """
         self._store.flush()
         return self._store.head(self._id)
 
     def plot_plan(self) -> Figure:
         """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
-        return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
+        return self._state.planned.plot(
+            {step.id: step.state for step in view_of(self._records()).steps.values()}
+        )
 
     def view(self, *, at: int | None = None) -> RunView:
-        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as it is now.
+        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as
+        it is now.
 
-        With `at`, the run as it was when its event of that number had happened. Raises `UsageError` where it has no event so early.
+        With `at`, the run as it was when its event of that number had happened. Raises `UsageError` where it
+        has no event so early.
         """
         records = self._records()
         if at is not None and at < records[-1].seq:
             if not (before := [record for record in records if record.seq <= at]):
-                raise UsageError(f"run {self._id} has no event {at}: its first is {records[0].seq}, its last {records[-1].seq}")
+                raise UsageError(
+                    f"run {self._id} has no event {at}: its first is {records[0].seq}, its last "
+                    f"{records[-1].seq}"
+                )
             return view_of(before)
         view = view_of(records)
         if view.cites:
@@ -146,22 +189,27 @@ class RunReport:
         if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
             view.interrupt(records[-1].at)
         if hint := stands.note or self.way_on:
-            view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
+            view.head.change(
+                status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint
+            )
         return view
 
     async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> RecomputeResult:
-        """Run the Python code of the run and of the conversation before it again, without a model, and say whether each output still holds.
+        """Run the Python code of the run and of the conversation before it again, without a model, and say
+        whether each output still holds.
 
-        The code runs in a sandboxed kernel, which reads the run's workspace, or the folder `workspace`, and changes nothing there; with
-        `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
-        where code cannot be sandboxed.
+        The code runs in a sandboxed kernel, which reads the run's workspace, or the folder `workspace`, and
+        changes nothing there; with `copy` it works in a throw-away copy of that folder. Raises `UsageError`
+        for a run that has not ended, for one without code, and where code cannot be sandboxed.
         """
         from kestrel_lab.runtime.recomputation import recompute_run
 
         return await recompute_run(self._store, self._id, workspace=workspace, copy=copy)
 
     def thoughts(self) -> pd.DataFrame:
-        """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
+        """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score,
+        text, chosen.
+        """
         return thoughts_of(self._events())
 
     def plot_thoughts(self) -> Figure:
@@ -171,10 +219,11 @@ class RunReport:
     def stages(self) -> pd.DataFrame:
         """The checkpoints of the run's stages, one row each time a step of a stage ended or is tried again.
 
-        Columns: `run_id`, `task_id` (the step), `stage`, `status` (`done`, `skipped`, `retrying`, `failed`), `attempt`,
-        `inputs_hash`, `outputs_ref` (the step or call whose answer it is), `error_class` (`transient`, `dependency`,
-        `logic`, `budget`), `error_message`, `timestamp` (UTC). The view `stage_checkpoints` of the log has the same columns;
-        there the rows that a fork shares with its parent are the parent's only, here they are among the fork's.
+        Columns: `run_id`, `task_id` (the step), `stage`, `status` (`done`, `skipped`, `retrying`, `failed`),
+        `attempt`, `inputs_hash`, `outputs_ref` (the step or call whose answer it is), `error_class`
+        (`transient`, `dependency`, `logic`, `budget`), `error_message`, `timestamp` (UTC). The view
+        `stage_checkpoints` of the log has the same columns; there the rows that a fork shares with its parent
+        are the parent's only, here they are among the fork's.
         """
         import pandas as pd
 
@@ -185,14 +234,22 @@ class RunReport:
 
     @property
     def retrieval(self) -> RunRetrieval:
-        """What was searched in the workspace, step by step; `explain(path)` says why a file was or was not found."""
+        """What was searched in the workspace, step by step; `explain(path)` says why a file was or was not
+        found.
+        """
         return RunRetrieval(self._events(), Path(self._workspace or "."), self._store.path.parent)
 
     @property
     def evidence(self) -> EvidenceTable:
-        """The claims of the answer with what each cites and whether that is there, in the workspace as it is now."""
+        """The claims of the answer with what each cites and whether that is there, in the workspace as it is
+        now.
+        """
         return evidence_table(
-            self._records(), answer=self._state.answer, goal=self._goal, workspace=self._workspace, claims=claims_in(self._state)
+            self._records(),
+            answer=self._state.answer,
+            goal=self._goal,
+            workspace=self._workspace,
+            claims=claims_in(self._state),
         )
 
     @property
@@ -202,29 +259,43 @@ class RunReport:
 
     @property
     def deeds(self) -> tuple[Deed, ...]:
-        """What the run did, failed to do or was refused, in order: files changed, commands, other acts; reading is not a deed."""
+        """What the run did, failed to do or was refused, in order: files changed, commands, other acts;
+        reading is not a deed.
+        """
         return deeds_of(self._events())
 
     @property
     def concerns(self) -> list[dict[str, Json]]:
-        """The issues that the review found when the answer was given: `severity`, `place`, `what`, `fix`, `check` each."""
+        """The issues that the review found when the answer was given: `severity`, `place`, `what`, `fix`,
+        `check` each.
+        """
         return [] if self._state.finished is None else self._state.finished.concerns
 
     @property
     def quality(self) -> Quality:
-        """The last report on the quality of the answer, as a table; without a step that reports, it says how to get one."""
+        """The last report on the quality of the answer, as a table; without a step that reports, it says how
+        to get one.
+        """
         return quality_of(self._state)
 
     @property
     def confidence(self) -> Badge:
-        """The confidence that the answer states, with the reason, and how often such a confidence was right in trials, if known."""
+        """The confidence that the answer states, with the reason, and how often such a confidence was right
+        in trials, if known.
+        """
         return badge_of(self._events())
 
     @property
     def next_actions(self) -> Actions:
-        """What can be done next in the workspace as it is now: tests of what was changed, commands of the answer, files it names."""
+        """What can be done next in the workspace as it is now: tests of what was changed, commands of the
+        answer, files it names.
+        """
         folder = Path(self._workspace)
-        return Actions(propose_actions(self._state, Files(folder), self._state.answer) if folder.is_absolute() and folder.is_dir() else ())
+        return Actions(
+            propose_actions(self._state, Files(folder), self._state.answer)
+            if folder.is_absolute() and folder.is_dir()
+            else ()
+        )
 
     def __repr__(self) -> str:
         return run_text(self.view()) + ("" if self._damage is None else f"\nDAMAGED: {self._damage}")
@@ -247,13 +318,23 @@ class RunReport:
         return [record.event for record in self._records()]
 
     def _damage_html(self) -> str:
-        return "" if self._damage is None else f'<p role="alert"><b>DAMAGED:</b> {html.escape(str(self._damage))}</p>'
+        return (
+            ""
+            if self._damage is None
+            else f'<p role="alert"><b>DAMAGED:</b> {html.escape(str(self._damage))}</p>'
+        )
 
 
 def records_of(store: SessionStore, run_id: str, damage: Damaged | None, *, after: int = 0) -> list[Record]:
-    """Return the events of a run with number and time, those behind number `after`; of a damaged run those before the damage."""
+    """Return the events of a run with number and time, those behind number `after`; of a damaged run those
+    before the damage.
+    """
     store.flush()
-    return store.records(run_id, after=after) if damage is None else store.records(run_id, after=after, until=damage.seq - 1)
+    return (
+        store.records(run_id, after=after)
+        if damage is None
+        else store.records(run_id, after=after, until=damage.seq - 1)
+    )
 
 
 _GONE = "is no longer kept whole: there was no room for it"
@@ -264,10 +345,14 @@ class Answers(TableView, Mapping[str, str]):
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
         self._store = store
-        self._answers = {record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)}
+        self._answers = {
+            record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)
+        }
 
     def __getitem__(self, call: str) -> str:
-        """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to go."""
+        """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to
+        go.
+        """
         found = self._answers.get(call)
         if found is None:
             raise UsageError(f"no call {call!r} of the run was answered; {did_you_mean(call, self._answers)}")
@@ -275,7 +360,9 @@ class Answers(TableView, Mapping[str, str]):
             return found.text
         path = self.path(call)
         if path is None:
-            raise UsageError(f"the answer to call {call!r} {_GONE}; its beginning and end are in run.events()")
+            raise UsageError(
+                f"the answer to call {call!r} {_GONE}; its beginning and end are in run.events()"
+            )
         return path.read_text(encoding="utf-8", errors="replace")
 
     def path(self, call: str) -> Path | None:
@@ -295,7 +382,8 @@ class Answers(TableView, Mapping[str, str]):
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings and a row of texts per call."""
         rows: list[tuple[str, ...]] = [
-            (call, one.tool, f"{one.chars or len(one.text):,}", self._kept(one)) for call, one in self._answers.items()
+            (call, one.tool, f"{one.chars or len(one.text):,}", self._kept(one))
+            for call, one in self._answers.items()
         ]
         return ("call", "tool", "characters", "kept"), rows
 
@@ -309,7 +397,8 @@ class Answers(TableView, Mapping[str, str]):
 
 
 def value_of(run_id: str, state: RunState, kind: OutputType[T] | None, live: LiveKernel | None = None) -> T:
-    """Return the typed answer of a run, or what its code ended with in the kernel `live`; `kind` is its type, where that is known.
+    """Return the typed answer of a run, or what its code ended with in the kernel `live`; `kind` is its type,
+    where that is known.
 
     Raises as `Run.value` says.
     """
@@ -319,12 +408,17 @@ def value_of(run_id: str, state: RunState, kind: OutputType[T] | None, live: Liv
     if kind is None and not asked:
         if live is not None and live.given[0] == run_id:
             return cast("T", live.given[1])
-        raise UsageError(f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer")
+        raise UsageError(
+            f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer"
+        )
     if not state.status.terminal:
         raise UsageError(f"run {run_id} has no value yet: it is {state.status}")
     if state.finished is None or state.finished.outcome != "complete":
         reason = "" if state.finished is None else f": {one_line(state.finished.reason, 500)}"
         raise RunFailed(f"run {run_id} has no value, it ended {state.status}{reason}")
     if kind is not None and asked and kind.schema != asked:
-        raise UsageError(f"run {run_id} was begun with another output: the schema of the type given now is not the one in the log")
+        raise UsageError(
+            f"run {run_id} was begun with another output: the schema of the type given now is not the "
+            "one in the log"
+        )
     return (kind or OutputType(asked)).value(answer_value(state))

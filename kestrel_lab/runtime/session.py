@@ -64,12 +64,16 @@ def _merge_options(options: RunOptions | None, output: object, changes: Mapping[
 
 
 def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any, Any, Run[T]]]:
-    """Make the twin of a method that begins a run: it waits for the end, and returns the run that began, which may be a new one."""
+    """Make the twin of a method that begins a run: it waits for the end, and returns the run that began,
+    which may be a new one.
+    """
 
     @functools.wraps(start)
     async def twin(*args: P.args, **options: P.kwargs) -> Run[T]:
         session = cast("Session", args[0])
-        given = options.get("approver") or next((one.approver for one in (*args, *options.values()) if isinstance(one, RunOptions)), None)
+        given = options.get("approver") or next(
+            (one.approver for one in (*args, *options.values()) if isinstance(one, RunOptions)), None
+        )
 
         def begin(approver: Approver | None) -> Run[T]:
             return start(*args, **{**options, "approver": approver})  # type: ignore[arg-type]  # an option of every such method
@@ -77,7 +81,10 @@ def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutin
         return await session._watched(begin, cast("Approver | None", given))
 
     twin.__name__, twin.__qualname__ = name, f"Session.{name}"
-    twin.__doc__ = f"Run `{start.__name__}` and wait for the end; takes the same options. The run that is returned may be a new one."
+    twin.__doc__ = (
+        f"Run `{start.__name__}` and wait for the end; takes the same options. The run that is "
+        "returned may be a new one."
+    )
     twin.__signature__ = inspect.signature(start)  # type: ignore[attr-defined]  # `inspect` reads it
     return twin
 
@@ -85,8 +92,8 @@ def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutin
 class Session:
     """Starts, resumes and forks runs over one log.
 
-    `registry` finds models and tools, `history` lists and compares runs, `launcher` begins them. A session is a context
-    manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
+    `registry` finds models and tools, `history` lists and compares runs, `launcher` begins them. A session is
+    a context manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
     """
 
     surroundings: ClassVar[Surroundings | None] = None
@@ -101,10 +108,11 @@ class Session:
         options: SessionOptions | None = None,
         **changes: Unpack[SessionChanges],
     ) -> None:
-        """Open the log under the folder `home`, which is made if need be; the rest is described by `SessionOptions`.
+        """Open the log under the folder `home`, which is made if need be; the rest is described by
+        `SessionOptions`.
 
-        Without a `home` it is that of the current folder: see `host.homes.default_home`.
-        Keyword arguments replace fields of `options`. Raises `UsageError` for a value that an option cannot have.
+        Without a `home` it is that of the current folder: see `host.homes.default_home`. Keyword arguments
+        replace fields of `options`. Raises `UsageError` for a value that an option cannot have.
         """
         given: dict[str, Any] = {
             **changes,
@@ -129,12 +137,16 @@ class Session:
     if not TYPE_CHECKING:  # type checkers lead to the part that has it
 
         def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `registry`, `history` and `options` from the session itself, as scripts written before they were parts do."""
+            """Reach the public names of `registry`, `history` and `options` from the session itself, as
+            scripts written before they were parts do.
+            """
             if not name.startswith("_"):
                 for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
                     with suppress(AttributeError):
                         return getattr(part, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )  # as Python words it
 
     def _open(self) -> None:
         options = self.options
@@ -149,9 +161,14 @@ class Session:
         record_workspace(self.home, Path.cwd(), self.env)
         self.indexes = session_indexes(self.home)
         self._opened.append("indexes")
-        given = {name: one if isinstance(one, ServerConfig) else read_server(name, one) for name, one in (options.mcp or {}).items()}
+        given = {
+            name: one if isinstance(one, ServerConfig) else read_server(name, one)
+            for name, one in (options.mcp or {}).items()
+        }
         servers = {**installed_servers(self.home.resolve() / "mcp", given, Path.cwd()), **given}
-        self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=lambda: self.sandbox)
+        self.mcp = McpServers(
+            servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=lambda: self.sandbox
+        )
         """MCP servers: `table()`, `check`, `approve`, `withdraw`."""
         self._opened.append("mcp")
         self.kernels = Kernels()
@@ -167,7 +184,11 @@ class Session:
         ]
         native += [*kernel_tools(self.kernels), *cell_tools()]
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
-        self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
+        self.ports = Ports(
+            memory=NoteMemory(self.store),
+            gatherer=IndexedGatherer(self.indexes, FileGatherer()),
+            abstain=options.abstain,
+        )
         """Memory, search, clock and retry budget of runs that bring none of their own."""
         self.files = FileTaint(lambda: self.store)
         self.recorders = Recorders(self.home, self.redactor)
@@ -178,7 +199,9 @@ class Session:
         if options.otel != "off":
             from kestrel_lab.telemetry.otlp import LiveExport
 
-            self.telemetry = LiveExport(lambda run: conversation_runs(self.store, run)[0], content=options.otel == "content")
+            self.telemetry = LiveExport(
+                lambda run: conversation_runs(self.store, run)[0], content=options.otel == "content"
+            )
             self._opened.append("telemetry")
             self.change(listeners=(*options.listeners, self.telemetry))
 
@@ -189,15 +212,19 @@ class Session:
 
     @property
     def skills(self) -> WorkspaceSkills:
-        """The skills (folders with a SKILL.md) that agents in the current folder can load; `skills.at(folder)` for another."""
+        """The skills (folders with a SKILL.md) that agents in the current folder can load;
+        `skills.at(folder)` for another.
+        """
         from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
         return WorkspaceSkills(self)
 
     def change(self, **changes: Unpack[SessionUpdate]) -> None:
-        """Replace options for the runs that begin from now on; raises `UsageError` for a value that an option cannot have.
+        """Replace options for the runs that begin from now on; raises `UsageError` for a value that an option
+        cannot have.
 
-        What was opened with the session stays as it is: `env`, `tools`, `models`, `mcp`, `rules` and the place of the cache.
+        What was opened with the session stays as it is: `env`, `tools`, `models`, `mcp`, `rules` and the
+        place of the cache.
         """
         options = replace(self.options, **changes)
         self.cache.mode = options.cache
@@ -208,42 +235,64 @@ class Session:
     def _sandbox(self) -> Sandbox:
         options, others = self.options, state_folder(self.env)
         hidden = [self.home.resolve(), *([] if others is None else [others.resolve()])]
-        return Sandbox.parse(options.sandbox, network=options.network, hidden=hidden, memory_gib=options.sandbox_memory)
+        return Sandbox.parse(
+            options.sandbox, network=options.network, hidden=hidden, memory_gib=options.sandbox_memory
+        )
 
     @takes_options(RunChanges, RunOptions)
     def start(
-        self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
+        self,
+        goal: str,
+        options: RunOptions | None = None,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **changes: Unpack[RunChanges],
     ) -> Run[T]:
         """Begin a run on the running event loop and return at once.
 
-        `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`. With `output`, a type or a JSON
-        Schema, the answer is asked for in that form, and `Run.value` is the answer as a value of the type.
+        `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`. With
+        `output`, a type or a JSON Schema, the answer is asked for in that form, and `Run.value` is the answer
+        as a value of the type.
 
         Raises:
-            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a sandbox level that was
-                named and does not work here, an invalid workflow, a step of the plan with an unknown tool or wrong arguments.
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a
+            sandbox level that was
+                named and does not work here, an invalid workflow, a step of the plan with an unknown tool or
+                wrong arguments.
         """
         return self.launcher.start(goal, _merge_options(options, output, changes))
 
     @takes_options(RunChanges, RunOptions)
     async def run(
-        self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
+        self,
+        goal: str,
+        options: RunOptions | None = None,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **changes: Unpack[RunChanges],
     ) -> Run[T]:
         """Run `start` and wait for the end.
 
-        Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired` when a call needs
-        approval and no approver was given.
+        Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired`
+        when a call needs approval and no approver was given.
         """
         options = _merge_options(options, output, changes)
         place = options.workspace
-        failed = await self.registry.prepare(options.tools, place.root if isinstance(place, Workspace) else Path(place))
+        failed = await self.registry.prepare(
+            options.tools, place.root if isinstance(place, Workspace) else Path(place)
+        )
         with skip_failed_servers(failed):
-            return await self._watched(lambda approver: self.launcher.start(goal, replace(options, approver=approver)), options.approver)
+            return await self._watched(
+                lambda approver: self.launcher.start(goal, replace(options, approver=approver)),
+                options.approver,
+            )
 
     run_sync = blocking_twin(run)
 
     async def _watched(self, begin: Callable[[Approver | None], Run[T]], approver: Approver | None) -> Run[T]:
-        """Begin a run and wait for its end, shown where somebody looks; they are asked for approval where nobody else is."""
+        """Begin a run and wait for its end, shown where somebody looks; they are asked for approval where
+        nobody else is.
+        """
         watcher = self.surroundings.watcher() if self.surroundings is not None else None
         run = begin(approver or watcher)
         if watcher is None:
@@ -266,14 +315,17 @@ class Session:
     ) -> Run[T]:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
-        A run that ended FAILED or CANCELLED behind a completed stage, or by a limit or an error while a model was to be asked, goes on in a
-        new run, which shares the completed part by reference: see `runtime.resume`. Any other run that has ended is returned as it is,
-        and so is one that this session works on. The plan is the one in the log, whatever has become of its file; if it needs something
-        that is gone, the error names the stage. `limits` apply from here on, and count what was used before. Calls whose outcome the last session left unknown
-        are repeated only if that is harmless, otherwise they need approval. A run that another session works on, of this process
-        or another, is taken from it only with `take_over`: that session then writes nothing more, and its run ends with `Fenced`
-        at the latest before its next tool call with an effect. Only the effect of a call that it is executing may still come,
-        which is why that call needs approval. `output` is the type that the run was begun with: the log has only its schema.
+        A run that ended FAILED or CANCELLED behind a completed stage, or by a limit or an error while a model
+        was to be asked, goes on in a new run, which shares the completed part by reference: see
+        `runtime.resume`. Any other run that has ended is returned as it is, and so is one that this session
+        works on. The plan is the one in the log, whatever has become of its file; if it needs something that
+        is gone, the error names the stage. `limits` apply from here on, and count what was used before. Calls
+        whose outcome the last session left unknown are repeated only if that is harmless, otherwise they need
+        approval. A run that another session works on, of this process or another, is taken from it only with
+        `take_over`: that session then writes nothing more, and its run ends with `Fenced` at the latest
+        before its next tool call with an effect. Only the effect of a call that it is executing may still
+        come, which is why that call needs approval. `output` is the type that the run was begun with: the log
+        has only its schema.
 
         Raises:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
@@ -296,17 +348,19 @@ class Session:
         output: type[T] | OutputForm | None = None,
         **changes: Unpack[ResumeChanges],
     ) -> Run[T]:
-        """Begin a new run that shares the events of another up to number `at`; on the running event loop, returns at once.
+        """Begin a new run that shares the events of another up to number `at`; on the running event loop,
+        returns at once.
 
-        The fork has the files of its time: it works in a private copy of the workspace as that was at `at`, and `Run.apply` takes over
-        what it changes there. The parent stays as it is, and may still be working. Model, tools, policy and approver may be given anew, as for
-        `restart`; `limits` count what the shared events used. A question that was open at `at` is asked again; a tool call that
-        had begun is treated as `restart` does.
+        The fork has the files of its time: it works in a private copy of the workspace as that was at `at`,
+        and `Run.apply` takes over what it changes there. The parent stays as it is, and may still be working.
+        Model, tools, policy and approver may be given anew, as for `restart`; `limits` count what the shared
+        events used. A question that was open at `at` is asked again; a tool call that had begun is treated as
+        `restart` does.
 
         Args:
-            run_id: The run to fork.
-            options: What the fork is given; keyword arguments replace its fields.
-            at: The last event shared, any before the run's end; by default its last `model_called`, or with `result` its last
+            run_id: The run to fork. options: What the fork is given; keyword arguments replace its fields.
+            at: The last event shared, any before the run's end; by default its last `model_called`, or with
+            `result` its last
                 `tool_called`. A model that was being asked there is asked again.
             answer: The answer of the model called at `at`, in place of its own.
             result: The result of the tool called at `at`, in place of its own.
@@ -314,17 +368,27 @@ class Session:
             output: The type that the parent was begun with, for `Run.value`.
 
         Raises:
-            UsageError: No such run or event, one after the end, one that an answer or a result cannot follow, a model or tools
+            UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
+            a model or tools
                 that cannot be found again, files of which nothing is known or no copy can be made.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(run_id, _merge_options(options, output, changes), at=at, answer=answer, result=result, in_place=in_place)
+        return self.launcher.fork(
+            run_id,
+            _merge_options(options, output, changes),
+            at=at,
+            answer=answer,
+            result=result,
+            in_place=in_place,
+        )
 
     fork = _waiting_twin(start_fork, "fork")
 
     @takes_options(RunChanges, RunOptions)
     def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
-        """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each in a panel."""
+        """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each
+        in a panel.
+        """
         return Chat(self.launcher.start, self.run, replace(options or RunOptions(), **changes))
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
@@ -332,7 +396,9 @@ class Session:
         return self.history.get(run_id, output=output)
 
     def remove(self, *runs: str | Run[Any], children: bool = False) -> Removal:
-        """Remove runs for good, from the log, its files and what lies beside it; see `runtime.workspace.removal.remove_runs`."""
+        """Remove runs for good, from the log, its files and what lies beside it; see
+        `runtime.workspace.removal.remove_runs`.
+        """
         from kestrel_lab.runtime.workspace.removal import remove_runs
 
         return remove_runs(self, *runs, children=children)
@@ -346,21 +412,27 @@ class Session:
         while self._opened:
             try:
                 getattr(self, self._opened.pop()).close()
-            except BaseException as error:  # noqa: BLE001  # all of them are raised together below
+            except BaseException as error:  # all of them are raised together below  # noqa: BLE001
                 failed.append(error)
         if failed:
-            raise BaseExceptionGroup(f"the session of {self.home} was closed, but not every part of it could be", failed)
+            raise BaseExceptionGroup(
+                f"the session of {self.home} was closed, but not every part of it could be", failed
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Interrupt the runs that still work, which can be resumed later, and close the session."""
         try:
             await self.launcher.stop()

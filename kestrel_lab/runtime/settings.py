@@ -1,4 +1,6 @@
-"""Settings and where each came from: a default, `pyproject.toml`, `kestrel.toml`, or the environment; the last one wins."""
+"""Settings and where each came from: a default, `pyproject.toml`, `kestrel.toml`, or the environment; the
+last one wins.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.operations.verify_plan import answer_forms, parse_form
 from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
-from kestrel_lab.runtime.options import GUIDANCE_FILES, OTEL_MODES, SKILL_SOURCES, guidance_names, read_otel_mode, skill_sources
+from kestrel_lab.runtime.options import (
+    GUIDANCE_FILES,
+    OTEL_MODES,
+    SKILL_SOURCES,
+    guidance_names,
+    read_otel_mode,
+    skill_sources,
+)
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, setting_lines
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
@@ -128,7 +137,9 @@ def _is_outside(value: str, _default: str) -> bool:
 
 
 def _no_plain_name(value: str | None, _default: None) -> bool:
-    """For a model: a provider's own name is safe; one that begins with a maker (`scripted:FILE`) or holds an address is not."""
+    """For a model: a provider's own name is safe; one that begins with a maker (`scripted:FILE`) or holds an
+    address is not.
+    """
     return any(":" in name.partition("/")[0] or "//" in name for name in (value or "").split(" > "))
 
 
@@ -149,16 +160,26 @@ class _Known(NamedTuple):
     read: Callable[[Any], Any]
     meaning: str
     weakens: Callable[[Any, Any], bool] = _is_different
-    """Whether a value, beside the default, makes something less safe: a project's file may say so only when it is trusted."""
+    """Whether a value, beside the default, makes something less safe: a project's file may say so only when
+    it is trusted.
+    """
 
 
 _DEFAULTS = Limits()
 _KNOWN: dict[str, _Known] = {
     "home": _Known(
-        "", _text, "folder of the event log and of everything else that is kept; unset: one per workspace, see `kestrel home`", _is_outside
+        "",
+        _text,
+        "folder of the event log and of everything else that is kept; unset: one per workspace, see "
+        "`kestrel home`",
+        _is_outside,
     ),
-    "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
-    "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
+    "model": _Known(
+        None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name
+    ),
+    "provider": _Known(
+        None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless
+    ),
     "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
     "approve": _Known(
         "ask",
@@ -169,48 +190,82 @@ _KNOWN: dict[str, _Known] = {
     "sandbox": _Known(
         AUTO,
         _sandbox,
-        "how strictly commands are sandboxed: S3, S2, S1, S0 (not at all), or auto for the best that works here",
+        "how strictly commands are sandboxed: S3, S2, S1, S0 (not at all), or auto for the best that "
+        "works here",
         _is_after("S3", AUTO, "S2", "S1", "S0"),
     ),
-    "network": _Known(False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "network": _Known(
+        False,
+        _switch,
+        "whether commands in a sandbox may use the network, this machine's own services included",
+    ),
     "sandbox_memory": _Known(
-        DEFAULT_MEMORY_GIB, _number, "most GiB of memory of a command in a sandbox, with all it starts; none for no bound", _is_more
+        DEFAULT_MEMORY_GIB,
+        _number,
+        "most GiB of memory of a command in a sandbox, with all it starts; none for no bound",
+        _is_more,
     ),
     "cache": _Known(
         "use",
         lambda value: cache_mode(_text(value)),
-        "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)",
+        "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is "
+        "stored)",
         _harmless,
     ),
     "cache_url": _Known(
         None,
         _text,
-        "server that keeps them for several machines, redis://HOST:PORT/0 or postgresql://USER@HOST/DATABASE; unset: in the folder home",
+        "server that keeps them for several machines, redis://HOST:PORT/0 or "
+        "postgresql://USER@HOST/DATABASE; unset: in the folder home",
     ),
     "containment": _Known(
         "on",
         lambda value: read_mode(str(value) if isinstance(value, bool) else _text(value)),
-        "whether calls with an effect ask once a model has read foreign text: on, strict (files count too) or off",
+        "whether calls with an effect ask once a model has read foreign text: on, strict (files count "
+        "too) or off",
         _is_after("strict", "on", "off"),
     ),
-    "expand": _Known(False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
-    "mcp_registry": _Known(None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
-    "mcp_catalogue": _Known(None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
-    "mcp_allow": _Known((), _checked_patterns, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
+    "expand": _Known(
+        False,
+        _switch,
+        "whether a run may look for MCP servers with tools that it lacks, and ask to install one",
+    ),
+    "mcp_registry": _Known(
+        None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"
+    ),
+    "mcp_catalogue": _Known(
+        None,
+        _text,
+        "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped",
+    ),
+    "mcp_allow": _Known(
+        (),
+        _checked_patterns,
+        "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*",
+    ),
     "verify": _Known(
         "warn",
         lambda value: parse_verify(_text(value)),
-        "how the claims of answers are checked: off, warn (concerns are shown beside them), repair, judge (by a model too), quality (a report only)",
+        "how the claims of answers are checked: off, warn (concerns are shown beside them), repair, "
+        "judge (by a model too), quality (a report only)",
         lambda value, _default: value == "off",
     ),
     "abstain": _Known(
         None,
         _share,
-        "lowest score of a judge, or share of cited claims, that an answer needs; a run whose answer has less fails and says so",
+        "lowest score of a judge, or share of cited claims, that an answer needs; a run whose answer "
+        "has less fails and says so",
         _is_more,
     ),
-    "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
-    "form": _Known("none", lambda value: parse_form(_text(value)), f"form that answers have to have: {answer_forms()}", _harmless),
+    "network_home": _Known(
+        False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"
+    ),
+    "form": _Known(
+        "none",
+        lambda value: parse_form(_text(value)),
+        f"form that answers have to have: {answer_forms()}",
+        _harmless,
+    ),
     "guidance_files": _Known(
         GUIDANCE_FILES,
         _guidance,
@@ -218,26 +273,41 @@ _KNOWN: dict[str, _Known] = {
         _harmless,
     ),
     "skills": _Known(
-        SKILL_SOURCES, _text, "where skills (SKILL.md) are found: workspace, home, folders that hold skills; off for none", _more_places
+        SKILL_SOURCES,
+        _text,
+        "where skills (SKILL.md) are found: workspace, home, folders that hold skills; off for none",
+        _more_places,
     ),
     "otel": _Known(
         "off",
         lambda value: read_otel_mode(("on" if value else "off") if isinstance(value, bool) else _text(value)),
-        "spans of runs to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT): off, on, content (with texts)",
+        "spans of runs to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT): off, on, content "
+        "(with texts)",
         _is_after(*OTEL_MODES),
     ),
     "cycles": _Known(_DEFAULTS.cycles, _whole_number, "most model turns of a run", _is_more),
     "cost_usd": _Known(_DEFAULTS.cost_usd, _number, "most US dollars of a run", _is_more),
     "seconds": _Known(
-        _DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count", _is_more
+        _DEFAULTS.seconds,
+        _number,
+        "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count",
+        _is_more,
     ),
     "checkpoint_every": _Known(
-        10, _whole_number, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never", _harmless
+        10,
+        _whole_number,
+        "model turns after which a snapshot of a run is kept, for resuming quickly; none for never",
+        _harmless,
     ),
     "tokens": _Known(_DEFAULTS.tokens, _whole_number, "most tokens of a run", _is_more),
-    "wall_seconds": _Known(_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included", _is_more),
+    "wall_seconds": _Known(
+        _DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included", _is_more
+    ),
     "model_seconds": _Known(
-        _DEFAULTS.model_seconds, _number, "most seconds of one model call; one that takes longer has failed; none for no bound", _is_more
+        _DEFAULTS.model_seconds,
+        _number,
+        "most seconds of one model call; one that takes longer has failed; none for no bound",
+        _is_more,
     ),
     "messages": _Known(_DEFAULTS.messages, _whole_number, "most messages of a run's conversations", _is_more),
     "context_tokens": _Known(
@@ -249,7 +319,16 @@ _KNOWN: dict[str, _Known] = {
 }
 
 
-LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "model_seconds", "messages", "context_tokens")
+LIMITS = (
+    "cycles",
+    "cost_usd",
+    "seconds",
+    "tokens",
+    "wall_seconds",
+    "model_seconds",
+    "messages",
+    "context_tokens",
+)
 """Settings that are limits of runs."""
 
 
@@ -280,14 +359,26 @@ class Settings(TableView):
         rows: list[tuple[str, ...]] = [(s.key, s.shown, s.source, s.meaning) for s in self]
         rows += [("rules", str(rule), rule.source, rule.reason) for rule in self.rules]
         rows += [
-            (one.key, one.shown, f"{shown_path(one.path)}: not trusted", "ignored until you say: kestrel trust") for one in self.ignored
+            (
+                one.key,
+                one.shown,
+                f"{shown_path(one.path)}: not trusted",
+                "ignored until you say: kestrel trust",
+            )
+            for one in self.ignored
         ]
         return ("setting", "value", "from", "meaning"), rows
 
     def given(self, source: str, **values: Any) -> Settings:
-        """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that cannot be."""
+        """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that
+        cannot be.
+        """
         given = {key: _setting(key, value, source) for key, value in values.items() if value is not None}
-        return replace(self, items={**self.items, **given}, ignored=tuple(one for one in self.ignored if one.key not in given))
+        return replace(
+            self,
+            items={**self.items, **given},
+            ignored=tuple(one for one in self.ignored if one.key not in given),
+        )
 
     def only(self, key: str) -> Settings:
         """That one alone; raises `UsageError` for one that does not exist."""
@@ -311,10 +402,11 @@ def mcp_expansion(settings: Settings) -> ExpansionSettings:
 
 
 def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]:
-    """The MCP servers configured for `folder`: `[mcp.servers.NAME]` where settings are, and a `.mcp.json` beside; the settings win.
+    """The MCP servers configured for `folder`: `[mcp.servers.NAME]` where settings are, and a `.mcp.json`
+    beside; the settings win.
 
-    Servers are approved one by one. What a file that is not trusted says of the danger of their tools does not count where
-    it is less than that of any server. Raises `UsageError` that names file, server and key.
+    Servers are approved one by one. What a file that is not trusted says of the danger of their tools does
+    not count where it is less than that of any server. Raises `UsageError` that names file, server and key.
     """
     found: dict[str, ServerConfig] = {}
     for place in (folder.resolve(), *folder.resolve().parents):
@@ -325,13 +417,21 @@ def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]
     trusted = TrustedFiles.of(env)
     for path, table in setting_files(folder):
         servers = _servers_of(path, table)
-        found |= servers if trusted.holds(path, table) else {name: _cautious_server(server) for name, server in servers.items()}
+        found |= (
+            servers
+            if trusted.holds(path, table)
+            else {name: _cautious_server(server) for name, server in servers.items()}
+        )
     return found
 
 
 def _servers_of(path: Path, table: Mapping[str, Any]) -> dict[str, ServerConfig]:
     own, where = table.get("mcp", {}), shown_path(path)
-    if not isinstance(own, dict) or not isinstance(servers := own.get("servers", {}), dict) or set(own) - {"servers"}:
+    if (
+        not isinstance(own, dict)
+        or not isinstance(servers := own.get("servers", {}), dict)
+        or set(own) - {"servers"}
+    ):
         raise UsageError(f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each")
     return {name: read_server(name, one, where) for name, one in servers.items()}
 
@@ -349,19 +449,28 @@ def _cautious_server(server: ServerConfig) -> ServerConfig:
 def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     """Read the settings that hold in `folder`: its files or those of the nearest folder above that has any.
 
-    What weakens a safety setting holds only in a file that the user trusts as it is; variables are the user's own.
-    Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
+    What weakens a safety setting holds only in a file that the user trusts as it is; variables are the user's
+    own. Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
     """
-    items = {key: Setting(key=key, value=one.default, source="default", meaning=one.meaning) for key, one in _KNOWN.items()}
+    items = {
+        key: Setting(key=key, value=one.default, source="default", meaning=one.meaning)
+        for key, one in _KNOWN.items()
+    }
     items["home"] = replace(items["home"], value=str(default_home(folder, env)))
     rules, ignored, trusted = Rulebook(), list[Weakening](), TrustedFiles.of(env)
     named = {key: name for key in _KNOWN if env.get(name := f"KESTREL_{key.upper()}")}
     for path, table in setting_files(folder):
         weak = find_weakenings(path, table)
-        skipped = set[tuple[str, int]]() if not weak or trusted.holds(path, table) else {(one.key, one.number) for one in weak}
+        skipped = (
+            set[tuple[str, int]]()
+            if not weak or trusted.holds(path, table)
+            else {(one.key, one.number) for one in weak}
+        )
         ignored += [one for one in weak if (one.key, one.number) in skipped and one.key not in named]
         own = read_rules(table.get("rules", []), shown_path(path))
-        rules += Rulebook(tuple(rule for number, rule in enumerate(own, 1) if ("rules", number) not in skipped))
+        rules += Rulebook(
+            tuple(rule for number, rule in enumerate(own, 1) if ("rules", number) not in skipped)
+        )
         for key, value in table.items():
             if key in ("mcp", "rules"):  # see `mcp_servers` for the former
                 continue
@@ -374,7 +483,9 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
 
 
 def find_weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
-    """What of the settings of a file makes something less safe than it is by default, with the lines that say so."""
+    """What of the settings of a file makes something less safe than it is by default, with the lines that say
+    so.
+    """
     found: list[Weakening] = []
     for key, value in table.items():
         if key not in ("mcp", "rules"):
@@ -383,16 +494,29 @@ def find_weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
                 found.append(Weakening(path=path, key=key, shown=setting.shown))
     rules = read_rules(table.get("rules", []), shown_path(path))
     found += [
-        Weakening(path=path, key="rules", number=number, shown=str(rule)) for number, rule in enumerate(rules, 1) if rule.verdict == "allow"
+        Weakening(path=path, key="rules", number=number, shown=str(rule))
+        for number, rule in enumerate(rules, 1)
+        if rule.verdict == "allow"
     ]
     servers: dict[str, ServerConfig] = {}
     with suppress(UsageError):  # told by `mcp_servers`, where servers are needed
         servers = _servers_of(path, table)
     for server in servers.values():
         if lax := [name for name, trust in {"*": server.trust, **server.tools}.items() if _is_lax(trust)]:
-            found.append(Weakening(path=path, key="mcp", number=1, shown=f"mcp server {server.name}: less danger of {', '.join(lax)}"))
+            found.append(
+                Weakening(
+                    path=path,
+                    key="mcp",
+                    number=1,
+                    shown=f"mcp server {server.name}: less danger of {', '.join(lax)}",
+                )
+            )
     section = ("tool", "kestrel") if path.name == "pyproject.toml" else ()
-    lines = setting_lines(path.read_text(encoding="utf-8"), section, [(one.key, one.number) for one in found]) if found else {}
+    lines = (
+        setting_lines(path.read_text(encoding="utf-8"), section, [(one.key, one.number) for one in found])
+        if found
+        else {}
+    )
     return [replace(one, line=lines.get((one.key, one.number), 0)) for one in found]
 
 
@@ -403,7 +527,10 @@ def setting_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
         project = place / "pyproject.toml"
         if project.is_file() and isinstance(tool := _read(project).get("tool"), dict) and "kestrel" in tool:
             if not isinstance(table := tool["kestrel"], dict):
-                msg = f"{shown_path(project)}: tool.kestrel must be a table: write settings below [tool.kestrel] (found {one_line(repr(table))})"
+                msg = (
+                    f"{shown_path(project)}: tool.kestrel must be a table: write settings below "
+                    f"[tool.kestrel] (found {one_line(repr(table))})"
+                )
                 raise UsageError(msg)
             found.append((project, table))
         own = place / "kestrel.toml"
@@ -424,7 +551,10 @@ def _read(path: Path) -> dict[str, Any]:
 def check_key(key: str, source: str = "") -> None:
     """Raise `UsageError` with the nearest spelling for a setting that does not exist."""
     if key not in _KNOWN:
-        raise UsageError(f"{f'{source}: ' if source else ''}unknown setting {key!r}: {did_you_mean(key, [*_KNOWN, 'rules', 'mcp'])}")
+        raise UsageError(
+            f"{f'{source}: ' if source else ''}unknown setting {key!r}: "
+            f"{did_you_mean(key, [*_KNOWN, 'rules', 'mcp'])}"
+        )
 
 
 def _setting(key: str, value: Any, source: str) -> Setting:
@@ -433,5 +563,8 @@ def _setting(key: str, value: Any, source: str) -> Setting:
     try:
         return Setting(key=key, value=known.read(value), source=source, meaning=known.meaning)
     except ValueError as error:
-        msg = f"{source}: setting {key!r}: {error}{'' if repr(value) in str(error) else f' (found {one_line(repr(value))})'}"
+        msg = (
+            f"{source}: setting {key!r}: "
+            f"{error}{'' if repr(value) in str(error) else f' (found {one_line(repr(value))})'}"
+        )
         raise UsageError(msg) from error

@@ -18,7 +18,8 @@ T = TypeVar("T")
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from synchronous code, whether or not an event loop runs in this thread.
 
-    Ctrl-C cancels the work, waits until it has ended, and raises `KeyboardInterrupt`; a second one does not wait.
+    Ctrl-C cancels the work, waits until it has ended, and raises `KeyboardInterrupt`; a second one does not
+    wait.
     """
     try:
         asyncio.get_running_loop()
@@ -26,7 +27,9 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
         loop_runs = False
     else:
         loop_runs = True
-    if not loop_runs:  # outside of the `except`: what the work raises does not come with an error about a missing loop
+    if (
+        not loop_runs
+    ):  # outside of the `except`: what the work raises does not come with an error about a missing loop
         return asyncio.run(work)
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     outcome: Future[T] = Future()
@@ -39,7 +42,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     def thread() -> None:
         try:
             outcome.set_result(asyncio.run(body()))
-        except BaseException as error:  # noqa: BLE001  # handed over whole to the thread that waits
+        except BaseException as error:  # handed over whole to the thread that waits  # noqa: BLE001
             outcome.set_exception(error)
 
     threading.Thread(target=thread, name="kestrel-sync", daemon=True).start()
@@ -54,7 +57,9 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 def blocking_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook), which it blocks."""
+    """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook),
+    which it blocks.
+    """
 
     @functools.wraps(method)
     def twin(*args: P.args, **options: P.kwargs) -> T:

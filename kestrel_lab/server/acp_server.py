@@ -1,6 +1,8 @@
-"""A session as an ACP agent: editors that speak the agent client protocol run goals, see the calls, and answer the questions.
+"""A session as an ACP agent: editors that speak the agent client protocol run goals, see the calls, and
+answer the questions.
 
-Source: agentclientprotocol.com, protocol version 1. Each prompt is a run in the log; the prompts of a session are one conversation.
+Source: agentclientprotocol.com, protocol version 1. Each prompt is a run in the log; the prompts of a session
+are one conversation.
 """
 
 from __future__ import annotations
@@ -44,15 +46,23 @@ async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
         reader, writer = await stdio_streams(limit=_LONGEST)
     except ValueError as error:
         raise UsageError(
-            "kestrel acp is started by an editor, which talks to it through pipes; its input and output cannot be files"
+            "kestrel acp is started by an editor, which talks to it through pipes; its input and "
+            "output cannot be files"
         ) from error
 
     def refuse(line: bytes) -> None:
         problem = f"a message is a JSON object, not {one_line(line.decode('utf-8', 'replace'), 80)}"
-        writer.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID, "message": problem}}).encode() + b"\n")
+        writer.write(
+            json.dumps(
+                {"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID, "message": problem}}
+            ).encode()
+            + b"\n"
+        )
 
     with redirect_stdout(sys.stderr):
-        await run_agent(cast("Any", AcpAgent(session, RunOptions(**options))), writer, ObjectLines(reader, refuse))
+        await run_agent(
+            cast("Any", AcpAgent(session, RunOptions(**options))), writer, ObjectLines(reader, refuse)
+        )
 
 
 class AcpAgent:
@@ -75,19 +85,26 @@ class AcpAgent:
 
         return InitializeResponse(
             protocol_version=min(protocol_version, PROTOCOL_VERSION),
-            agent_capabilities=AgentCapabilities(prompt_capabilities=PromptCapabilities(image=True, embedded_context=True)),
+            agent_capabilities=AgentCapabilities(
+                prompt_capabilities=PromptCapabilities(image=True, embedded_context=True)
+            ),
             agent_info=Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__),
             auth_methods=[],
         )
 
     async def new_session(self, cwd: str, **more: Any) -> Any:
-        """Begin a conversation in a folder. MCP servers of the editor are not taken over: those of the settings are used."""
+        """Begin a conversation in a folder.
+
+        MCP servers of the editor are not taken over: those of the settings are used.
+        """
         from acp import NewSessionResponse, RequestError
 
-        if not Path(cwd).is_dir():  # noqa: ASYNC240  # one look, at the beginning
+        if not Path(cwd).is_dir():  # one look, at the beginning  # noqa: ASYNC240
             raise RequestError.invalid_params({"cwd": f"there is no folder {cwd!r}"})
         known = uuid4().hex
-        self._chats[known] = self._session.chat(self._options, workspace=cwd, approver=lambda asked: self._ask(known, asked))
+        self._chats[known] = self._session.chat(
+            self._options, workspace=cwd, approver=lambda asked: self._ask(known, asked)
+        )
         return NewSessionResponse(session_id=known)
 
     async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> Any:
@@ -99,7 +116,9 @@ class AcpAgent:
             raise RequestError.invalid_params({"sessionId": f"there is no session {session_id!r}"})
         if session_id in self._runs:
             raise RequestError.invalid_request({"sessionId": "the turn before is not done: cancel it first"})
-        images = [ImagePart.of(b64decode(part.data), part.mime_type) for part in prompt if part.type == "image"]
+        images = [
+            ImagePart.of(b64decode(part.data), part.mime_type) for part in prompt if part.type == "image"
+        ]
         try:
             run = chat.begin("\n\n".join(filter(None, map(_text, prompt))), images=images)
         except KestrelError as error:
@@ -126,19 +145,31 @@ class AcpAgent:
         def given(option: str, reason: str = "") -> e.ApprovalGiven:
             granted = option in ("once", "always")
             return e.ApprovalGiven(
-                call=asked.call, granted=granted, by="editor", how="click", reason=reason, scope=_SCOPES.get(option, "once")
+                call=asked.call,
+                granted=granted,
+                by="editor",
+                how="click",
+                reason=reason,
+                scope=_SCOPES.get(option, "once"),
             )
 
         if asked.why == "question":
             return given("reject", "the editor can say yes or no, and no words: ask in your answer")
         choices = [
             PermissionOption(option_id="once", name="Allow", kind="allow_once"),
-            PermissionOption(option_id="always", name=f"Allow {asked.tool} for the rest of the run", kind="allow_always"),
+            PermissionOption(
+                option_id="always", name=f"Allow {asked.tool} for the rest of the run", kind="allow_always"
+            ),
             PermissionOption(option_id="reject", name="Deny", kind="reject_once"),
         ]
         why = [] if asked.why == "danger" else [asked.why]
         content = _content("\n\n".join(filter(None, (*why, asked.preview))))
-        call = ToolCallUpdate(tool_call_id=asked.call, title=_title(asked.tool, asked.args), raw_input=asked.args, content=content)
+        call = ToolCallUpdate(
+            tool_call_id=asked.call,
+            title=_title(asked.tool, asked.args),
+            raw_input=asked.args,
+            content=content,
+        )
         answer = await self._client.request_permission(session_id=session_id, tool_call=call, options=choices)
         return given(getattr(answer.outcome, "option_id", "reject"))
 
@@ -167,7 +198,11 @@ class _Telling:
             if not ending.done():
                 self._run.cancel()
         await asyncio.gather(ending, return_exceptions=True)
-        if not ending.cancelled() and isinstance(error := ending.exception(), Exception) and not isinstance(error, ApprovalRequired):
+        if (
+            not ending.cancelled()
+            and isinstance(error := ending.exception(), Exception)
+            and not isinstance(error, ApprovalRequired)
+        ):
             raise error
 
     def _updates(self, event: e.Event) -> list[Any]:
@@ -178,20 +213,37 @@ class _Telling:
                 self._streamed.add(event.call)
                 return [update_agent_message_text(event.text)]
             case e.ModelAnswered():
-                said = [update_agent_message_text(event.text)] if event.text and event.call not in self._streamed else []
+                said = (
+                    [update_agent_message_text(event.text)]
+                    if event.text and event.call not in self._streamed
+                    else []
+                )
                 calls = [
-                    start_tool_call(str(one["id"]), _title(str(one["name"]), one.get("args")), status="pending", raw_input=one.get("args"))
+                    start_tool_call(
+                        str(one["id"]),
+                        _title(str(one["name"]), one.get("args")),
+                        status="pending",
+                        raw_input=one.get("args"),
+                    )
                     for one in event.calls
                 ]
                 return [*said, *calls]
             case e.ToolCalled():
                 kind = "execute" if event.sandbox else "read" if event.effect in REPEATABLE else "edit"
-                return [update_tool_call(event.call, kind=cast("Any", kind), status="in_progress", raw_input=event.args)]
+                return [
+                    update_tool_call(
+                        event.call, kind=cast("Any", kind), status="in_progress", raw_input=event.args
+                    )
+                ]
             case e.ToolAnswered():
                 status = "completed" if event.error is None else "failed"
-                return [update_tool_call(event.call, status=cast("Any", status), content=_content(event.text))]
+                return [
+                    update_tool_call(event.call, status=cast("Any", status), content=_content(event.text))
+                ]
             case e.RunFinished():
-                self.stop = "cancelled" if event.outcome == "cancelled" else _STOPS.get(event.limit, "end_turn")
+                self.stop = (
+                    "cancelled" if event.outcome == "cancelled" else _STOPS.get(event.limit, "end_turn")
+                )
                 return [update_agent_message_text(f"\n\n({event.reason})")] if event.reason else []
             case _:
                 return []

@@ -1,4 +1,6 @@
-"""Decisions of clients on waiting calls: each is checked against exactly what was asked, and recorded once or refused with the reason."""
+"""Decisions of clients on waiting calls: each is checked against exactly what was asked, and recorded once or
+refused with the reason.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decision, Refused, Reply
 
-_ASKED = "SELECT body FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_asked' ORDER BY seq DESC LIMIT 1"
+_ASKED = (
+    "SELECT body FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_asked' ORDER BY seq "
+    "DESC LIMIT 1"
+)
 
 
 def decide_question(session: Session, message: Decision, *, by: str, how: str) -> Reply:
-    """Record the decision of `by`; the run continues at once, in whichever process works on it. Blocks until the decision is on disk."""
+    """Record the decision of `by`; the run continues at once, in whichever process works on it.
+
+    Blocks until the decision is on disk.
+    """
     try:
         row = session.store.run(message.run)
     except UsageError as error:
@@ -36,7 +44,9 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
         granted=isinstance(message, Approve) or (isinstance(message, Answer) and message.text is not None),
         by=by,
         how=how,
-        reason=("no answer was given" if message.text is None else "") if isinstance(message, Answer) else message.reason,
+        reason=("no answer was given" if message.text is None else "")
+        if isinstance(message, Answer)
+        else message.reason,
         scope="once" if isinstance(message, Answer) else message.scope,
         answer=message.text if isinstance(message, Answer) else None,
     )
@@ -45,15 +55,23 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
             given = replace(given, args=_complete_args(session, row, asked, message.args))
         session.store.decide(row.id, given)
     except UsageError as error:
-        return message.refused("bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked")
+        return message.refused(
+            "bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked"
+        )
     except AlreadyDecided:
-        return _already_decided(session, message) or message.refused("already_decided", "this was decided before")
+        return _already_decided(session, message) or message.refused(
+            "already_decided", "this was decided before"
+        )
     except IllegalTransition:
         return message.refused("ended", f"run {row.id} has ended: nothing waits for a decision")
     except StoreError as error:
         return message.refused("refused", str(error), todo="try again")
     alone = not at_work(row.owner, row.id)
-    return Accepted(re=message.id, run=row.id, note=f"no process works on it: go on with kestrel resume {row.id}" if alone else "")
+    return Accepted(
+        re=message.id,
+        run=row.id,
+        note=f"no process works on it: go on with kestrel resume {row.id}" if alone else "",
+    )
 
 
 def _already_decided(session: Session, message: Decision) -> Refused | None:
@@ -62,7 +80,9 @@ def _already_decided(session: Session, message: Decision) -> Refused | None:
         return None
     given = cast("ApprovalGiven", record.event)
     word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
-    return message.refused("already_decided", f"{given.by} has {word} this already; the first decision stands", by=given.by)
+    return message.refused(
+        "already_decided", f"{given.by} has {word} this already; the first decision stands", by=given.by
+    )
 
 
 def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
@@ -70,22 +90,34 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
         return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
         told = "the key is not the key of the waiting call: the call has changed since you saw it"
-        return message.refused("changed", told, todo="look at the call again and send the key that comes with it")
+        return message.refused(
+            "changed", told, todo="look at the call again and send the key that comes with it"
+        )
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
-        return message.refused("refused", "the agent asks a question, not for approval", todo="send `answer` with a text")
+        return message.refused(
+            "refused", "the agent asks a question, not for approval", todo="send `answer` with a text"
+        )
     if not in_words and isinstance(message, Answer):
-        return message.refused("refused", "the call waits for approval, not for an answer", todo="send `approve` or `deny`")
+        return message.refused(
+            "refused", "the call waits for approval, not for an answer", todo="send `approve` or `deny`"
+        )
     return None
 
 
-def _complete_args(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
-    """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this process does not know the tool."""
+def _complete_args(
+    session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]
+) -> dict[str, Json]:
+    """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this
+    process does not know the tool.
+    """
     run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
         return run.live.completed(asked, args)
     if asked.tool not in session.registry.toolbox:
-        raise UsageError(f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked")
+        raise UsageError(
+            f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked"
+        )
     try:
         return session.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments
@@ -95,8 +127,8 @@ def _complete_args(session: Session, row: RunRow, asked: ApprovalAsked, args: di
 async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
     """End the run as CANCELLED, unless it has ended.
 
-    What another process does in a run that was taken from it is written no more, and it ends when it notices, at the
-    latest before its next call with an effect; only the effect of a call under way may still come.
+    What another process does in a run that was taken from it is written no more, and it ends when it notices,
+    at the latest before its next call with an effect; only the effect of a call under way may still come.
     """
     try:
         row = session.store.run(message.run)
@@ -112,5 +144,7 @@ async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
         told = f"another process works on run {row.id}: stop it there, or take the run over"
         return message.refused("at_work_elsewhere", told, todo="send `cancel` with `force`")
     if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
-        return message.refused("at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again")
+        return message.refused(
+            "at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again"
+        )
     return Accepted(re=message.id, run=row.id)

@@ -1,8 +1,10 @@
-"""Authorisation of the local server: only holders of its token may talk to it, and no page of another site, even with a browser's help.
+"""Authorisation of the local server: only holders of its token may talk to it, and no page of another site,
+even with a browser's help.
 
-Every other page that a browser shows can send requests to this machine, and a name of its own that suddenly means this
-machine can even read the answers. So the name that was asked for, where the request comes from and the token are all
-looked at, before anything else, and the token is never part of an address: addresses are kept and passed on.
+Every other page that a browser shows can send requests to this machine, and a name of its own that suddenly
+means this machine can even read the answers. So the name that was asked for, where the request comes from and
+the token are all looked at, before anything else, and the token is never part of an address: addresses are
+kept and passed on.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from kestrel_lab.server.protocol import ErrorCode, Refused
 
 TOKEN_BYTES: Final = 32
 _FAILURES: Final = 20
-"""Wrong tokens within `_WINDOW_S` after which further wrong ones are refused unread; the right token is always accepted."""
+"""Wrong tokens within `_WINDOW_S` after which further wrong ones are refused unread; the right token is
+always accepted.
+"""
 _WINDOW_S: Final = 60.0
 
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types kestrel-sanitised"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for "
+        "'script'; trusted-types kestrel-sanitised"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -52,9 +57,19 @@ def refusal_response(status: int, code: ErrorCode, message: str, todo: str = "",
 
 
 class Guard:
-    """Lets requests through to `app` that come from this machine's user; all others get a typed error and change nothing."""
+    """Lets requests through to `app` that come from this machine's user; all others get a typed error and
+    change nothing.
+    """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, public: frozenset[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        port: int,
+        public: frozenset[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`public` are the paths that need no token: files that are the same for everybody."""
         names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
         self._app = app
@@ -86,13 +101,19 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return refusal_response(
-                421, "wrong_host", "this server accepts requests to this machine's own name only", "use the address that it printed"
+                421,
+                "wrong_host",
+                "this server accepts requests to this machine's own name only",
+                "use the address that it printed",
             )
         if (refused := self._foreign(method, path, headers)) is not None:
             return refused
         if path in self._public:
             return None
-        if any(name.lower() in {"token", "access_token", "authorization"} for name, _ in parse_qsl(query.decode("latin-1"), True)):
+        if any(
+            name.lower() in {"token", "access_token", "authorization"}
+            for name, _ in parse_qsl(query.decode("latin-1"), True)
+        ):
             todo = "send it as Authorization: Bearer, and have the server make a new one"
             return refusal_response(400, "bad_message", "a token must not be part of an address", todo)
         return self._stranger(headers)
@@ -116,7 +137,11 @@ class Guard:
             return None
         now = self._clock()
         if len(self._failures) == _FAILURES and now - self._failures[0] < _WINDOW_S:
-            return refusal_response(429, "too_many", "too many wrong tokens", "wait a minute", **{"Retry-After": "60"})
+            return refusal_response(
+                429, "too_many", "too many wrong tokens", "wait a minute", **{"Retry-After": "60"}
+            )
         self._failures.append(now)
         todo = "send Authorization: Bearer with the token that the server printed when it started"
-        return refusal_response(401, "unauthorized", "the token is missing or wrong", todo, **{"WWW-Authenticate": "Bearer"})
+        return refusal_response(
+            401, "unauthorized", "the token is missing or wrong", todo, **{"WWW-Authenticate": "Bearer"}
+        )

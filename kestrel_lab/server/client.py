@@ -1,4 +1,6 @@
-"""A client of the protocol within the server's process; every transport passes messages between such a client and the outside."""
+"""A client of the protocol within the server's process; every transport passes messages between such a client
+and the outside.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from kestrel_lab.server.controller import Control
 
 _ROOM: Final = 256
-"""Messages that are queued for a client; when the queue is full, only the readers of the log for this client wait."""
+"""Messages that are queued for a client; when the queue is full, only the readers of the log for this client
+wait.
+"""
 _FOLLOWED: Final = 32
 """The largest number of runs that one client follows at once."""
 _LIST_S: Final = 0.2
@@ -24,7 +28,10 @@ _WAKE: Final = object()
 
 
 class Link:
-    """A client. Iterating over it, or calling `receive`, gives the messages of the server, the first of which is `hello`."""
+    """A client.
+
+    Iterating over it, or calling `receive`, gives the messages of the server, the first of which is `hello`.
+    """
 
     def __init__(self, control: Control, *, how: str, person: bool) -> None:
         self._control = control
@@ -34,7 +41,9 @@ class Link:
         self._reports: dict[str, protocol.Told] = {}
         """The newest progress message of each job; it replaces older ones."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Background tasks of the client: one per followed run, by id, and that of the list of runs under the empty name."""
+        """Background tasks of the client: one per followed run, by id, and that of the list of runs under the
+        empty name.
+        """
         self._followed: dict[str, Follower] = {}
         self._closed = False
         control.links.add(self)
@@ -43,7 +52,10 @@ class Link:
         self._queue.put_nowait(control.hello())
 
     async def send(self, message: protocol.ClientMessage | Mapping[str, Any] | str | bytes) -> None:
-        """Send a message to the server; its reply arrives among the other messages. Waits while the client does not read."""
+        """Send a message to the server; its reply arrives among the other messages.
+
+        Waits while the client does not read.
+        """
         if isinstance(message, Mapping):
             message = dumps(dict(message))
         read = protocol.read_message(message) if isinstance(message, str | bytes) else message
@@ -95,7 +107,9 @@ class Link:
                 return
 
     def report(self, message: protocol.Told) -> None:
-        """Queue the progress of a job for a client that watches; it replaces the job's older progress, and the call never waits."""
+        """Queue the progress of a job for a client that watches; it replaces the job's older progress, and
+        the call never waits.
+        """
         if "" not in self._tasks:
             return
         self._reports[message.job] = message
@@ -103,7 +117,9 @@ class Link:
             self._queue.put_nowait(_WAKE)
 
     def leave(self) -> None:
-        """Note that the client makes no more decisions, so that runs stop waiting for it; it still receives messages."""
+        """Note that the client makes no more decisions, so that runs stop waiting for it; it still receives
+        messages.
+        """
         if self._person:
             self._person = False
             self._control.attendance.left()
@@ -119,7 +135,9 @@ class Link:
     async def quiet(self) -> None:
         """Wait until the client has received all of these messages as well."""
         await self.settled()
-        while not self._queue.empty() and not self._closed:  # noqa: ASYNC110  # a queue tells when it is full, not when it is empty
+        while (  # noqa: ASYNC110
+            not self._queue.empty() and not self._closed
+        ):  # a queue tells when it is full, not when it is empty
             await asyncio.sleep(0.01)
 
     async def ended(self, run: str) -> None:
@@ -141,7 +159,9 @@ class Link:
             self._queue.put_nowait(None)
 
     def drop(self) -> None:
-        """Discard the messages that were not received, which releases senders that wait for room in the queue."""
+        """Discard the messages that were not received, which releases senders that wait for room in the
+        queue.
+        """
         while not self._queue.empty():
             self._queue.get_nowait()
 

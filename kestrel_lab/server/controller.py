@@ -19,7 +19,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ModelDelta, StateTransition
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelDelta,
+    StateTransition,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.run_types import TERMINAL, Limits
@@ -41,7 +48,9 @@ class AttendingClients:
     """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """With `always` a client may connect at any time, as to a page that is served, so nobody is ever taken to be gone."""
+        """With `always` a client may connect at any time, as to a page that is served, so nobody is ever
+        taken to be gone.
+        """
         self._always = always
         self._count = 0
         self._nobody = asyncio.Event()
@@ -71,7 +80,10 @@ class AttendingClients:
 
 @dataclass
 class ClientApprover:
-    """The approver of a run that clients decide on. It only waits: the decisions themselves come through the log."""
+    """The approver of a run that clients decide on.
+
+    It only waits: the decisions themselves come through the log.
+    """
 
     attendance: AttendingClients
     patience_s: float | None = None
@@ -80,7 +92,9 @@ class ClientApprover:
     """The id of the run, once it has one."""
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """Wait for the decision; raises `ApprovalRequired`, which leaves the run waiting in the log, when no client is connected."""
+        """Wait for the decision; raises `ApprovalRequired`, which leaves the run waiting in the log, when no
+        client is connected.
+        """
         try:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
@@ -106,12 +120,11 @@ class Control:
         """`session` stays the caller's to close.
 
         Args:
-            session: Whose log, models and tools are used.
-            user: Who decides, for the record; the login name by default.
-            can_start: Whether clients may start and resume runs.
-            workspace: Where runs that they start work.
-            patience_s: After so many seconds a question of such a run that nobody answered is answered with no.
-            always: Whether a client may come at any time, as to a page that is served. Otherwise a run that asks when
+            session: Whose log, models and tools are used. user: Who decides, for the record; the login name
+            by default. can_start: Whether clients may start and resume runs. workspace: Where runs that they
+            start work. patience_s: After so many seconds a question of such a run that nobody answered is
+            answered with no. always: Whether a client may come at any time, as to a page that is served.
+            Otherwise a run that asks when
                 no client is there is left waiting in the log.
         """
         self.session = session
@@ -135,9 +148,17 @@ class Control:
         self.session.change(listeners=(*self.session.options.listeners, self._listener))
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Disconnect all clients. Runs that wait for a decision stay waiting in the log; other runs that were started here are interrupted."""
-        self.session.change(listeners=tuple(one for one in self.session.options.listeners if one is not self._listener))
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect all clients.
+
+        Runs that wait for a decision stay waiting in the log; other runs that were started here are
+        interrupted.
+        """
+        self.session.change(
+            listeners=tuple(one for one in self.session.options.listeners if one is not self._listener)
+        )
         self.attendance.end()
         for link in list(self.links):
             await link.close()
@@ -153,7 +174,8 @@ class Control:
     def connect(self, *, how: str = "command", person: bool = True) -> Link:
         """A client: `send` it messages, and read what comes.
 
-        `how` is noted with its decisions (`click`, `prompt` or `command`); `person` says whether it can decide.
+        `how` is noted with its decisions (`click`, `prompt` or `command`); `person` says whether it can
+        decide.
         """
         return Link(self, how=how, person=person)
 
@@ -166,7 +188,9 @@ class Control:
         return ClientApprover(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
-        """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called from any thread."""
+        """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called
+        from any thread.
+        """
         loop = asyncio.get_running_loop()
 
         def tell(message: protocol.Told) -> None:
@@ -178,7 +202,9 @@ class Control:
 
         def report(done: int, total: int, note: str) -> None:
             fraction = done / total if total else None
-            message = protocol.Told(job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction)
+            message = protocol.Told(
+                job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
+            )
             loop.call_soon_threadsafe(tell, message)
 
         return report
@@ -222,11 +248,17 @@ class Control:
         if isinstance(message, protocol.Resume):
             run = self.session.restart(message.run, approver=approver)
             if run.live is None or not run.live.working:
-                return message.refused("ended", f"run {run.id} is {run.status}: there is nothing to go on with")
+                return message.refused(
+                    "ended", f"run {run.id} is {run.status}: there is nothing to go on with"
+                )
         else:
-            limits = Limits(**{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)})
+            limits = Limits(
+                **{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)}
+            )
             own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
-            run = self.session.start(message.goal, model=message.model, tools=message.tools, plan=message.plan, **own)
+            run = self.session.start(
+                message.goal, model=message.model, tools=message.tools, plan=message.plan, **own
+            )
         self.adopt(run, approver)
         return protocol.Accepted(re=message.id, run=run.id)
 
@@ -247,7 +279,8 @@ class Control:
 
 _RUNS = "id, goal, workspace, model, model_kind, status, parent, created_at, owner, last_seq"
 _NEWS = """
-    SELECT type, at, ref, body ->> 'cost_usd', body ->> 'tokens_in', body ->> 'tokens_out', body ->> 'error', body ->> 'target',
+    SELECT type, at, ref, body ->> 'cost_usd', body ->> 'tokens_in', body ->> 'tokens_out', body ->> \
+'error', body ->> 'target',
         body ->> 'cached' OR body ->> 'given'
     FROM events WHERE run_id = ? AND seq > ? AND seq <= ?
     AND type IN ('model_answered', 'approval_asked', 'approval_given', 'state_transition') ORDER BY seq
@@ -288,7 +321,9 @@ class RunList:
     def newest(self, limit: int, *, trials: bool = False) -> list[protocol.RunSummary]:
         """The newest runs first; reads the log."""
         where = "WHERE id NOT IN (SELECT run_id FROM removals)" + ("" if trials else " AND scenario = ''")
-        rows = self._store.query(f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,))
+        rows = self._store.query(
+            f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,)
+        )
         if len(self._sums) > 4 * limit + 1_000:
             self._sums.clear()
         return [self._summary(row) for row in rows]

@@ -1,10 +1,13 @@
-"""The protocol over HTTP: one address takes messages, server-sent events carry those of the server, and a page uses both.
+"""The protocol over HTTP: one address takes messages, server-sent events carry those of the server, and a
+page uses both.
 
 - `POST /v1/messages`: a message of the protocol; the response is the reply
 - `POST /v1/runs`: the same for `start`, whose `type` may be left out
 - `GET /v1/runs`: the newest runs, as the message `runs`
-- `GET /v1/events`: `watch`, and with `?run=RUN` what the next one tells too, for a page, which may not open many streams
-- `GET /v1/runs/RUN/events`: `subscribe` with `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen shows
+- `GET /v1/events`: `watch`, and with `?run=RUN` what the next one tells too, for a page, which may not open
+  many streams
+- `GET /v1/runs/RUN/events`: `subscribe` with `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen
+  shows
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ SLOW_S: Final = 20.0
 """A client that takes nothing for so long is dropped; it comes back where it was."""
 _STREAMS: Final = 64
 _SWALLOWED: Final = 16 * protocol.MESSAGE_BYTES
-"""So much of a message that is too long is read and thrown away: who is still sending cannot read why it was refused."""
+"""So much of a message that is too long is read and thrown away: who is still sending cannot read why it was
+refused.
+"""
 
 _STATUS: Final[dict[protocol.ErrorCode, int]] = {
     "bad_message": 400,
@@ -61,7 +66,9 @@ FILES: Final = {
 }
 
 
-def make_app(control: Control, *, token: str, port: int, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S) -> ASGIApp:
+def make_app(
+    control: Control, *, token: str, port: int, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S
+) -> ASGIApp:
     """The application, for a server that listens on `port` of this machine only."""
     site = _Site(control, slow_s, heartbeat_s)
     routes = [Route(path, _file(path), methods=["GET"]) for path in FILES]
@@ -90,10 +97,16 @@ async def _wrong_address(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = dict(error.headers or {})
         return refusal_response(
-            405, "wrong_method", "this address does not accept that method: requests that change something are POST", **allowed
+            405,
+            "wrong_method",
+            "this address does not accept that method: requests that change something are POST",
+            **allowed,
         )
     return refusal_response(
-        404, "not_found", "there is nothing at this address", "POST /v1/messages takes messages, GET /v1/events streams events"
+        404,
+        "not_found",
+        "there is nothing at this address",
+        "POST /v1/messages takes messages, GET /v1/events streams events",
     )
 
 
@@ -118,7 +131,11 @@ class _Site:
             value.setdefault("type", "start")
             if value["type"] != "start":
                 return _reply(
-                    protocol.Refused(code="bad_message", message="this address takes `start` only", todo="POST /v1/messages takes the rest")
+                    protocol.Refused(
+                        code="bad_message",
+                        message="this address takes `start` only",
+                        todo="POST /v1/messages takes the rest",
+                    )
                 )
         return await self._obey(dumps(value).encode())
 
@@ -127,7 +144,11 @@ class _Site:
         if isinstance(message, protocol.Watch | protocol.Subscribe | protocol.Unsubscribe):
             todo = "GET /v1/events for the list, GET /v1/runs/RUN/events for a run"
             return _reply(message.refused("bad_message", "a stream is opened by a GET", todo=todo))
-        return _reply(message if isinstance(message, protocol.Refused) else await self._control.handle(message, how="click"))
+        return _reply(
+            message
+            if isinstance(message, protocol.Refused)
+            else await self._control.handle(message, how="click")
+        )
 
     async def runs(self, request: Request) -> Response:
         try:
@@ -139,7 +160,11 @@ class _Site:
 
     async def watch(self, request: Request) -> Response:
         run = request.query_params.get("run", "")
-        return await self._follow(request, run, protocol.Watch()) if run else await self._stream(request, protocol.Watch())
+        return (
+            await self._follow(request, run, protocol.Watch())
+            if run
+            else await self._stream(request, protocol.Watch())
+        )
 
     async def follow(self, request: Request) -> Response:
         return await self._follow(request, request.path_params["run"])
@@ -153,10 +178,16 @@ class _Site:
             return _reply(_bad_query(error))
         return await self._stream(request, message, *more)
 
-    async def _stream(self, request: Request, first: protocol.Watch | protocol.Subscribe, *more: protocol.Watch) -> Response:
+    async def _stream(
+        self, request: Request, first: protocol.Watch | protocol.Subscribe, *more: protocol.Watch
+    ) -> Response:
         """A stream of what `first` asks for, if that can be had, and `more`."""
         if self._streams >= _STREAMS:
-            return _reply(protocol.Refused(code="too_many", message=f"{_STREAMS} streams are open already", todo="close a page"))
+            return _reply(
+                protocol.Refused(
+                    code="too_many", message=f"{_STREAMS} streams are open already", todo="close a page"
+                )
+            )
         link = self._control.connect(how="click", person=False)
         await link.send(first)
         await link.receive()  # the greeting, which comes again at the head of the stream
@@ -170,7 +201,9 @@ class _Site:
         def over() -> None:
             self._streams -= 1
 
-        stream = EventStream(self._control.hello(), link, more, over, ends=isinstance(first, protocol.Subscribe) and not more)
+        stream = EventStream(
+            self._control.hello(), link, more, over, ends=isinstance(first, protocol.Subscribe) and not more
+        )
         stream.slow_s, stream.heartbeat_s = self._slow_s, self._heartbeat_s
         return stream
 
@@ -178,7 +211,9 @@ class _Site:
 async def _body(request: Request) -> bytes | Response:
     """The JSON text of a request, no longer than allowed."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return refusal_response(415, "not_json", "messages are application/json", "send Content-Type: application/json")
+        return refusal_response(
+            415, "not_json", "messages are application/json", "send Content-Type: application/json"
+        )
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > _SWALLOWED:
         return _too_large()
@@ -195,7 +230,9 @@ async def _body(request: Request) -> bytes | Response:
 
 
 def _too_large() -> Response:
-    return refusal_response(413, "too_large", f"a message has at most {protocol.MESSAGE_BYTES:,} bytes", Connection="close")
+    return refusal_response(
+        413, "too_large", f"a message has at most {protocol.MESSAGE_BYTES:,} bytes", Connection="close"
+    )
 
 
 def _bad_query(error: ValueError) -> protocol.Refused:
@@ -215,9 +252,17 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, hello: protocol.ServerMessage, link: Link, more: Sequence[protocol.Watch], over: Callable[[], None], *, ends: bool
+        self,
+        hello: protocol.ServerMessage,
+        link: Link,
+        more: Sequence[protocol.Watch],
+        over: Callable[[], None],
+        *,
+        ends: bool,
     ) -> None:
-        """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a run does."""
+        """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a
+        run does.
+        """
         super().__init__(headers={"X-Accel-Buffering": "no"})
         self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
         self._hello, self._link, self._more, self._over, self._ends = hello, link, more, over, ends

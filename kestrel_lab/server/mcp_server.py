@@ -1,6 +1,7 @@
 """A session as an MCP server: other programs call its tools. Over HTTP: `serve`.
 
-Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and said so.
+Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and
+said so.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 
-async def serve_stdio(session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None) -> None:
+async def serve_stdio(
+    session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None
+) -> None:
     """Serve on standard input and output until the input ends.
 
-    Whatever else would be written to standard output goes to standard error. Raises `UsageError` for an unknown tool.
+    Whatever else would be written to standard output goes to standard error. Raises `UsageError` for an
+    unknown tool.
     """
     from mcp.server.stdio import stdio_server
 
@@ -41,7 +45,9 @@ async def serve_stdio(session: Session, *, approve: str = "deny", workspace: str
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def make_server(session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None) -> Server[Any]:
+def make_server(
+    session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None
+) -> Server[Any]:
     """The server, not yet listening."""
     from mcp.server.lowlevel import Server
     from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
@@ -50,7 +56,10 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
     # A question to a person has no place here: nobody sits on the other side.
     offered = Toolbox(tool for tool in session.registry.resolve_tools(tools) if not tool.asks_person)
     by_wire = {wire_name(tool.name): tool for tool in offered}
-    listed = [WireTool(name=name, description=tool.description, input_schema=tool.schema) for name, tool in by_wire.items()]
+    listed = [
+        WireTool(name=name, description=tool.description, input_schema=tool.schema)
+        for name, tool in by_wire.items()
+    ]
 
     async def list_tools(_: Any, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=listed)
@@ -58,7 +67,9 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
     async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
         if (tool := by_wire.get(params.name)) is None:
             return _text_result(f"there is no tool {one_line(params.name)!r}", failed=True)
-        return await _follow_run(ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
+        return await _follow_run(
+            ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace)
+        )
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -68,7 +79,12 @@ def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, work
     plan = Plan(steps=(Step(id="call", tool=tool.name, args=tool.validate(args)),))
     silent = ScriptedModel([], name="nobody")
     return session.start(
-        f"{tool.name} for an MCP client", model=silent, tools=Toolbox([tool]), workspace=workspace, approve=approve, plan=plan
+        f"{tool.name} for an MCP client",
+        model=silent,
+        tools=Toolbox([tool]),
+        workspace=workspace,
+        approve=approve,
+        plan=plan,
     )
 
 
@@ -97,7 +113,10 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
         raise
     except ApprovalRequired:
         why = "not allowed by the approval policy of this server, and nobody is asked here"
-        return _text_result(f"{why}; a person can allow it later: kestrel approve {run.id}, then kestrel resume {run.id}", failed=True)
+        return _text_result(
+            f"{why}; a person can allow it later: kestrel approve {run.id}, then kestrel resume {run.id}",
+            failed=True,
+        )
     except KestrelError as error:
         return _text_result(str(error), failed=True)
     finally:
@@ -107,16 +126,22 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
 
 
 def _call_result(run: Run, session: Session) -> CallToolResult:
-    """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an object."""
+    """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an
+    object.
+    """
     from mcp_types import CallToolResult, ImageContent, TextContent
 
     event = next((event for event in reversed(run.events()) if isinstance(event, ToolAnswered)), None)
     content: list[Any] = [TextContent(type="text", text=run.answer or run.reason)]
     if event is not None and event.images:
         shown = with_images([Message(role="tool", images=read_images(event.images))], session.store)[0].images
-        content += [ImageContent(type="image", data=image.data, mime_type=image.media_type) for image in shown]
+        content += [
+            ImageContent(type="image", data=image.data, mime_type=image.media_type) for image in shown
+        ]
     value = None if event is None or not isinstance(event.value, dict) else event.value
-    return CallToolResult(content=content, structured_content=value, is_error=run.status is not RunStatus.COMPLETE)
+    return CallToolResult(
+        content=content, structured_content=value, is_error=run.status is not RunStatus.COMPLETE
+    )
 
 
 def _progress(event: Event) -> str | None:

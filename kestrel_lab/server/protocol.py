@@ -1,8 +1,8 @@
 """The words of the control protocol, version 1: small JSON objects with a `type`, checked where they come in.
 
-A client ignores types and fields that it does not know; a server refuses them, so that no misspelt word is taken for
-leave. Every message about what happened in a run carries the number of its event: whoever has seen number n asks for
-what came `after` n and misses nothing, and gets nothing twice.
+A client ignores types and fields that it does not know; a server refuses them, so that no misspelt word is
+taken for leave. Every message about what happened in a run carries the number of its event: whoever has seen
+number n asks for what came `after` n and misses nothing, and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,26 @@ Seq = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Words = Annotated[str, Field(max_length=20_000)]
 ErrorCode = Literal[
-    "bad_message", "too_large", "cut_off", "unknown_run", "unknown_question", "already_decided", "changed", "bad_arguments", "ended",
-    "at_work_elsewhere", "not_allowed", "refused", "unauthorized", "forbidden", "wrong_host", "not_found", "wrong_method", "not_json",
+    "bad_message",
+    "too_large",
+    "cut_off",
+    "unknown_run",
+    "unknown_question",
+    "already_decided",
+    "changed",
+    "bad_arguments",
+    "ended",
+    "at_work_elsewhere",
+    "not_allowed",
+    "refused",
+    "unauthorized",
+    "forbidden",
+    "wrong_host",
+    "not_found",
+    "wrong_method",
+    "not_json",
     "too_many",
-]  # fmt: skip
+]
 
 
 class _FromClient(BaseModel):
@@ -68,7 +84,10 @@ class _Decision(_FromClient):
 
     run: Name
     question: Name = Field(description="The `question` of the message that asked.")
-    key: str = Field(max_length=200, description="The `key` of the message that asked: the decision is on exactly that call.")
+    key: str = Field(
+        max_length=200,
+        description="The `key` of the message that asked: the decision is on exactly that call.",
+    )
 
 
 class Answer(_Decision):
@@ -84,7 +103,9 @@ class Approve(_Decision):
     type: Literal["approve"] = "approve"
     reason: Words = ""
     args: dict[str, Any] | None = None
-    scope: Literal["once", "run"] = Field(default="once", description="`run`: do not ask about this tool again in this run.")
+    scope: Literal["once", "run"] = Field(
+        default="once", description="`run`: do not ask about this tool again in this run."
+    )
 
 
 class Deny(_Decision):
@@ -93,7 +114,8 @@ class Deny(_Decision):
     type: Literal["deny"] = "deny"
     reason: Words = ""
     scope: Literal["once", "run"] = Field(
-        default="once", description="`run`: deny also all later calls of this run that containment would ask about."
+        default="once",
+        description="`run`: deny also all later calls of this run that containment would ask about.",
     )
 
 
@@ -142,7 +164,9 @@ class ListTrials(_FromClient):
     eval_run: str = Field(default="", max_length=200)
 
 
-ClientMessage = Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume | ListTrials
+ClientMessage = (
+    Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume | ListTrials
+)
 Decision = Answer | Approve | Deny
 
 
@@ -154,7 +178,9 @@ class _FromServer(BaseModel):
     v: Literal[1] = 1
 
     def line(self) -> str:
-        """Return the message as one line of ASCII, in which lone surrogates are escaped like any other character."""
+        """Return the message as one line of ASCII, in which lone surrogates are escaped like any other
+        character.
+        """
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
@@ -186,7 +212,11 @@ class RunSummary(BaseModel):
     cost_usd: float
     unpriced: int = Field(description="Model calls whose price is not known.")
     waiting: int = Field(description="Questions that wait for a person.")
-    standing: str = Field(description="`status`, or INTERRUPTED or UNKNOWN where no process of this machine works on a run that goes on.")
+    standing: str = Field(
+        description="`status`, or INTERRUPTED or UNKNOWN where no process of this machine works on a run "
+        "that "
+        "goes on."
+    )
     worked_on: bool = Field(description="Whether a process works on it.")
 
 
@@ -198,13 +228,17 @@ class Runs(_FromServer):
 
 
 class EvalRunSummary(BaseModel):
-    """One execution of a suite; trials that belong to none, made at a commit or by others, are together by commit."""
+    """One execution of a suite; trials that belong to none, made at a commit or by others, are together by
+    commit.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     suite: str
     eval_run: str
-    commit: str = Field(description="The commit of its code, with a hash of what was not committed; empty outside of git.")
+    commit: str = Field(
+        description="The commit of its code, with a hash of what was not committed; empty outside of git."
+    )
     trials: int = Field(description="Trials that have ended.")
     passed: int
     failed: int
@@ -230,7 +264,9 @@ class TrialSummary(BaseModel):
 
 
 class Trials(_FromServer):
-    """The reply to `trials`: eval runs, newest first, and the trials of the one that was named, those that did not pass first."""
+    """The reply to `trials`: eval runs, newest first, and the trials of the one that was named, those that
+    did not pass first.
+    """
 
     type: Literal["trials"] = "trials"
     re: str = ""
@@ -262,7 +298,9 @@ class _Asks(Happened):
 
     question: str = Field(description="Names this question.")
     key: str = Field(description="Hash of the exact call; a decision must repeat it.")
-    expires_at: float | None = Field(default=None, description="When the answer becomes no; seconds since 1970.")
+    expires_at: float | None = Field(
+        default=None, description="When the answer becomes no; seconds since 1970."
+    )
 
 
 class Question(_Asks):
@@ -281,7 +319,9 @@ class ApprovalWanted(_Asks):
     args: dict[str, Any] = Field(description="Whole; hidden characters are to be shown as such.")
     danger: str
     why: str
-    diff: str = Field(description="What the call would change, as a unified diff; empty where its tool cannot say.")
+    diff: str = Field(
+        description="What the call would change, as a unified diff; empty where its tool cannot say."
+    )
     sandbox: str
 
 
@@ -312,7 +352,9 @@ class Told(_FromServer):
 
 
 class Delta(_FromServer):
-    """A piece of a model's answer as it streams, for runs of the server's own process; the event that follows has it whole."""
+    """A piece of a model's answer as it streams, for runs of the server's own process; the event that follows
+    has it whole.
+    """
 
     type: Literal["delta"] = "delta"
     run: str
@@ -331,7 +373,9 @@ class View(_FromServer):
     whole: bool
     changes: list[dict[str, Any]]
     asks: dict[str, tuple[str, str, float | None]] = Field(
-        description="Calls that wait for a person: question and key, to decide by, and when the answer becomes no."
+        description="Calls that wait for a person: question and key, to decide by, and when the answer "
+        "becomes "
+        "no."
     )
 
 
@@ -364,7 +408,20 @@ class Refused(_FromServer):
 
 
 ServerMessage = (
-    Hello | Runs | Trials | RunChanged | Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended | Accepted | Refused
+    Hello
+    | Runs
+    | Trials
+    | RunChanged
+    | Happened
+    | Question
+    | ApprovalWanted
+    | Decided
+    | Told
+    | Delta
+    | View
+    | Ended
+    | Accepted
+    | Refused
 )
 Reply = Accepted | Refused | Trials
 
@@ -390,7 +447,11 @@ def read_message(text: str | bytes) -> ClientMessage | Refused:
 
 def too_large() -> Refused:
     """Return the reply to a message that is too long."""
-    return Refused(code="too_large", message=f"a message has at most {MESSAGE_BYTES:,} bytes", todo="decide with `kestrel approve` instead")
+    return Refused(
+        code="too_large",
+        message=f"a message has at most {MESSAGE_BYTES:,} bytes",
+        todo="decide with `kestrel approve` instead",
+    )
 
 
 def bad_message(error: ValidationError, re: str = "") -> Refused:
@@ -400,11 +461,18 @@ def bad_message(error: ValidationError, re: str = "") -> Refused:
         # The input is left out: it may be long, or a secret typed into the wrong window.
         place = ".".join(str(part) for part in problem["loc"])
         places.append(f"{place}: {problem['msg']}" if place else str(problem["msg"]))
-    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints the allowed messages")
+    return Refused(
+        re=re,
+        code="bad_message",
+        message="; ".join(places),
+        todo="`kestrel schema control` prints the allowed messages",
+    )
 
 
 def _id_of(text: str | bytes) -> str:
-    """Return the `id` of a message that is otherwise invalid, so that the sender can tell which one it was."""
+    """Return the `id` of a message that is otherwise invalid, so that the sender can tell which one it
+    was.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

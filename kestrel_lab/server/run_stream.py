@@ -1,4 +1,7 @@
-"""A run as a stream of messages read from the log. The log is the buffer, so a slow reader delays nothing and misses nothing."""
+"""A run as a stream of messages read from the log.
+
+The log is the buffer, so a slow reader delays nothing and misses nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ _QUIET_S: Final = 1.0
 class LogWatcher:
     """Watches a log for all followers of its runs: it reports that the log has grown, not by what.
 
-    Commits of this process are notified by its store. Only those of other processes are polled for, less and less often
-    as long as none comes, and not at all while nothing goes on.
+    Commits of this process are notified by its store. Only those of other processes are polled for, less and
+    less often as long as none comes, and not at all while nothing goes on.
     """
 
     def __init__(self, store: SessionStore) -> None:
@@ -74,7 +77,9 @@ class LogWatcher:
         self._grown = asyncio.Event()
 
     async def grown(self, count: int) -> None:
-        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is no longer watched."""
+        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is no longer
+        watched.
+        """
         while self.count <= count:
             await self._grown.wait()
         if self._watching is None or self._watching.done():
@@ -87,14 +92,17 @@ class LogWatcher:
 
     async def _watch(self) -> None:
         while True:
-            await wait_until(self._store.path, lambda: self._poll() or time.monotonic() < self._active_until or None)
+            await wait_until(
+                self._store.path, lambda: self._poll() or time.monotonic() < self._active_until or None
+            )
             pause = _FIRST_POLL_S
             while time.monotonic() < self._active_until:
                 await asyncio.sleep(pause)
                 pause = _FIRST_POLL_S if self._poll() else min(2 * pause, _LONGEST_POLL_S)
 
     def _poll(self) -> bool:
-        # While a commit of this process is about to be reported, a poll would take it for another's, and poll often again.
+        # While a commit of this process is about to be reported, a poll would take it for another's, and poll
+        # often again.
         return not self._notified and self._look()
 
     def _look(self, *, own: bool = False) -> bool:
@@ -110,9 +118,13 @@ class LogWatcher:
 DELTA_S: Final = 0.05
 """Seconds between two messages with streamed text."""
 _MANY: Final = 200
-"""The number of events above which a view is computed in a thread, so that runs on the event loop are not delayed."""
+"""The number of events above which a view is computed in a thread, so that runs on the event loop are not
+delayed.
+"""
 _STREAMED: Final = 200_000
-"""The largest number of characters of one answer that are streamed; the event that follows contains all of it."""
+"""The largest number of characters of one answer that are streamed; the event that follows contains all of
+it.
+"""
 
 RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended
 
@@ -120,14 +132,27 @@ RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | Vie
 def message_of(record: e.Record, patience_s: float | None = None) -> RunMessage:
     """Return the message of an event; `patience_s` is how long its question waits for an answer."""
     event = record.event
-    common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **e.to_json(event)}}
+    common = {
+        "run": record.run_id,
+        "seq": record.seq,
+        "at": record.at,
+        "event": {"type": event.type, **e.to_json(event)},
+    }
     match event:
         case e.ApprovalAsked():
             until = None if patience_s is None else record.at + patience_s
             asks = {**common, "question": event.question or event.call, "key": event.key, "expires_at": until}
             if event.why == "question":
-                return Question.model_validate({**asks, "text": str(event.args.get("question", "")), "options": answer_options(event)})
-            wanted = {"tool": event.tool, "args": event.args, "danger": event.danger, "why": event.why, "diff": event.preview}
+                return Question.model_validate(
+                    {**asks, "text": str(event.args.get("question", "")), "options": answer_options(event)}
+                )
+            wanted = {
+                "tool": event.tool,
+                "args": event.args,
+                "danger": event.danger,
+                "why": event.why,
+                "diff": event.preview,
+            }
             return ApprovalWanted.model_validate({**asks, **wanted, "sandbox": event.sandbox})
         case e.ApprovalGiven():
             how = {"granted": event.granted, "by": event.by, "reason": event.reason, "answer": event.answer}
@@ -141,7 +166,14 @@ class Follower:
     """Yields the messages of one run from behind event number `after` to its end."""
 
     def __init__(
-        self, store: SessionStore, tail: LogWatcher, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
+        self,
+        store: SessionStore,
+        tail: LogWatcher,
+        run: str,
+        *,
+        after: int = 0,
+        view: bool = False,
+        patience_s: float | None = None,
     ) -> None:
         """Raises `UsageError` when there is no such run, or none with so many events."""
         store.flush()
@@ -155,7 +187,10 @@ class Follower:
         self._rendered = RenderedChanges(self._view or RunView())
         self._asks: dict[str, tuple[str, str, float | None]] = {}
         self._streaming: dict[tuple[str, bool], list[str]] = {}
-        """Pieces that were not sent yet, by call and whether they are reasoning. Pieces of calls that the log does not contain yet wait for it."""
+        """Pieces that were not sent yet, by call and whether they are reasoning.
+
+        Pieces of calls that the log does not contain yet wait for it.
+        """
         self._length: dict[str, int] = {}
         self._open: set[str] = set()
         """Model calls that were sent and have no answer yet."""
@@ -178,7 +213,9 @@ class Follower:
         self._tail.poke()
 
     async def messages(self) -> AsyncIterator[RunMessage]:
-        """Yield every event once, in order, as soon as the log contains it; then `end` when the run has ended."""
+        """Yield every event once, in order, as soon as the log contains it; then `end` when the run has
+        ended.
+        """
         first = True
         if self._view is not None and self._seen:
             for record in await asyncio.to_thread(self._store.records, self.run):
@@ -216,7 +253,8 @@ class Follower:
     async def _shown(self, view: RunView, records: list[e.Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
             changes = [change for record in records for change in view.apply(record)]
-            # Decided while nobody worked on it, the run waits for no person any more; the log has no event of that.
+            # Decided while nobody worked on it, the run waits for no person any more; the log has no event of
+            # that.
             if view.head.status == RunStatus.WAITING_APPROVAL and not view.asks:
                 row = self._store.run(self.run)
                 if visible_status(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
@@ -236,7 +274,14 @@ class Follower:
         if not changes and not whole:
             return None
         shown = view.snapshot() if whole else changes
-        return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=self._rendered.of(shown), asks=dict(self._asks))
+        return View(
+            run=self.run,
+            seq=self._seen,
+            at=time.time(),
+            whole=whole,
+            changes=self._rendered.of(shown),
+            asks=dict(self._asks),
+        )
 
     def _note(self, record: e.Record) -> None:
         match record.event:
@@ -258,4 +303,7 @@ class Follower:
     def _pieces(self) -> list[e.ModelDelta]:
         """Return the pieces of answers that stream now, one per call, and of their reasoning before them."""
         ready = sorted((key for key in self._streaming if key[0] in self._open), key=lambda key: not key[1])
-        return [e.ModelDelta(call=key[0], text="".join(self._streaming.pop(key)), thinking=key[1]) for key in ready]
+        return [
+            e.ModelDelta(call=key[0], text="".join(self._streaming.pop(key)), thinking=key[1])
+            for key in ready
+        ]

@@ -1,4 +1,6 @@
-"""The servers of `kestrel serve` and `kestrel mcp serve --http`: on this machine's own address only, with a token in a file of its user."""
+"""The servers of `kestrel serve` and `kestrel mcp serve --http`: on this machine's own address only, with a
+token in a file of its user.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,18 @@ class Address:
 
     @property
     def link(self) -> str:
-        """Return the address with the token as its fragment, which browsers do not send. Show it to the user, once, and to nobody else."""
+        """Return the address with the token as its fragment, which browsers do not send.
+
+        Show it to the user, once, and to nobody else.
+        """
         return f"{self.url}#token={self.token}"
 
 
 def listen_locally(port: int) -> socket.socket:
-    """A socket on this machine's own address; 0 takes any free port. Raises `UsageError` when the port is taken."""
+    """A socket on this machine's own address; 0 takes any free port.
+
+    Raises `UsageError` when the port is taken.
+    """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if port:
@@ -68,7 +76,10 @@ def listen_locally(port: int) -> socket.socket:
         found.bind((_HOST, port))
     except OSError as error:
         found.close()
-        msg = f"port {port} is not available ({error.strerror}): stop the program that listens there, or leave --port out for a free port"
+        msg = (
+            f"port {port} is not available ({error.strerror}): stop the program that listens there, or "
+            "leave --port out for a free port"
+        )
         raise UsageError(msg) from error
     return found
 
@@ -76,8 +87,8 @@ def listen_locally(port: int) -> socket.socket:
 def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
     """The token of a server on `port`, and its file of mode 0600 under `home`.
 
-    With `keep`, for a port that is always the same, it is the one of the last time if the file is as it was made: pages
-    that are open go on after a restart. Otherwise it is new each time.
+    With `keep`, for a port that is always the same, it is the one of the last time if the file is as it was
+    made: pages that are open go on after a restart. Otherwise it is new each time.
     """
     path = home / f"serve-{port}.token"
     if keep and (known := _stored_token(path)) is not None:
@@ -103,9 +114,16 @@ def _stored_token(path: Path) -> str | None:
 
 @asynccontextmanager
 async def serve_control(
-    control: Control, *, port: int = 0, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S, request_s: float = REQUEST_S
+    control: Control,
+    *,
+    port: int = 0,
+    slow_s: float = SLOW_S,
+    heartbeat_s: float = HEARTBEAT_S,
+    request_s: float = REQUEST_S,
 ) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
-    """Serve `control` while the block runs; gives the address, and a task that ends when a signal stops the server."""
+    """Serve `control` while the block runs; gives the address, and a task that ends when a signal stops the
+    server.
+    """
     with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
         token, path = token_for(control.session.home, bound, keep=port != 0)
@@ -113,7 +131,12 @@ async def serve_control(
             app = make_app(control, token=token, port=bound, slow_s=slow_s, heartbeat_s=heartbeat_s)
             http = type("Connection", (_Connection,), {"request_s": request_s})
             config = uvicorn.Config(
-                app, **_SETTINGS, http=http, lifespan="off", proxy_headers=False, h11_max_incomplete_event_size=MESSAGE_BYTES
+                app,
+                **_SETTINGS,
+                http=http,
+                lifespan="off",
+                proxy_headers=False,
+                h11_max_incomplete_event_size=MESSAGE_BYTES,
             )
             async with _run_server(_Server(config, control), listening) as work:
                 yield Address(port=bound, token=token, token_file=path), work
@@ -127,7 +150,7 @@ async def _run_server(server: uvicorn.Server, listening: socket.socket) -> Async
     """Run a server while the block runs; gives the task that ends when a signal stops it."""
     work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel serve")
     try:
-        while not server.started and not work.done():  # noqa: ASYNC110  # uvicorn sets a flag, not an event
+        while not server.started and not work.done():  # uvicorn sets a flag, not an event  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         yield work
     finally:
@@ -136,9 +159,11 @@ async def _run_server(server: uvicorn.Server, listening: socket.socket) -> Async
 
 
 class _Connection(H11Protocol):
-    """A connection that takes nobody's place: one that sends no whole request in time is closed, and the idle make room for the new.
+    """A connection that takes nobody's place: one that sends no whole request in time is closed, and the idle
+    make room for the new.
 
-    uvicorn counts connections that send nothing among those it serves, and lets a first request take for ever.
+    uvicorn counts connections that send nothing among those it serves, and lets a first request take for
+    ever.
     """
 
     request_s = REQUEST_S
@@ -174,7 +199,9 @@ class _Connection(H11Protocol):
 
     @property
     def _streams(self) -> bool:
-        """Return whether the connection is an event stream of a holder of the token: it is quiet, and not idle."""
+        """Return whether the connection is an event stream of a holder of the token: it is quiet, and not
+        idle.
+        """
         return not self._receiving and bool(self.scope["state"].get("stream"))
 
     def _watch(self) -> None:
@@ -189,7 +216,9 @@ class _Connection(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle longest; of connections at work one that is not a stream."""
+        """Close the connection that has been idle longest; of connections at work one that is not a
+        stream.
+        """
         others = [one for one in self.connections if isinstance(one, _Connection) and not one._streams]
         if others:
             last = min(others, key=lambda one: (not one._receiving, one._since))
@@ -240,11 +269,13 @@ async def serving_http(
 ) -> AsyncIterator[tuple[int, Path | None, asyncio.Task[None]]]:
     """Serve over streamable HTTP at `http://127.0.0.1:PORT/mcp` while the block runs.
 
-    Gives the port, the file of mode 0600 with the token that requests need as `Authorization: Bearer`, and a task that ends when a
-    signal stops the server. Without `token` every program of this machine may call the tools; pages of other sites may not.
-    Raises `UsageError` for an unknown tool and a port that is taken.
+    Gives the port, the file of mode 0600 with the token that requests need as `Authorization: Bearer`, and a
+    task that ends when a signal stops the server. Without `token` every program of this machine may call the
+    tools; pages of other sites may not. Raises `UsageError` for an unknown tool and a port that is taken.
     """
-    app = make_server(session, approve=approve, workspace=workspace, tools=tools).streamable_http_app(max_sessions=_SESSIONS)
+    app = make_server(session, approve=approve, workspace=workspace, tools=tools).streamable_http_app(
+        max_sessions=_SESSIONS
+    )
     with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
         secret, path = token_for(session.home, bound, keep=port != 0) if token else (new_token(), None)
@@ -255,7 +286,9 @@ async def serving_http(
             await (app if scope["type"] == "lifespan" else guard)(scope, receive, send)
 
         try:
-            async with _run_server(uvicorn.Server(uvicorn.Config(guarded, **_SETTINGS, lifespan="on")), listening) as work:
+            async with _run_server(
+                uvicorn.Server(uvicorn.Config(guarded, **_SETTINGS, lifespan="on")), listening
+            ) as work:
                 yield bound, path, work
         finally:
             if path is not None and not port:

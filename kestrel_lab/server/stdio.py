@@ -1,7 +1,8 @@
-"""The protocol over two byte streams, a JSON object per line: how another program drives a run it has started.
+"""The protocol over two byte streams, a JSON object per line: how another program drives a run it has
+started.
 
-Threads of their own read and write, so that whoever reads slowly, or not at all, holds up no run; and they are left
-behind at the end, since a read of standard input cannot be called off.
+Threads of their own read and write, so that whoever reads slowly, or not at all, holds up no run; and they
+are left behind at the end, since a read of standard input cannot be called off.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _FLUSH_S: Final = 5.0
 
 @contextmanager
 def standard_streams() -> Iterator[tuple[int, int]]:
-    """Yield descriptors of standard input and output for the protocol alone; meanwhile other output goes to standard error."""
+    """Yield descriptors of standard input and output for the protocol alone; meanwhile other output goes to
+    standard error.
+    """
     sys.stdout.flush()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -88,7 +91,9 @@ class LineTransport:
             self._soon(_settle, written, None)
 
     def _read(self) -> None:
-        """Split the input at line ends; a line that is too long is skipped, and a last line without an end is not carried out."""
+        """Split the input at line ends; a line that is too long is skipped, and a last line without an end is
+        not carried out.
+        """
         held, skipping = b"", False
         while chunk := self._chunk():
             *lines, held = (held + chunk).split(b"\n")
@@ -112,7 +117,9 @@ class LineTransport:
             return b""
 
     def _said(self, what: bytes | Refused) -> None:
-        """Pass a message to the client and wait until it is taken, which slows a sender that is faster than the server."""
+        """Pass a message to the client and wait until it is taken, which slows a sender that is faster than
+        the server.
+        """
         work = self._link.refuse(what) if isinstance(what, Refused) else self._link.send(what)
         try:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,4 +1,6 @@
-"""What the log has of suites: their eval runs, and the trials of one, with verdicts and the runs behind them."""
+"""What the log has of suites: their eval runs, and the trials of one, with verdicts and the runs behind
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ MOST_TRIALS: Final = 1_000
 _REASON: Final = 300
 """Characters of a reason."""
 
-# Trials that were made at commits, pulled or imported belong to no eval run; those of one commit are shown together.
+# Trials that were made at commits, pulled or imported belong to no eval run; those of one commit are shown
+# together.
 _NAME: Final = "coalesce(result_json ->> '$.sitting.id', git_sha)"
 _EVAL_RUNS: Final = f"""
     SELECT suite, {_NAME} AS name, max(git_sha), count(*), sum(result_json ->> '$.outcome' = 'pass'),
@@ -22,29 +25,54 @@ _EVAL_RUNS: Final = f"""
     FROM eval_runs GROUP BY suite, name ORDER BY max(created_at) DESC, name LIMIT ?
 """  # made of constants
 _TRIALS: Final = f"""
-    SELECT id, scenario, config, epoch, result_json ->> '$.outcome', result_json ->> '$.reason', result_json ->> '$.model_kind',
+    SELECT id, scenario, config, epoch, result_json ->> '$.outcome', result_json ->> '$.reason', result_json \
+->> '$.model_kind',
       coalesce((SELECT id FROM runs WHERE runs.id = result_json ->> '$.run'), ''), created_at
-    FROM eval_runs WHERE suite = ? AND {_NAME} = ? ORDER BY result_json ->> '$.outcome' = 'pass', scenario, config, epoch, created_at LIMIT ?
+    FROM eval_runs WHERE suite = ? AND {_NAME} = ? ORDER BY result_json ->> '$.outcome' = 'pass', scenario, \
+config, epoch, created_at LIMIT ?
 """  # as above
 
 
 def list_trials(store: SessionStore, message: protocol.ListTrials) -> protocol.Trials:
-    """Return the eval runs in the log, newest first, and the trials of the one that is named, those that did not pass first; reads the log."""
+    """Return the eval runs in the log, newest first, and the trials of the one that is named, those that did
+    not pass first; reads the log.
+    """
     store.flush()
     found = store.query(_EVAL_RUNS, (MOST_EVAL_RUNS,))
     trials = store.query(_TRIALS, (message.suite, message.eval_run, MOST_TRIALS)) if message.eval_run else []
     runs = [
         protocol.EvalRunSummary(
-            suite=suite, eval_run=name, commit=sha, trials=count, passed=passed, failed=failed, broke=broke, of=max(of, count), at=at
+            suite=suite,
+            eval_run=name,
+            commit=sha,
+            trials=count,
+            passed=passed,
+            failed=failed,
+            broke=broke,
+            of=max(of, count),
+            at=at,
         )
         for suite, name, sha, count, passed, failed, broke, of, at in found
     ]
-    return protocol.Trials(re=message.id, eval_runs=runs, suite=message.suite, eval_run=message.eval_run, trials=[*map(_trial, trials)])
+    return protocol.Trials(
+        re=message.id,
+        eval_runs=runs,
+        suite=message.suite,
+        eval_run=message.eval_run,
+        trials=[*map(_trial, trials)],
+    )
 
 
 def _trial(row: tuple[str, str, str, int, str, str | None, str, str, float]) -> protocol.TrialSummary:
     known, scenario, config, epoch, outcome, reason, kind, run, at = row
     return protocol.TrialSummary(
-        id=known, scenario=scenario, config=config, epoch=epoch, outcome=outcome, reason=one_line(reason or "", _REASON),
-        model_kind=kind, run=run, at=at,
-    )  # fmt: skip
+        id=known,
+        scenario=scenario,
+        config=config,
+        epoch=epoch,
+        outcome=outcome,
+        reason=one_line(reason or "", _REASON),
+        model_kind=kind,
+        run=run,
+        at=at,
+    )

@@ -16,7 +16,9 @@ from kestrel_lab.shell_syntax.program_options import Command, name_of, subcomman
 from kestrel_lab.shell_syntax.wrappers import SHELLS, commands_in
 
 LineEffect = Literal["files", "code", "send"]
-"""`files`: it changes files; `code`: it runs code that the line does not show, such as tests; `send`: it sends something to others."""
+"""`files`: it changes files; `code`: it runs code that the line does not show, such as tests; `send`: it
+sends something to others.
+"""
 ANY: Final = frozenset[LineEffect](("files", "code", "send"))
 _NONE: Final = frozenset[LineEffect]()
 _FILES: Final = frozenset[LineEffect](("files",))
@@ -27,25 +29,36 @@ def _words(text: str) -> frozenset[str]:
 
 
 _READERS: Final = _words(
-    "ls cat tac head tail wc pwd echo printf whoami id groups uname arch hostname nproc uptime free df du stat file which whereis "
-    "printenv basename dirname realpath readlink tr cut paste join comm cmp diff nl fold fmt expand unexpand rev column seq yes true "
-    "false : test [ [[ sleep expr bc dc jq od hexdump strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum "
-    "base64 base32 less more man ps pgrep pidof top lsof lscpu lsblk lsmod lsb_release locale getconf getent tty who w users last cal "
-    "cd pushd popd dirs export set declare typeset local readonly unset shopt alias unalias hash exit return wait jobs umask ulimit "
-    "history read shift break continue type let bat exa eza fd fdfind ack ag cloc tokei vmstat iostat ss netstat ifconfig dig nslookup "
+    "ls cat tac head tail wc pwd echo printf whoami id groups uname arch hostname nproc uptime free df "
+    "du stat file which whereis "
+    "printenv basename dirname realpath readlink tr cut paste join comm cmp diff nl fold fmt expand "
+    "unexpand rev column seq yes true "
+    "false : test [ [[ sleep expr bc dc jq od hexdump strings md5sum sha1sum sha224sum sha256sum "
+    "sha384sum sha512sum b2sum cksum sum "
+    "base64 base32 less more man ps pgrep pidof top lsof lscpu lsblk lsmod lsb_release locale getconf "
+    "getent tty who w users last cal "
+    "cd pushd popd dirs export set declare typeset local readonly unset shopt alias unalias hash exit "
+    "return wait jobs umask ulimit "
+    "history read shift break continue type let bat exa eza fd fdfind ack ag cloc tokei vmstat iostat "
+    "ss netstat ifconfig dig nslookup "
     "host ping traceroute numfmt factor tsort look apropos whatis command"
 )
 """Programs and builtins that read and show whatever their arguments are."""
 _FILE_TOOLS: Final = _words(
-    "cp mv rm rmdir mkdir touch ln link unlink chmod chown chgrp tee dd truncate install mktemp mkfifo shred tar zip unzip gzip gunzip "
-    "zcat bzip2 bunzip2 xz unxz zstd 7z rename patch split csplit sort uniq tree date iconv dos2unix unix2dos xxd find sed awk gawk mawk grep "
+    "cp mv rm rmdir mkdir touch ln link unlink chmod chown chgrp tee dd truncate install mktemp mkfifo "
+    "shred tar zip unzip gzip gunzip "
+    "zcat bzip2 bunzip2 xz unxz zstd 7z rename patch split csplit sort uniq tree date iconv dos2unix "
+    "unix2dos xxd find sed awk gawk mawk grep "
     "egrep fgrep rg chattr setfacl pip conda mamba brew apt apt-get dpkg apk yum dnf pacman"
 )
 """Programs that change files, or do with some options, and run no code that a line does not show."""
-_TRANSFERS: Final = _words("curl wget scp sftp ftp rsync mail mailx sendmail mutt swaks nc ncat telnet http https")
+_TRANSFERS: Final = _words(
+    "curl wget scp sftp ftp rsync mail mailx sendmail mutt swaks nc ncat telnet http https"
+)
 """Programs that send to others or fetch from them, and may write files."""
 _GIT_FILES: Final = _words(
-    "add rm mv init clone fetch pull checkout switch restore reset stash clean apply branch tag remote config notes worktree gc prune "
+    "add rm mv init clone fetch pull checkout switch restore reset stash clean apply branch tag remote "
+    "config notes worktree gc prune "
     "bundle archive submodule sparse-checkout update-index"
 )
 """Subcommands of git that change files and neither run a hook that tests nor send anything."""
@@ -53,9 +66,12 @@ _VERSION: Final = _words("--version -V -version --help version")
 _INLINE: Final = {"python": "c", "node": "e", "ruby": "e", "perl": "e", "php": "r"}
 """Interpreters, with the option that is followed by code."""
 _RUNS: Final = re.compile(
-    r"test|check|spec|subprocess|system|popen|exec|run|spawn|import_module|__import__|eval|compile|fork", re.IGNORECASE
+    r"test|check|spec|subprocess|system|popen|exec|run|spawn|import_module|__import__|eval|compile|fork",
+    re.IGNORECASE,
 )
-_SENDS: Final = re.compile(r"mail|smtp|http|url|socket|request|ftp|ssh|api|client|send|post|publish|paramiko|boto|web", re.IGNORECASE)
+_SENDS: Final = re.compile(
+    r"mail|smtp|http|url|socket|request|ftp|ssh|api|client|send|post|publish|paramiko|boto|web", re.IGNORECASE
+)
 _WRITES: Final = re.compile(
     r"open|write|save|dump|\bto_|mkdir|touch|remove|unlink|rename|move|copy|replace|rmtree|chmod|link|truncate|tofile|sql|db|shutil|>",
     re.IGNORECASE,
@@ -67,12 +83,15 @@ def line_effects(text: str) -> frozenset[LineEffect]:
     """Return the effects that a command line can have; everything where it cannot be read."""
     line = read_line(text)
     found = _union(command_effects(command) for command in line.commands)
-    # What no rule may judge, such as a redirection, can write a file; the programs that run there are among the commands.
+    # What no rule may judge, such as a redirection, can write a file; the programs that run there are among
+    # the commands.
     return found | _FILES if line.unclear else found
 
 
 def command_effects(command: Command) -> frozenset[LineEffect]:
-    """Return the effects of one simple command, those of commands that it runs left out: `Line.commands` has them."""
+    """Return the effects of one simple command, those of commands that it runs left out: `Line.commands` has
+    them.
+    """
     if not command or command[0] is None:
         return ANY
     name = name_of(command[0])
@@ -94,7 +113,9 @@ def command_effects(command: Command) -> frozenset[LineEffect]:
 
 
 def runs_program(text: str, program: str) -> bool:
-    """Return whether a command line may run `program`: some command that does more than show names it, or cannot be told."""
+    """Return whether a command line may run `program`: some command that does more than show names it, or
+    cannot be told.
+    """
     for command in read_line(text).commands:
         if not command or command[0] is None:
             return True
@@ -120,7 +141,10 @@ def _only_filters(name: str, command: Command) -> bool:
     if name == "env":
         return len(command) == 1
     if name == "sed":
-        return all(word is not None and not re.match(r"-[a-zA-Z]*i|--in-place|.*(?:^|[;{\d/$])\s*[weW]\s", word) for word in command[1:])
+        return all(
+            word is not None and not re.match(r"-[a-zA-Z]*i|--in-place|.*(?:^|[;{\d/$])\s*[weW]\s", word)
+            for word in command[1:]
+        )
     return name in ("awk", "gawk", "mawk") and all(
         word is not None and not re.search(r"system|getline|[>|]|-i", word) for word in command[1:]
     )
@@ -137,7 +161,9 @@ def _inline_code(command: Command, option: str) -> str | None:
 
 
 def code_effects(code: str) -> frozenset[LineEffect]:
-    """Return the effects that a piece of code can have, by its words; code that starts something else may have any."""
+    """Return the effects that a piece of code can have, by its words; code that starts something else may
+    have any.
+    """
     if _RUNS.search(code):
         return ANY
     found: set[LineEffect] = set()

@@ -1,8 +1,9 @@
-"""Parser of bash command lines: the simple commands in a line, wherever they stand, and whether a rule can judge it.
+"""Parser of bash command lines: the simple commands in a line, wherever they stand, and whether a rule can
+judge it.
 
-Read twice by different parsers; a line that they do not agree on, or that holds anything beyond plain commands joined
-by `;`, `&`, `&&`, `||`, `|` and ends of lines, is not clear: no rule allows it. What it runs is found as far as it can
-be told, so that a rule that forbids holds there too.
+Read twice by different parsers; a line that they do not agree on, or that holds anything beyond plain
+commands joined by `;`, `&`, `&&`, `||`, `|` and ends of lines, is not clear: no rule allows it. What it runs
+is found as far as it can be told, so that a rule that forbids holds there too.
 """
 
 from __future__ import annotations
@@ -32,18 +33,23 @@ _MOST_NESTED = 100
 _MOST_COMMANDS = 2_000
 
 _PLAIN_WORDS = (
-    "program list pipeline negated_command redirected_statement command command_name word number string string_content raw_string "
-    "concatenation simple_expansion variable_name special_variable_name variable_assignment file_redirect file_descriptor"
+    "program list pipeline negated_command redirected_statement command command_name word number "
+    "string string_content raw_string "
+    "concatenation simple_expansion variable_name special_variable_name variable_assignment "
+    "file_redirect file_descriptor"
 )
 _PLAIN = frozenset(_PLAIN_WORDS.split())
 """Parts of a line that a rule can judge."""
-_SIGNS = frozenset({"&&", "||", "|", "|&", ";", "&", "\n", "!", '"', "$", "=", ">", ">>", "<", "&>", "&>>", ">&", "<&"})
+_SIGNS = frozenset(
+    {"&&", "||", "|", "|&", ";", "&", "\n", "!", '"', "$", "=", ">", ">>", "<", "&>", "&>>", ">&", "<&"}
+)
 _HARMLESS_REDIRECT = re.compile(r"\d*(?:>|>>|<|&>|&>>)[ \t]*/dev/null|\d*[<>]&\d+")
 _HARMLESS_VARIABLE = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|NO_COLOR|FORCE_COLOR|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONHASHSEED"
 )
 _CHANGES_WORDS = (
-    "alias unalias shopt set enable hash export declare typeset local readonly unset eval source . exec trap read mapfile readarray "
+    "alias unalias shopt set enable hash export declare typeset local readonly unset eval source . "
+    "exec trap read mapfile readarray "
     "getopts let builtin complete bind fc history"
 )
 CHANGES = frozenset(_CHANGES_WORDS.split())
@@ -71,7 +77,8 @@ class Line:
     """What a command line runs."""
 
     commands: tuple[Command, ...]
-    """Every simple command, also in substitutions, functions and the arguments of commands that run others."""
+    """Every simple command, also in substitutions, functions and the arguments of commands that run others.
+    """
     unclear: str = ""
     """Why no rule may allow it; empty where the commands are all that happens."""
     possible: tuple[Command, ...] = ()
@@ -103,7 +110,12 @@ class _Reading:
 
     def read(self, text: str, depth: int) -> None:
         """Read what `text`, a whole program, runs."""
-        if len(text) > MAX_CHARS or depth > _DEPTH or len(self.commands) > _MOST_COMMANDS or _nesting(text) > _MOST_NESTED:
+        if (
+            len(text) > MAX_CHARS
+            or depth > _DEPTH
+            or len(self.commands) > _MOST_COMMANDS
+            or _nesting(text) > _MOST_NESTED
+        ):
             self.lose("it is too long or too deeply nested")
             return
         if not all(sign.isprintable() or sign in "\n\t" for sign in text):
@@ -135,7 +147,9 @@ class _Reading:
                 self.doubt("which command runs there cannot be told")
                 continue
             name = program_of(one[0])
-            if name in CHANGES or (name == "printf" and any(word is None or word.startswith("-v") for word in one)):
+            if name in CHANGES or (
+                name == "printf" and any(word is None or word.startswith("-v") for word in one)
+            ):
                 self.doubt(f"{name} changes what the other commands do")
             for variable, value in assigned_by(one):
                 self.set_variable(variable, value, depth)
@@ -164,7 +178,9 @@ class _Reading:
             self.suspect(value, depth)
 
     def suspect(self, text: str, depth: int) -> None:
-        """Take in the commands that `text` would run if a program ran it, and those that it names in a language that is not read here."""
+        """Take in the commands that `text` would run if a program ran it, and those that it names in a
+        language that is not read here.
+        """
         if "://" in text and not re.search(r"\s", text):  # an address
             return
         words = _TOKEN.findall(text)
@@ -179,7 +195,9 @@ class _Reading:
 
 
 def _nesting(text: str) -> int:
-    """Return how many brackets are open at most, quoted ones too: reading takes time with the square of it."""
+    """Return how many brackets are open at most, quoted ones too: reading takes time with the square of
+    it.
+    """
     depth = deepest = 0
     for sign in text:
         if sign in "([{":
@@ -219,7 +237,12 @@ class _Tree:
 
     def _look(self, node: Node) -> None:
         kind, reading = node.type, self._reading
-        if node.is_error or node.is_missing or (node.is_named and kind not in _PLAIN) or not (node.is_named or kind in _SIGNS):
+        if (
+            node.is_error
+            or node.is_missing
+            or (node.is_named and kind not in _PLAIN)
+            or not (node.is_named or kind in _SIGNS)
+        ):
             reading.doubt(_WHY.get(kind, f"{kind.replace('_', ' ')} cannot be judged"))
         if kind in ("command", "declaration_command", "unset_command"):
             self._command(node)
@@ -252,10 +275,11 @@ class _Tree:
             self._reading.add(tuple(words), self._depth)
 
     def _words(self, node: Node) -> list[tuple[int, int, bool, bool]]:
-        """Where each word begins and ends, whether it is an assignment, and whether an end of a line before it begins another command.
+        """Where each word begins and ends, whether it is an assignment, and whether an end of a line before
+        it begins another command.
 
-        Parts without a blank between are one word. The parser takes some lines for the words of the command before; anything
-        else between words is something that it has lost.
+        Parts without a blank between are one word. The parser takes some lines for the words of the command
+        before; anything else between words is something that it has lost.
         """
         pieces: list[tuple[int, int, bool, bool]] = []
         last = node.start_byte
@@ -326,12 +350,28 @@ _EXPANSION = re.compile(r"[A-Za-z_0-9@*#?$!{(\[-]")
 """What after a dollar sign makes it more than a dollar sign."""
 _UNQUOTED_GLOB = re.compile(r"[*?\[]|(?:^|[=:])~|\{[^{}]*(?:,|\.\.)[^{}]*\}|\{.*\{")
 _IN_DOUBLE_QUOTES = '$`"\\\n'
-_ANSI = {"a": 7, "b": 8, "e": 27, "E": 27, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92, "'": 39, '"': 34, "?": 63}
+_ANSI = {
+    "a": 7,
+    "b": 8,
+    "e": 27,
+    "E": 27,
+    "f": 12,
+    "n": 10,
+    "r": 13,
+    "t": 9,
+    "v": 11,
+    "\\": 92,
+    "'": 39,
+    '"': 34,
+    "?": 63,
+}
 _ANSI_NUMBER = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})")
 
 
 class Word:
-    """One word: `text` without its quotes; `known` unless it is expanded, to other text or to any number of words."""
+    """One word: `text` without its quotes; `known` unless it is expanded, to other text or to any number of
+    words.
+    """
 
     __slots__ = ("_shape", "known", "text")
 
@@ -393,7 +433,10 @@ class Word:
         return place + 1
 
     def _ansi(self, source: str, place: int) -> int:
-        """`$'…'` with its escapes. Bytes that are no ASCII and NUL are left unknown: what they become depends on more than the text."""
+        """`$'…'` with its escapes.
+
+        Bytes that are no ASCII and NUL are left unknown: what they become depends on more than the text.
+        """
         while place < len(source) and source[place] != "'":
             if source[place] != "\\":
                 self._quoted(source[place])

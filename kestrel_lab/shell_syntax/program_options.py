@@ -1,7 +1,8 @@
-"""Program options: what may stand before the sub-command of a program, and other spellings of the same command.
+"""Program options: what may stand before the sub-command of a program, and other spellings of the same
+command.
 
-Deny rules need this: `git -C x push`, `git-push`, and `git -c alias.p=push p` are all `git push`. A program that is not
-listed is read cautiously: any option may take the next word as its value.
+Deny rules need this: `git -C x push`, `git-push`, and `git -c alias.p=push p` are all `git push`. A program
+that is not listed is read cautiously: any option may take the next word as its value.
 """
 
 from __future__ import annotations
@@ -51,40 +52,78 @@ class Options:
 
 
 _PNPM = Options("hrsv", "CF", "silent recursive workspace-root", "dir filter reporter loglevel")
-_NPM = Options("dghlqsv", "Cw", "silent quiet verbose global json long", "prefix workspace loglevel registry userconfig cache")
+_NPM = Options(
+    "dghlqsv",
+    "Cw",
+    "silent quiet verbose global json long",
+    "prefix workspace loglevel registry userconfig cache",
+)
 _PIP = Options(
-    "hVvq", "", "verbose quiet isolated debug no-input disable-pip-version-check no-color require-virtualenv", "log proxy retries"
+    "hVvq",
+    "",
+    "verbose quiet isolated debug no-input disable-pip-version-check no-color require-virtualenv",
+    "log proxy retries",
 )
 _CLUSTER = Options(
-    "h", "nsv", "", "namespace context cluster kubeconfig server token user as as-group cache-dir request-timeout certificate-authority"
+    "h",
+    "nsv",
+    "",
+    "namespace context cluster kubeconfig server token user as as-group cache-dir request-timeout "
+    "certificate-authority",
 )
 
 PROGRAMS: dict[str, Options] = {
     "git": Options(
         "pPvh",
         "Cc",
-        "paginate no-pager bare no-replace-objects literal-pathspecs glob-pathspecs noglob-pathspecs icase-pathspecs "
+        "paginate no-pager bare no-replace-objects literal-pathspecs glob-pathspecs noglob-pathspecs "
+        "icase-pathspecs "
         "no-optional-locks no-advice no-lazy-fetch html-path man-path info-path version help exec-path",
         "git-dir work-tree namespace super-prefix config-env attr-source list-cmds",
     ),
-    "hg": Options("yqvh", "R", "quiet verbose debug debugger traceback time profile noninteractive", "repository cwd config color pager"),
-    "docker": Options("Dv", "Hcl", "debug tls tlsverify version", "config context host log-level tlscacert tlscert tlskey"),
-    "podman": Options("rv", "c", "remote version", "connection url identity log-level root runroot storage-driver storage-opt"),
+    "hg": Options(
+        "yqvh",
+        "R",
+        "quiet verbose debug debugger traceback time profile noninteractive",
+        "repository cwd config color pager",
+    ),
+    "docker": Options(
+        "Dv", "Hcl", "debug tls tlsverify version", "config context host log-level tlscacert tlscert tlskey"
+    ),
+    "podman": Options(
+        "rv",
+        "c",
+        "remote version",
+        "connection url identity log-level root runroot storage-driver storage-opt",
+    ),
     "kubectl": _CLUSTER,
     "oc": _CLUSTER,
-    "helm": Options("h", "n", "debug", "namespace kube-context kubeconfig registry-config repository-cache repository-config"),
+    "helm": Options(
+        "h",
+        "n",
+        "debug",
+        "namespace kube-context kubeconfig registry-config repository-cache repository-config",
+    ),
     "npm": _NPM,
     "yarn": _NPM,
     "pnpm": _PNPM,
     "pip": _PIP,
     "uv": Options(
-        "qvnh", "", "quiet verbose offline no-cache no-config no-progress native-tls", "directory project config-file cache-dir color"
+        "qvnh",
+        "",
+        "quiet verbose offline no-cache no-config no-progress native-tls",
+        "directory project config-file cache-dir color",
     ),
-    "poetry": Options("qnvhV", "CP", "quiet no-interaction no-plugins no-cache ansi no-ansi verbose", "directory project"),
+    "poetry": Options(
+        "qnvhV", "CP", "quiet no-interaction no-plugins no-cache ansi no-ansi verbose", "directory project"
+    ),
     "cargo": Options("qvVh", "CZ", "quiet verbose locked offline frozen list", "color config explain"),
     "go": Options("", "C"),
     "systemctl": Options(
-        "alqh", "tpPsMHno", "all full quiet user system global force now no-pager no-block", "type property signal machine host"
+        "alqh",
+        "tpPsMHno",
+        "all full quiet user system global force now no-pager no-block",
+        "type property signal machine host",
     ),
     "gh": Options("h", "R", "help version", "repo hostname"),
     "aws": Options(
@@ -93,7 +132,9 @@ PROGRAMS: dict[str, Options] = {
         "debug no-verify-ssl no-paginate no-sign-request no-cli-pager",
         "endpoint-url output query profile region color ca-bundle cli-read-timeout cli-connect-timeout",
     ),
-    "gcloud": Options("qh", "", "quiet", "project account configuration format verbosity impersonate-service-account"),
+    "gcloud": Options(
+        "qh", "", "quiet", "project account configuration format verbosity impersonate-service-account"
+    ),
     "az": Options("h", "o", "debug verbose", "output query subscription"),
     "terraform": Options("", "", "version help", ""),
     "make": Options(
@@ -108,7 +149,9 @@ PROGRAMS: dict[str, Options] = {
 }
 """Options before the sub-command of each program."""
 
-WORDS_BEHIND_ONE_DASH = frozenset(["find", "fd", "java", "javac", "terraform", "go", "openssl", "ffmpeg", "convert", "magick", "xrandr"])
+WORDS_BEHIND_ONE_DASH = frozenset(
+    ["find", "fd", "java", "javac", "terraform", "go", "openssl", "ffmpeg", "convert", "magick", "xrandr"]
+)
 """Programs of which `-abc` is one option `abc`, and not the options a, b and c."""
 
 SEVERAL = frozenset(["make", "ninja", "gradle", "gradlew", "mvn", "mvnw", "ant", "rake"])
@@ -127,22 +170,28 @@ _SAME_NAME = (
 _SAME = {
     "git": "stage = add",
     "npm": (
-        "i = install, add = install, in = install, run-script = run, rum = run, urn = run, x = exec, t = test, rm = uninstall, "
+        "i = install, add = install, in = install, run-script = run, rum = run, urn = run, x = exec, t "
+        "= test, rm = uninstall, "
         "un = uninstall, remove = uninstall"
     ),
     "pnpm": "i = install",
     "cargo": "b = build, r = run, t = test, rm = remove",
     "helm": "del = uninstall, delete = uninstall, un = uninstall",
     "docker": (
-        "rmi = image rm, rm = container rm, run = container run, exec = container exec, kill = container kill, "
+        "rmi = image rm, rm = container rm, run = container run, exec = container exec, kill = "
+        "container kill, "
         "push = image push, pull = image pull, build = image build"
     ),
 }
 _SAME_SUBCOMMAND: dict[tuple[str, str], tuple[str, ...]] = {
-    (program, one.split()[0]): tuple(one.split()[2:]) for program, words in _SAME.items() for one in words.split(", ")
+    (program, one.split()[0]): tuple(one.split()[2:])
+    for program, words in _SAME.items()
+    for one in words.split(", ")
 }
 """Sub-commands that other words do the same as."""
-_SAME_SUBCOMMAND |= {("podman", sub): same for (name, sub), same in _SAME_SUBCOMMAND.items() if name == "docker"}
+_SAME_SUBCOMMAND |= {
+    ("podman", sub): same for (name, sub), same in _SAME_SUBCOMMAND.items() if name == "docker"
+}
 
 
 @lru_cache(maxsize=256)
@@ -167,7 +216,11 @@ def command_readings(command: Command) -> tuple[Command, ...]:
     """Return the spellings of a command, and those of the `pip` that `uv pip` takes the place of."""
     found = command_spellings(command)
     place = subcommand_at(command) if command and name_of(command[0] or "") == "uv" else None
-    return (*found, *command_spellings(command[place:])) if place is not None and command[place] == "pip" else found
+    return (
+        (*found, *command_spellings(command[place:]))
+        if place is not None and command[place] == "pip"
+        else found
+    )
 
 
 def name_of(word: str) -> str:
@@ -177,7 +230,9 @@ def name_of(word: str) -> str:
 
 
 def subcommand_at(command: Command) -> int | None:
-    """Return the place of the word behind the options that come first; `None` where it is unknown, or there is none."""
+    """Return the place of the word behind the options that come first; `None` where it is unknown, or there
+    is none.
+    """
     options = PROGRAMS.get(name_of(command[0] or ""), Options())
     place = 1
     while place < len(command) and (word := command[place]) is not None:
@@ -204,7 +259,12 @@ def _of_module(command: Command) -> Command:
     if name_of(command[0] or "") != "python":
         return ()
     place = 1
-    while place < len(command) and (word := command[place]) is not None and word.startswith("-") and not word.startswith("--"):
+    while (
+        place < len(command)
+        and (word := command[place]) is not None
+        and word.startswith("-")
+        and not word.startswith("--")
+    ):
         before, m, module = word[1:].partition("m")
         if m and not set(before) & set("XW"):
             return (module, *command[place + 1 :]) if module else command[place + 1 :]
@@ -241,7 +301,9 @@ def _by_alias(command: Command) -> list[Command]:
     for option, word in pairwise(("", *before)):
         if name not in PROGRAMS or word is None or not re.search(r"alias|include", word, re.IGNORECASE):
             continue
-        alias = _ALIAS.fullmatch(word.removeprefix("-c")) if name == "git" and option != "--config-env" else None
+        alias = (
+            _ALIAS.fullmatch(word.removeprefix("-c")) if name == "git" and option != "--config-env" else None
+        )
         rest = () if place is None else command[place + 1 :]
         if alias and alias[2] is not None:
             if place is None or command[place] == alias[1]:
@@ -252,7 +314,9 @@ def _by_alias(command: Command) -> list[Command]:
 
 
 def _expand_alias(name: str, before: Command, meaning: str, rest: Command) -> Command:
-    """Return the command with an alias replaced by its meaning; one that begins with `!` is a shell program and handled elsewhere."""
+    """Return the command with an alias replaced by its meaning; one that begins with `!` is a shell program
+    and handled elsewhere.
+    """
     try:
         words = shlex.split(meaning)
     except ValueError:

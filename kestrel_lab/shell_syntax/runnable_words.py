@@ -1,9 +1,10 @@
-"""Runnable words: words of a command that its program may run, as an option, a setting or a text in a language of its own.
+"""Runnable words: words of a command that its program may run, as an option, a setting or a text in a
+language of its own.
 
-`wrappers.py` knows the commands that surely run another one. Here are the words of which only the manual of the program
-could tell: the value of `rsync -e`, a program of awk, a setting of git, the words behind `docker run`. A rule that forbids
-a command asks about them. A rule that allows covers them only if it names them: see `literal_places` and, for options,
-`harmless_options.py`.
+`wrappers.py` knows the commands that surely run another one. Here are the words of which only the manual of
+the program could tell: the value of `rsync -e`, a program of awk, a setting of git, the words behind `docker
+run`. A rule that forbids a command asks about them. A rule that allows covers them only if it names them: see
+`literal_places` and, for options, `harmless_options.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ alias trap eval xargs
 """
 _TEXT_ONLY = frozenset(_TEXT_ONLY_WORDS.split())
 """Programs that run none of their words, or whose words `wrappers.py` reads whole."""
-_EVALUATES = frozenset(["test", "[", "printf", "read", "unset", "declare", "typeset", "local", "readonly", "export", "let"])
+_EVALUATES = frozenset(
+    ["test", "[", "printf", "read", "unset", "declare", "typeset", "local", "readonly", "export", "let"]
+)
 """Builtins that expand the subscript in a name."""
 _NAMED_ONLY = frozenset(["rg", "ag", "ack", "fd", "fdfind", "sort", "man"])
 """Programs that run only what an option with a telling name says: `rg --pre`, `sort --compress-program`."""
@@ -52,9 +55,14 @@ _ANY_WORD_BEHIND = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), frozenset({"run", "exec", "compose"})),
     **dict.fromkeys(("kubectl", "oc"), frozenset({"run", "exec", "debug"})),
     **dict.fromkeys(("npm", "pnpm", "yarn", "bun"), frozenset({"exec", "x", "dlx"})),
-    **dict.fromkeys(("conda", "uv", "hatch", "poetry", "pdm", "pipenv", "rye", "pixi"), frozenset({"run", "tool", "exec"})),
+    **dict.fromkeys(
+        ("conda", "uv", "hatch", "poetry", "pdm", "pipenv", "rye", "pixi"), frozenset({"run", "tool", "exec"})
+    ),
     "cmake": frozenset({"-E"}),
-    **dict.fromkeys(("vagrant", "lxc", "machinectl", "heroku", "fly", "gcloud"), frozenset({"ssh", "exec", "run", "shell"})),
+    **dict.fromkeys(
+        ("vagrant", "lxc", "machinectl", "heroku", "fly", "gcloud"),
+        frozenset({"ssh", "exec", "run", "shell"}),
+    ),
 }
 """The same behind a sub-command."""
 _LANGUAGES = re.compile(
@@ -65,24 +73,46 @@ _LANGUAGES = re.compile(
 
 
 def runnable_words(command: Command) -> tuple[list[Command], list[str]]:
-    """Return what a command may run: commands that its words may be, and texts that it may run or that hold commands."""
+    """Return what a command may run: commands that its words may be, and texts that it may run or that hold
+    commands.
+    """
     names = [name_of(one[0] or "") for one in command_spellings(command)]
     name = names[0]
     if not _TEXT_ONLY.isdisjoint(names):
-        return [], [word for word in command[1:] if word and name in _EVALUATES and re.search(r"\[.*(?:\$\(|`)", word)]
+        return [], [
+            word for word in command[1:] if word and name in _EVALUATES and re.search(r"\[.*(?:\$\(|`)", word)
+        ]
     if name == "git":
         return [], list(_git_texts(command))
     if name in _NAMED_ONLY:
         return [], list(_named_values(command))
     behind = _ANY_WORD_BEHIND.get(name, frozenset())
-    begin = 1 if name in _ANY_WORD else next((place + 1 for place, word in enumerate(command) if word in behind), len(command))
-    begin = min(begin, next((place + 1 for place, word in enumerate(command) if place and word == "--"), begin))
+    begin = (
+        1
+        if name in _ANY_WORD
+        else next((place + 1 for place, word in enumerate(command) if word in behind), len(command))
+    )
+    begin = min(
+        begin, next((place + 1 for place, word in enumerate(command) if place and word == "--"), begin)
+    )
     places = range(begin, min(len(command), _MOST_WORDS))
-    tails = [command[place:] for place in places if (word := command[place]) is not None and not word.startswith("-")]
+    tails = [
+        command[place:]
+        for place in places
+        if (word := command[place]) is not None and not word.startswith("-")
+    ]
     values = [value for place in places if (value := _short_value(command[place]))]
     texts = list(_texts(name, command))
-    named = [token for text in texts for token in _TOKEN.findall(text)] if begin == 1 or _LANGUAGES.fullmatch(name) else []
-    return [*tails, *((token, None) for token in named[:_MOST_WORDS])], [*values, *_named_values(command), *texts]
+    named = (
+        [token for text in texts for token in _TOKEN.findall(text)]
+        if begin == 1 or _LANGUAGES.fullmatch(name)
+        else []
+    )
+    return [*tails, *((token, None) for token in named[:_MOST_WORDS])], [
+        *values,
+        *_named_values(command),
+        *texts,
+    ]
 
 
 _MOST_WORDS = 200
@@ -96,7 +126,9 @@ def _short_value(word: str | None) -> str:
 
 
 def _named_values(command: Command) -> Iterator[str]:
-    """Yield the values of options and settings whose name says that they are run: `--pre curl`, `SHELL=curl`, `-oProxyCommand=curl`."""
+    """Yield the values of options and settings whose name says that they are run: `--pre curl`, `SHELL=curl`,
+    `-oProxyCommand=curl`.
+    """
     for place, word in enumerate(command[1:], 1):
         if word is None:
             continue
@@ -125,15 +157,34 @@ _HARMLESS_SETTING = re.compile(
 )
 _GIT_SHORT = {"rebase": "-x", "clone": "-u", "ls-remote": "-u", "difftool": "-x", "grep": "-O"}
 _GIT_RUNS_VALUE = (
-    *("--exec", "--extcmd", "--upload-pack", "--receive-pack", "--open-files-in-pager", "--smtp-server", "--to-cmd", "--cc-cmd"),
-    *("--sendmail-cmd", "--header-cmd", "--env-filter", "--tree-filter", "--index-filter", "--parent-filter", "--msg-filter"),
+    *(
+        "--exec",
+        "--extcmd",
+        "--upload-pack",
+        "--receive-pack",
+        "--open-files-in-pager",
+        "--smtp-server",
+        "--to-cmd",
+        "--cc-cmd",
+    ),
+    *(
+        "--sendmail-cmd",
+        "--header-cmd",
+        "--env-filter",
+        "--tree-filter",
+        "--index-filter",
+        "--parent-filter",
+        "--msg-filter",
+    ),
     *("--commit-filter", "--tag-name-filter"),
 )
 """Options of git's sub-commands whose value is a shell program; git takes their beginnings for them."""
 
 
 def git_option_texts(command: Command) -> list[str]:
-    """Return the shell programs that options of git's sub-commands run: `rebase --exec`, `clone -u`, `difftool -x` and their like."""
+    """Return the shell programs that options of git's sub-commands run: `rebase --exec`, `clone -u`,
+    `difftool -x` and their like.
+    """
     found: list[str] = []
     short = next((option for word in command[1:] if word and (option := _GIT_SHORT.get(word))), "")
     for place, word in enumerate(command[1:], 1):
@@ -149,15 +200,26 @@ def git_option_texts(command: Command) -> list[str]:
 
 
 def _git_texts(command: Command) -> Iterator[str]:
-    """Yield settings of which it is not known that they are not run, commands for each submodule, and addresses that are commands."""
+    """Yield settings of which it is not known that they are not run, commands for each submodule, and
+    addresses that are commands.
+    """
     for place, word in enumerate(command[1:], 1):
         if word is None:
             continue
         before = command[place - 1]
         name, _, value = word.removeprefix("-c").removeprefix("-").partition("=")
-        if value and (before in ("-c", "--config") or word.startswith("-c")) and not _HARMLESS_SETTING.fullmatch(name):
+        if (
+            value
+            and (before in ("-c", "--config") or word.startswith("-c"))
+            and not _HARMLESS_SETTING.fullmatch(name)
+        ):
             yield value.removeprefix("!")
-        if before and "config" in command[:place] and not _HARMLESS_SETTING.fullmatch(before) and "." in before:
+        if (
+            before
+            and "config" in command[:place]
+            and not _HARMLESS_SETTING.fullmatch(before)
+            and "." in before
+        ):
             yield word.removeprefix("!")
         if word in ("foreach", "run"):
             yield " ".join(one or "" for one in command[place + 1 :])
@@ -167,12 +229,17 @@ def _git_texts(command: Command) -> Iterator[str]:
 
 # Programs in a language of their own.
 
-SCRIPTED = {"sed": Options("nErsuz", "efl"), **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), Options("", "Fvfe"))}
+SCRIPTED = {
+    "sed": Options("nErsuz", "efl"),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), Options("", "Fvfe")),
+}
 """Programs whose first word that is not an option is a program."""
 _SUBSTITUTION = r"(?:[\d,$]*|/[^/]*/)s([/|#,:@])(?:(?!\1)[^\n])*\1(?:(?!\1)[^\n])*\1[gpIiMm\d]*"
 SAFE_SCRIPTS = {
     "sed": re.compile(rf"(?:{_SUBSTITUTION}|(?:[\d,$]*|/[^/]*/)[pdq=]?)"),
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), re.compile(r"(?:(?!system|getline|close|ENVIRON)[^|>@])*", re.DOTALL)),
+    **dict.fromkeys(
+        ("awk", "gawk", "mawk", "nawk"), re.compile(r"(?:(?!system|getline|close|ENVIRON)[^|>@])*", re.DOTALL)
+    ),
 }
 """Programs of these languages that surely run no command and write no file."""
 
@@ -180,13 +247,17 @@ SAFE_SCRIPTS = {
 def script_place(command: Command, options: Options) -> int:
     """Return the place of the first word that is not an option or the value of one."""
     place = 1
-    while place < len(command) and (word := command[place]) is not None and word.startswith("-") and word != "-":
+    while (
+        place < len(command) and (word := command[place]) is not None and word.startswith("-") and word != "-"
+    ):
         place += 1 + bool(options.takes_next(word))
     return place
 
 
 def literal_places(command: Command) -> frozenset[int]:
-    """Return the places of words that a rule allows only if it has the very word: programs of sed and awk that may run a command."""
+    """Return the places of words that a rule allows only if it has the very word: programs of sed and awk
+    that may run a command.
+    """
     name = name_of(command[0] or "")
     if name not in SCRIPTED:
         return frozenset()

@@ -1,9 +1,9 @@
 """Command templates: values that are filled into a shell command are data, never a part of the program.
 
-Each reference is quoted for the place where it stands. Where no quoting can keep a value from being read as a program (the
-name of a command, a here-document, arithmetic, the text behind `sh -c` or `python -c`), the template is refused. A
-command that is one reference and nothing else has no place to quote: its value is the command, and is judged and
-approved as that.
+Each reference is quoted for the place where it stands. Where no quoting can keep a value from being read as a
+program (the name of a command, a here-document, arithmetic, the text behind `sh -c` or `python -c`), the
+template is refused. A command that is one reference and nothing else has no place to quote: its value is the
+command, and is judged and approved as that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,18 @@ from kestrel_lab.shell_syntax.wrappers import GIT_RUNS, UNKNOWN, commands_in
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_AROUND = {"word": ("", ""), "string_content": ('"', '"'), "raw_string": ("'", "'"), "ansi_c_string": ("'", "$'")}
+_AROUND = {
+    "word": ("", ""),
+    "string_content": ('"', '"'),
+    "raw_string": ("'", "'"),
+    "ansi_c_string": ("'", "$'"),
+}
 """By what a place is: what ends the quotes around it, and what begins them again."""
 _WITHIN_WORDS = (
-    "program list pipeline negated_command redirected_statement command concatenation string file_redirect herestring_redirect "
-    "variable_assignment command_substitution process_substitution subshell compound_statement if_statement elif_clause else_clause "
+    "program list pipeline negated_command redirected_statement command concatenation string "
+    "file_redirect herestring_redirect "
+    "variable_assignment command_substitution process_substitution subshell compound_statement "
+    "if_statement elif_clause else_clause "
     "while_statement for_statement do_group"
 )
 _WITHIN = frozenset(_WITHIN_WORDS.split())
@@ -59,12 +66,16 @@ class _Place:
 
 
 def check_command(args: Mapping[str, Json]) -> None:
-    """Raise `UsageError` where the command among the arguments of a call refers to a value in a place that cannot be made safe."""
+    """Raise `UsageError` where the command among the arguments of a call refers to a value in a place that
+    cannot be made safe.
+    """
     _command(args)
 
 
 def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the arguments of a call with their references filled in, those of its command quoted; raises `UsageError`."""
+    """Return the arguments of a call with their references filled in, those of its command quoted; raises
+    `UsageError`.
+    """
     parts = _command(args)
     if not parts:
         return cast("dict[str, Json]", render_template(dict(args), scope))
@@ -72,7 +83,12 @@ def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str
     references: list[Json] = [f"{{{{{part}}}}}" for part in parts if isinstance(part, JsonPath)]
     others = {name: value for name, value in args.items() if name != COMMAND}
     filled, values = cast("tuple[dict[str, Json], list[Json]]", render_template([others, references], scope))
-    quoted = iter([_quote_value(value, place, str(name)) for value, place, name in zip(values, places, references, strict=True)])
+    quoted = iter(
+        [
+            _quote_value(value, place, str(name))
+            for value, place, name in zip(values, places, references, strict=True)
+        ]
+    )
     line = "".join(next(quoted) if isinstance(part, JsonPath) else part for part in parts)
     return {name: line if name == COMMAND else filled[name] for name in args}
 
@@ -90,7 +106,10 @@ def _command(args: Mapping[str, Json]) -> list[str | JsonPath]:
 def _quote_value(value: Json, place: _Place, name: str) -> str:
     text = value if isinstance(value, str) else dumps(value)
     if place.begins and re.match(r"-(?!\s|$|\d+(?:\.\d+)?$)", text):
-        msg = f"the value of {name}, {one_line(text, 60)!r}, would be read as an option: in the command, write `--` or `./` before {name}, or join it to its option with `=`"
+        msg = (
+            f"the value of {name}, {one_line(text, 60)!r}, would be read as an option: in the command, "
+            f"write `--` or `./` before {name}, or join it to its option with `=`"
+        )
         raise UsageError(msg)
     if "\0" in text:
         raise UsageError(f"the value of {name} contains a NUL character, which no command can be given")
@@ -100,7 +119,9 @@ def _quote_value(value: Json, place: _Place, name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
-    """Return how each reference, `None`, is to be quoted; raises `UsageError` for one in a place where nothing helps."""
+    """Return how each reference, `None`, is to be quoted; raises `UsageError` for one in a place where
+    nothing helps.
+    """
     mark = "kestrelvalue"
     while any(mark in part for part in parts if part):
         mark += "x"
@@ -148,7 +169,9 @@ def _begins_option(node: Node, before: bytes, source: bytes, marks: list[str]) -
     words = [one for one in around.children if one.end_byte <= word.start_byte]
     if around.type != "command" or not any(source[one.start_byte : one.end_byte] == b"--" for one in words):
         return True
-    inner, programs = commands_in(tuple(source[one.start_byte : one.end_byte].decode() for one in around.children))
+    inner, programs = commands_in(
+        tuple(source[one.start_byte : one.end_byte].decode() for one in around.children)
+    )
     return bool(inner or programs)
 
 
@@ -159,9 +182,16 @@ def _check_around(node: Node, source: bytes) -> None:
         name = parent.child_by_field_name("name") or parent.child_by_field_name("variable")
         is_name = name is not None and name.start_byte <= inner.start_byte and inner.end_byte <= name.end_byte
         runs = (
-            parent.type == "variable_assignment" and name is not None and _RUNS.fullmatch(source[name.start_byte : name.end_byte].decode())
+            parent.type == "variable_assignment"
+            and name is not None
+            and _RUNS.fullmatch(source[name.start_byte : name.end_byte].decode())
         )
-        if runs or parent.type not in _WITHIN or (parent.type == "command_substitution" and text[:1] == b"`") or is_name:
+        if (
+            runs
+            or parent.type not in _WITHIN
+            or (parent.type == "command_substitution" and text[:1] == b"`")
+            or is_name
+        ):
             _refuse(_kind(name if is_name else parent))
         inner = parent
 
@@ -196,7 +226,9 @@ def _evaluating_part(command: Command, mark: str) -> str:
 
 
 def _check_injection(text: str, marks: list[str], places: list[_Place]) -> None:
-    """Check that a value full of shell characters does not change which commands are read; raises `UsageError`."""
+    """Check that a value full of shell characters does not change which commands are read; raises
+    `UsageError`.
+    """
     probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
     tried = text
     for mark, place in zip(marks, places, strict=True):

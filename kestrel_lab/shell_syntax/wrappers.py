@@ -1,4 +1,6 @@
-"""Commands that run other commands: `env`, `sudo`, `xargs`, `sh -c`, `find -exec` and their like, and what they run."""
+"""Commands that run other commands: `env`, `sudo`, `xargs`, `sh -c`, `find -exec` and their like, and what
+they run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _RESERVED_WORDS = "if then elif else fi do done for while until case esac select function in { } !"
 _RESERVED = frozenset(_RESERVED_WORDS.split())
-_OPAQUE_WORDS = "source . parallel unshare nsenter systemd-run strace ltrace expect entr pkexec setpriv firejail chpst"
+_OPAQUE_WORDS = (
+    "source . parallel unshare nsenter systemd-run strace ltrace expect entr pkexec setpriv firejail chpst"
+)
 _OPAQUE = frozenset(_OPAQUE_WORDS.split())
 """They run what a rule cannot see, or are too many-sided to be read."""
 
@@ -26,7 +30,8 @@ _WRAPPERS: dict[str, Options] = {
     "sudo": Options(
         "AbBEeHiKklNnPSsVv",
         "CDghpRrTtUu",
-        "askpass background bell edit preserve-env set-home login list non-interactive preserve-groups stdin shell",
+        "askpass background bell edit preserve-env set-home login list non-interactive preserve-groups "
+        "stdin shell",
         "user group host prompt chdir chroot role type other-user close-from command-timeout",
         assigns=True,
     ),
@@ -56,7 +61,13 @@ _WRAPPERS: dict[str, Options] = {
     "toybox": Options(),
     "caffeinate": Options("dimsu", "tw"),
     "chroot": Options("", "", "skip-chdir", "userspec groups", before=1),
-    "flock": Options("sxeunoFv", "wE", "shared exclusive unlock nonblock close no-fork verbose", "timeout conflict-exit-code", before=1),
+    "flock": Options(
+        "sxeunoFv",
+        "wE",
+        "shared exclusive unlock nonblock close no-fork verbose",
+        "timeout conflict-exit-code",
+        before=1,
+    ),
     "xargs": Options(
         "0rtpox",
         "adEILnPs",
@@ -65,7 +76,14 @@ _WRAPPERS: dict[str, Options] = {
     ),
 }
 RUNNERS = (
-    *(("uv", "run"), ("poetry", "run"), ("hatch", "run"), ("pdm", "run"), ("pipenv", "run"), ("bundle", "exec")),
+    *(
+        ("uv", "run"),
+        ("poetry", "run"),
+        ("hatch", "run"),
+        ("pdm", "run"),
+        ("pipenv", "run"),
+        ("bundle", "exec"),
+    ),
     ("git", "bisect", "run"),
     ("git", "submodule", "foreach"),
 )
@@ -100,13 +118,19 @@ _MOST_WORDS = 10_000
 
 
 def _of_runner(command: Command) -> tuple[list[Command], list[str]]:
-    """Return what a sub-command runs; options may stand before the sub-command, and those behind it leave open what it is."""
+    """Return what a sub-command runs; options may stand before the sub-command, and those behind it leave
+    open what it is.
+    """
     name, place = name_of(command[0] or ""), subcommand_at(command)
     runners = [words for program, *words in RUNNERS if program == name]
     if place is None and any(words[0] in command for words in runners):
         return [UNKNOWN], []
     for words in runners:
-        if place is not None and list(command[place : place + len(words)]) == words and (inner := command[place + len(words) :]):
+        if (
+            place is not None
+            and list(command[place : place + len(words)]) == words
+            and (inner := command[place + len(words) :])
+        ):
             plain = inner[0] is not None and not inner[0].startswith("-")
             if words[-1] == "foreach":
                 return _of_eval(inner) if plain else ([UNKNOWN], [])
@@ -134,7 +158,9 @@ def _of_git_settings(command: Command) -> list[str]:
 
 
 def _command_place(options: Options, words: Command) -> int | None:
-    """Return the place of the command among `words`; `None` where an option that is not known leaves it open."""
+    """Return the place of the command among `words`; `None` where an option that is not known leaves it
+    open.
+    """
     place, long = 0, {*options.words.split(), *options.valued.split()}
     while place < len(words) and (word := words[place]) != "--":
         if word is None:
@@ -160,7 +186,9 @@ def _wrapped_commands(options: Options, rest: Command) -> list[Command]:
 
 
 def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
-    """Return what a shell runs: the text behind `-c`; a script file is a program like any other; from its input it is unknown."""
+    """Return what a shell runs: the text behind `-c`; a script file is a program like any other; from its
+    input it is unknown.
+    """
     place, text = 0, False
     while place < len(rest) and (word := rest[place]) is not None and word[:1] in ("-", "+") and word != "-":
         if word in ("--version", "--help"):
@@ -191,10 +219,18 @@ def _of_flock(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_session(rest: Command) -> tuple[list[Command], list[str]]:
-    """Return the program behind `-c` of `su`, `script` and their like, beside a command that is not known: they start a shell."""
-    letters = [place for place, word in enumerate(rest) if word and re.fullmatch(r"-[A-Za-z]*c|--(?:session-)?command", word)]
+    """Return the program behind `-c` of `su`, `script` and their like, beside a command that is not known:
+    they start a shell.
+    """
+    letters = [
+        place
+        for place, word in enumerate(rest)
+        if word and re.fullmatch(r"-[A-Za-z]*c|--(?:session-)?command", word)
+    ]
     joined = [word.partition("=")[2] for word in rest if word and re.match(r"--(?:session-)?command=", word)]
-    found, programs = _of_texts([*joined, *(rest[place + 1] if place + 1 < len(rest) else None for place in letters)])
+    found, programs = _of_texts(
+        [*joined, *(rest[place + 1] if place + 1 < len(rest) else None for place in letters)]
+    )
     return [UNKNOWN, *found], programs
 
 
@@ -229,19 +265,35 @@ def _of_watch(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_env(rest: Command) -> tuple[list[Command], list[str]]:
-    split = next((place for place, word in enumerate(rest) if word is not None and word.startswith(("-S", "--split-string"))), None)
+    split = next(
+        (
+            place
+            for place, word in enumerate(rest)
+            if word is not None and word.startswith(("-S", "--split-string"))
+        ),
+        None,
+    )
     return ([UNKNOWN], []) if split is not None else (_wrapped_commands(_WRAPPERS["env"], rest), [])
 
 
 def _of_xargs(rest: Command) -> tuple[list[Command], list[str]]:
     """Words are added at the end, or put in the place of one that is named by -I."""
-    marks = [mark for mark in (*_values_of_option(rest, "-I"), *_values_of_option(rest, "--replace"), "{}") if mark]
+    marks = [
+        mark for mark in (*_values_of_option(rest, "-I"), *_values_of_option(rest, "--replace"), "{}") if mark
+    ]
     found = _wrapped_commands(_WRAPPERS["xargs"], rest)
-    return [(*(None if word is None or any(mark in word for mark in marks) else word for word in one), None) for one in found], []
+    return [
+        (*(None if word is None or any(mark in word for mark in marks) else word for word in one), None)
+        for one in found
+    ], []
 
 
 def _values_of_option(words: Command, option: str) -> list[str | None]:
-    joined = [word[len(option) :].lstrip("=") for word in words if word is not None and word.startswith(option) and word != option]
+    joined = [
+        word[len(option) :].lstrip("=")
+        for word in words
+        if word is not None and word.startswith(option) and word != option
+    ]
     return [*joined, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
 
 
@@ -260,7 +312,9 @@ def _of_fd(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def without_run_by_find(command: Command) -> Command:
-    """Return a `find` without the words of the commands that it runs, which are commands of their own; other commands as they are."""
+    """Return a `find` without the words of the commands that it runs, which are commands of their own; other
+    commands as they are.
+    """
     if command[0] is None or program_of(command[0]) != "find":
         return command
     ran = {place for _, places in _run_by_find(command[1:], _FIND_RUNS) for place in places}
@@ -268,7 +322,9 @@ def without_run_by_find(command: Command) -> Command:
 
 
 def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, range]]:
-    """Return the commands that `find` or `fd` runs, with the places of their words and of the end; the files found are unknown words."""
+    """Return the commands that `find` or `fd` runs, with the places of their words and of the end; the files
+    found are unknown words.
+    """
     found: list[tuple[Command, range]] = []
     place = 0
     while place < len(rest):
@@ -276,11 +332,25 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
         place = begin
         if option not in options:
             continue
-        batch = option in ("-exec", "-execdir")  # only there ends a `+` behind `{}` the command; elsewhere it is a word
-        while place < len(rest) and rest[place] != ";" and not (batch and rest[place - 1 : place + 1] == ("{}", "+")):
+        batch = option in (
+            "-exec",
+            "-execdir",
+        )  # only there ends a `+` behind `{}` the command; elsewhere it is a word
+        while (
+            place < len(rest)
+            and rest[place] != ";"
+            and not (batch and rest[place - 1 : place + 1] == ("{}", "+"))
+        ):
             place += 1
-        inner = tuple(None if word is None or _FOUND.search(word) else word for word in rest[begin:place]) or UNKNOWN
-        elsewhere = option in ("-execdir", "-okdir") and "/" in (inner[0] or "") and not (inner[0] or "").startswith("/")
+        inner = (
+            tuple(None if word is None or _FOUND.search(word) else word for word in rest[begin:place])
+            or UNKNOWN
+        )
+        elsewhere = (
+            option in ("-execdir", "-okdir")
+            and "/" in (inner[0] or "")
+            and not (inner[0] or "").startswith("/")
+        )
         place += 1
         found.append((UNKNOWN if elsewhere else inner, range(begin, place)))
     return found
@@ -307,7 +377,9 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
 
 
 def assigned_by(command: Command) -> Sequence[tuple[str, str]]:
-    """Return the variables, with their values, that `env`, `sudo` or a builtin such as `export` set for what runs then."""
+    """Return the variables, with their values, that `env`, `sudo` or a builtin such as `export` set for what
+    runs then.
+    """
     if command[0] is None or program_of(command[0]) not in _ASSIGNS:
         return ()
     words = [word.partition("=") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]

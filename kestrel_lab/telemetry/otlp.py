@@ -1,4 +1,7 @@
-"""OTLP export: spans as a file of OTLP JSON, to a collector by OTLP/HTTP, and live while runs work. Needs the extra `otel`."""
+"""OTLP export: spans as a file of OTLP JSON, to a collector by OTLP/HTTP, and live while runs work.
+
+Needs the extra `otel`.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,12 @@ class ExportedRun(Protocol):
 
 
 def write_spans(spans: Sequence[Span], target: str | Path) -> None:
-    """Write spans as OTLP JSON: one request in a `.json` file, else one a line; or send them to a collector if `target` is an http address.
+    """Write spans as OTLP JSON: one request in a `.json` file, else one a line; or send them to a collector
+    if `target` is an http address.
 
-    An address without a path is completed by `/v1/traces`; headers, certificates and timeouts are those of the `OTEL_EXPORTER_OTLP_…` variables.
-    Raises `UsageError` where the extra `otel` is absent, or the collector cannot be reached or refuses the spans.
+    An address without a path is completed by `/v1/traces`; headers, certificates and timeouts are those of
+    the `OTEL_EXPORTER_OTLP_…` variables. Raises `UsageError` where the extra `otel` is absent, or the
+    collector cannot be reached or refuses the spans.
     """
     found = _readable(spans)
     if str(target).startswith(("http://", "https://")):
@@ -50,15 +55,24 @@ def write_spans(spans: Sequence[Span], target: str | Path) -> None:
         return
     path = Path(target)
     path.parent.mkdir(parents=True, exist_ok=True)
-    batches = [found] if path.suffix == ".json" else [found[start : start + _BATCH] for start in range(0, len(found), _BATCH)]
-    path.write_text("".join(f"{json.dumps(_otlp_json(batch), ensure_ascii=False)}\n" for batch in batches), encoding="utf-8")
+    batches = (
+        [found]
+        if path.suffix == ".json"
+        else [found[start : start + _BATCH] for start in range(0, len(found), _BATCH)]
+    )
+    path.write_text(
+        "".join(f"{json.dumps(_otlp_json(batch), ensure_ascii=False)}\n" for batch in batches),
+        encoding="utf-8",
+    )
 
 
 class LiveExport:
-    """A listener that sends the spans of runs to a collector as they end; the address is that of the `OTEL_EXPORTER_OTLP_…` variables.
+    """A listener that sends the spans of runs to a collector as they end; the address is that of the
+    `OTEL_EXPORTER_OTLP_…` variables.
 
-    Sends on a thread of its own. Spans for which a queue of 2,048 has no room, or which a collector does not take, are lost and logged by the SDK: the
-    log has all of them, for `write_spans`. Raises `UsageError` where the extra `otel` is absent.
+    Sends on a thread of its own. Spans for which a queue of 2,048 has no room, or which a collector does not
+    take, are lost and logged by the SDK: the log has all of them, for `write_spans`. Raises `UsageError`
+    where the extra `otel` is absent.
     """
 
     def __init__(self, conversation: Callable[[str], str], *, content: bool) -> None:
@@ -78,7 +92,9 @@ class LiveExport:
         fold = self._folds.get(run.id) or self._fold(run, event)
         for span in _readable(fold.take(event, time.time())):
             self._processor.on_end(span)
-        if isinstance(event, RunInterrupted) or (isinstance(event, StateTransition) and RunStatus(event.target).terminal):
+        if isinstance(event, RunInterrupted) or (
+            isinstance(event, StateTransition) and RunStatus(event.target).terminal
+        ):
             self._folds.pop(run.id, None)
 
     def _fold(self, run: ExportedRun, event: Event) -> SpanFold:
@@ -87,7 +103,9 @@ class LiveExport:
             conversation = self._conversation(event.follows) if event.follows else run.id
             fold = SpanFold(run.id, conversation=conversation, content=self._content)
         else:
-            earlier = _records_until(run.records(), event)  # of another session, or of the run that it forks: they have exported it
+            earlier = _records_until(
+                run.records(), event
+            )  # of another session, or of the run that it forks: they have exported it
             fold = SpanFold(run.id, conversation=self._conversation(run.id), content=self._content)
             for record in earlier:
                 fold.take(record.event, record.at)
@@ -105,21 +123,26 @@ class LiveExport:
         closing.join(_LAST_S)  # the SDK itself waits half a minute for a collector that is not there
         if closing.is_alive():
             logging.getLogger(__name__).warning(
-                "the OpenTelemetry collector did not take the last spans within %s s: export them from the log with kestrel show RUN --otlp",
+                "the OpenTelemetry collector did not take the last spans within %s s: export them from "
+                "the log with kestrel show RUN --otlp",
                 _LAST_S,
             )
 
 
 def _records_until(records: list[Record], event: Event) -> Iterable[Record]:
-    last = next((place for place in reversed(range(len(records))) if records[place].event == event), len(records))
+    last = next(
+        (place for place in reversed(range(len(records))) if records[place].event == event), len(records)
+    )
     return records[:last]
 
 
 def _require() -> None:
     try:
-        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401  # an extra
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # an extra  # noqa: F401
     except ImportError as error:
-        raise UsageError("exporting OpenTelemetry spans needs the SDK: pip install 'kestrel-lab[otel]'") from error
+        raise UsageError(
+            "exporting OpenTelemetry spans needs the SDK: pip install 'kestrel-lab[otel]'"
+        ) from error
 
 
 def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
@@ -133,7 +156,9 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-    resource = Resource({"service.name": "kestrel_lab", "service.version": __version__}).merge(OTELResourceDetector().detect())
+    resource = Resource({"service.name": "kestrel_lab", "service.version": __version__}).merge(
+        OTELResourceDetector().detect()
+    )
     scope = InstrumentationScope("kestrel_lab", __version__)
 
     def context(trace: int, span: int) -> SpanContext:
@@ -146,10 +171,15 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
             parent=context(span.trace, span.parent) if span.parent else None,
             resource=resource,
             attributes=_encodable(span.attributes),
-            events=[SpanEvent("gen_ai.evaluation.result", _encodable(given), _nanoseconds(at)) for at, given in span.results],
+            events=[
+                SpanEvent("gen_ai.evaluation.result", _encodable(given), _nanoseconds(at))
+                for at, given in span.results
+            ],
             links=[Link(context(link.trace, link.span), {"kestrel.link": link.kind}) for link in span.links],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
-            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, escape_surrogates(span.error) or None),
+            status=Status(StatusCode.UNSET)
+            if span.error is None
+            else Status(StatusCode.ERROR, escape_surrogates(span.error) or None),
             start_time=_nanoseconds(span.began),
             end_time=_nanoseconds(span.ended),
             instrumentation_scope=scope,
@@ -159,8 +189,13 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
 
 
 def _encodable(attributes: Attributes) -> Attributes:
-    """Return attributes without lone surrogates: the SDK leaves an attribute out that is no UTF-8, the answer for one."""
-    return {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in attributes.items()}
+    """Return attributes without lone surrogates: the SDK leaves an attribute out that is no UTF-8, the answer
+    for one.
+    """
+    return {
+        name: escape_surrogates(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+    }
 
 
 def _nanoseconds(at: float) -> int:
@@ -177,14 +212,19 @@ def _send(spans: list[ReadableSpan], address: str) -> None:
     try:
         for start in range(0, len(spans), _BATCH):
             if exporter.export(spans[start : start + _BATCH]) is not SpanExportResult.SUCCESS:
-                msg = f"the collector at {endpoint} did not take the spans: is it running, and does it speak OTLP/HTTP there? Its answer is logged above"
+                msg = (
+                    f"the collector at {endpoint} did not take the spans: is it running, and does it "
+                    "speak OTLP/HTTP there? Its answer is logged above"
+                )
                 raise UsageError(msg)
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _otlp_json(spans: list[ReadableSpan]) -> dict[str, Any]:
-    """Return a request as OTLP JSON, which writes ids in hexadecimal digits where JSON of Protocol Buffers has Base64."""
+    """Return a request as OTLP JSON, which writes ids in hexadecimal digits where JSON of Protocol Buffers
+    has Base64.
+    """
     from google.protobuf.json_format import MessageToDict
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 

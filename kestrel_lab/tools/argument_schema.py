@@ -39,7 +39,9 @@ class Arguments(Protocol):
         """
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
-        """Return a new dict of the Python values to call the function with, from arguments that `validate` returned."""
+        """Return a new dict of the Python values to call the function with, from arguments that `validate`
+        returned.
+        """
 
 
 _SURELY_JSON: Final = frozenset({str, int})
@@ -95,22 +97,27 @@ class TypedArguments:
         return cast("dict[str, Json]", _without_titles(schema))
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each wrong key.
+        """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each
+        wrong key.
 
-        An argument of a type that is not plain (see `plain_types`) stays as the model wrote it, and so does a number that
-        is not finite: their Python values need not have a JSON form that could be read again.
+        An argument of a type that is not plain (see `plain_types`) stays as the model wrote it, and so does a
+        number that is not finite: their Python values need not have a JSON form that could be read again.
         """
         serialize = self._adapter.serializer.to_python
         try:
             values = self._adapter.validator.validate_python(args)
-        except Exception as error:  # noqa: BLE001  # whatever a validator of the user raises
+        except Exception as error:  # whatever a validator of the user raises  # noqa: BLE001
             self._refuse(error)
         if self._all_plain:
             shown: dict[str, Json] = serialize(values, mode="json", warnings=False)
             if _SURELY_JSON.issuperset(map(type, shown.values())) or all(map(_is_json, shown.values())):
                 return shown
         plain = {name: value for name, value in values.items() if name in self._plain}
-        forms = {name: form for name, form in serialize(plain, mode="json", warnings=False).items() if _is_json(form)}
+        forms = {
+            name: form
+            for name, form in serialize(plain, mode="json", warnings=False).items()
+            if _is_json(form)
+        }
         defaults = {key: form for key, form in self._defaults.items() if key not in args}
         return ValidatedArguments({**args, **forms, **defaults}, values)
 
@@ -121,7 +128,7 @@ class TypedArguments:
             return values
         try:
             made: dict[str, Any] = self._adapter.validator.validate_python(args)
-        except Exception as error:  # noqa: BLE001  # whatever a validator of the user raises
+        except Exception as error:  # whatever a validator of the user raises  # noqa: BLE001
             self._refuse(error)
         return made
 
@@ -152,9 +159,15 @@ class TypedArguments:
 
     @cached_property
     def _defaults(self) -> dict[str, Json]:
-        """By the key that a model gives, the JSON form of each readable default of a parameter that is not plain."""
+        """By the key that a model gives, the JSON form of each readable default of a parameter that is not
+        plain.
+        """
         fields, _ = parameters_of(self._adapter.core_schema)
-        keys = {name: fields[name].get("validation_alias", name) for name in self._readable if name not in self._plain}
+        keys = {
+            name: fields[name].get("validation_alias", name)
+            for name in self._readable
+            if name not in self._plain
+        }
         return {key: self._readable[name] for name, key in keys.items() if isinstance(key, str)}
 
     @cached_property
@@ -170,7 +183,9 @@ class TypedArguments:
             if default is REQUIRED:
                 continue
             # The usual case first: building a validator takes a hundred times as long.
-            if default is None or (fields[name]["schema"].get("schema") == {"type": type(default).__name__} and _is_json(default)):
+            if default is None or (
+                fields[name]["schema"].get("schema") == {"type": type(default).__name__} and _is_json(default)
+            ):
                 found[name] = cast("Json", default)
                 continue
             with suppress(Exception):  # the user's types: whatever they raise, there is no form to show
@@ -190,8 +205,12 @@ class TypedArguments:
             if parameter.default is REQUIRED:
                 fields[name] = Annotated[parameter.annotation, Field(description=about)]
                 continue
-            fields[name] = NotRequired[Annotated[parameter.type, Field(default=parameter.default, description=about)]]
-        make_shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)  # the functional form, with names known only now
+            fields[name] = NotRequired[
+                Annotated[parameter.type, Field(default=parameter.default, description=about)]
+            ]
+        make_shape = cast(
+            "Callable[[str, dict[str, Any]], Any]", TypedDict
+        )  # the functional form, with names known only now
         shape = make_shape(self.tool, fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
         try:
@@ -219,7 +238,11 @@ class TypedArguments:
             about = parameter.description if parameter is not None else ""
             return f"required but missing ({one_line(about, 120)})" if about else "required but missing"
         if error["type"] == "extra_forbidden":
-            return f"unknown argument; {did_you_mean(str(error['loc'][0]), self.parameters)}" if top_level else "unknown key"
+            return (
+                f"unknown argument; {did_you_mean(str(error['loc'][0]), self.parameters)}"
+                if top_level
+                else "unknown key"
+            )
         message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
         return f"{message}, not {one_line(repr(error['input']), 60)}"
 
@@ -227,29 +250,41 @@ class TypedArguments:
 def properties_of(schema: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
     """Return what a schema says of each argument; nothing for one of which it says no more than `true`."""
     found = schema.get("properties")
-    return {name: one if isinstance(one, dict) else {} for name, one in found.items()} if isinstance(found, dict) else {}
+    return (
+        {name: one if isinstance(one, dict) else {} for name, one in found.items()}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaArguments:
     """Arguments described only by a JSON Schema that another program enforces, such as a tool server.
 
-    Only the presence and the spelling of top-level keys are checked here. Of a schema that is not as it should be, what
-    can be read counts: the other program has the last word.
+    Only the presence and the spelling of top-level keys are checked here. Of a schema that is not as it
+    should be, what can be read counts: the other program has the last word.
     """
 
     tool: str
     schema: dict[str, Json]
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The arguments as they are; raises `ToolArgumentsError` for a missing key, or an unknown one where the schema forbids it."""
+        """The arguments as they are; raises `ToolArgumentsError` for a missing key, or an unknown one where
+        the schema forbids it.
+        """
         known, required = properties_of(self.schema), self.schema.get("required")
         names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         lines = [f"- {name}: required but missing" for name in names if name not in args]
         if self.schema.get("additionalProperties") is False:
-            lines += [f"- {name}: unknown argument; {did_you_mean(name, known)}" for name in args if name not in known]
+            lines += [
+                f"- {name}: unknown argument; {did_you_mean(name, known)}"
+                for name in args
+                if name not in known
+            ]
         if lines:
-            raise ToolArgumentsError("\n".join([f"{self.tool} was not run, its arguments are wrong:", *lines]))
+            raise ToolArgumentsError(
+                "\n".join([f"{self.tool} was not run, its arguments are wrong:", *lines])
+            )
         return args
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:

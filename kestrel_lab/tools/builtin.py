@@ -14,10 +14,14 @@ from kestrel_lab.tools.web.tools import http_tools, page_tools
 
 NEEDS = {
     "github": "GITHUB_TOKEN",
-    **dict.fromkeys(("fetch_pull_request", "get_pull_request_diff", "list_merged_prs"), "GITHUB_TOKEN, GITHUB_ORG and GITHUB_REPO"),
+    **dict.fromkeys(
+        ("fetch_pull_request", "get_pull_request_diff", "list_merged_prs"),
+        "GITHUB_TOKEN, GITHUB_ORG and GITHUB_REPO",
+    ),
     "jira": "JIRA_URL and JIRA_API_TOKEN",
     **dict.fromkeys(
-        ("get_jira_issue", "search_jira_issues", "get_my_project_issues", "get_assigned_issues"), "JIRA_BASE_URL and JIRA_API_TOKEN"
+        ("get_jira_issue", "search_jira_issues", "get_my_project_issues", "get_assigned_issues"),
+        "JIRA_BASE_URL and JIRA_API_TOKEN",
     ),
     "brave": "BRAVE_API_KEY",
 }

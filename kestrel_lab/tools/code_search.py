@@ -22,7 +22,9 @@ _MOST_USES = 200
 
 
 def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
-    """`search_code`, `find_definition` and `find_references`, offered to runs that name them or `retrieval`."""
+    """`search_code`, `find_definition` and `find_references`, offered to runs that name them or
+    `retrieval`.
+    """
 
     async def ready(ctx: ToolContext) -> tuple[CodeIndex, str]:
         loop = asyncio.get_running_loop()
@@ -32,11 +34,20 @@ def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
 
         return await asyncio.to_thread(indexes.ready, ctx.workspace.root, tell)
 
-    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    @tool(
+        danger_level=Danger.SAFE,
+        effect="pure",
+        version="1",
+        reads="workspace",
+        shows="lines",
+        reaches="nothing",
+    )
     async def search_code(query: str, ctx: ToolContext, top_k: int = 8) -> str:
-        """Find the files and places that have to do with a question, an error report or a task, best first, with why.
+        """Find the files and places that have to do with a question, an error report or a task, best first,
+        with why.
 
-        Finds by words and by names of files, modules, functions and classes; a whole bug report or traceback can be given.
+        Finds by words and by names of files, modules, functions and classes; a whole bug report or traceback
+        can be given.
 
         Args:
             query: What is sought, in plain words; the more it says the better.
@@ -53,7 +64,14 @@ def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
                 ctx.looked_up(event)
         return _hits_text(found, note)
 
-    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    @tool(
+        danger_level=Danger.SAFE,
+        effect="pure",
+        version="1",
+        reads="workspace",
+        shows="lines",
+        reaches="nothing",
+    )
     async def find_definition(name: str, ctx: ToolContext) -> str:
         """Show where a function, class, method or constant is defined, with its first lines.
 
@@ -70,9 +88,17 @@ def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
             return _with_note(f"[nothing called {name} is defined here; {near}]", note)
         return _with_note("\n\n".join(map(_hit_text, hits[:_MOST_HITS])), note)
 
-    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    @tool(
+        danger_level=Danger.SAFE,
+        effect="pure",
+        version="1",
+        reads="workspace",
+        shows="lines",
+        reaches="nothing",
+    )
     async def find_references(name: str, ctx: ToolContext) -> str:
-        """List the lines that use a name: its definition, imports, calls and other uses, as `path:line: kind: text`.
+        """List the lines that use a name: its definition, imports, calls and other uses, as `path:line: kind:
+        text`.
 
         Args:
             name: Name of a function, class, method, constant or variable.
@@ -99,7 +125,10 @@ def _hits_text(found: Retrieval, note: str) -> str:
     if not found.hits:
         return _with_note(f"[{nothing_found(found.gaps)}]", note)
     missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
-    end = f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} {found.coverage:.0%} of the question{missing}]"
+    end = (
+        f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} "
+        f"{found.coverage:.0%} of the question{missing}]"
+    )
     return _with_note("\n\n".join([*map(_hit_text, found.hits), end]), note)
 
 

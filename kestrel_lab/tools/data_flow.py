@@ -1,4 +1,6 @@
-"""Data flow of tools: what their answers bring into a conversation and how far their calls reach, for containment."""
+"""Data flow of tools: what their answers bring into a conversation and how far their calls reach, for
+containment.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,18 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 
 Reads = Literal["private", "untrusted", "workspace", "run", "kernel"]
-"""What an answer may hold: what is the user's own, what others wrote whom nobody vouches for, files of the workspace
-(private, and untrusted where something foreign was written into them), what other steps of the run left, or variables and cells
-of a kernel (untrusted where code that ran there had read something foreign)."""
+"""What an answer may hold: what is the user's own, what others wrote whom nobody vouches for, files of the
+workspace (private, and untrusted where something foreign was written into them), what other steps of the run
+left, or variables and cells of a kernel (untrusted where code that ran there had read something foreign).
+"""
 Shows = Literal["", "lines", "names"]
-"""What an answer has of the files it reads: anything, only lines beside the path of their file, or only paths."""
+"""What an answer has of the files it reads: anything, only lines beside the path of their file, or only
+paths.
+"""
 Reach = Literal["nothing", "workspace", "address", "others", "anything"]
-"""What a call may change or tell: nothing outside the run; files of the workspace; whoever answers at an address in its
-arguments; others, to whom it sends or with whom it changes things; or all of these."""
+"""What a call may change or tell: nothing outside the run; files of the workspace; whoever answers at an
+address in its arguments; others, to whom it sends or with whom it changes things; or all of these.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,15 @@ class Flow:
     reads: frozenset[str]
     reaches: str
     unsaid: frozenset[str] = field(default=frozenset(), compare=False)
-    """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed; `files` where it may open any."""
+    """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed;
+    `files` where it may open any.
+    """
     own: tuple[str, ...] = ()
     """Fields of its answers that only the user or the service writes, see `tools.tool.Tool.own`."""
 
     def at(self, sandbox: str) -> Flow:
-        """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything.
+        """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they
+        read and reach anything.
 
         Values that are taken over from a preview reach nothing.
         """
@@ -41,7 +50,11 @@ class Flow:
             return Flow(self.reads, "nothing", self.unsaid)
         if sandbox == IN_KERNEL:
             return Flow(self.reads, "anything", self.unsaid)
-        return self if not sandbox or sandbox in HELD else Flow(self.reads | {"private", "untrusted"}, "anything")
+        return (
+            self
+            if not sandbox or sandbox in HELD
+            else Flow(self.reads | {"private", "untrusted"}, "anything")
+        )
 
     def as_json(self) -> dict[str, Json]:
         """Return the two as the log keeps them with the name of a tool."""
@@ -53,7 +66,9 @@ class Flow:
     def from_json(cls, body: Mapping[str, Json]) -> Flow | None:
         """Return what `as_json` gave; `None` where a log of an earlier version says nothing."""
         reads, reaches = body.get("reads"), body.get("reaches")
-        unsaid, own = (tuple(map(str, cast("list[Json]", body.get(name) or []))) for name in ("unsaid", "own"))
+        unsaid, own = (
+            tuple(map(str, cast("list[Json]", body.get(name) or []))) for name in ("unsaid", "own")
+        )
         return (
             cls(frozenset(map(str, reads)), reaches, frozenset(unsaid), own)
             if isinstance(reads, list) and isinstance(reaches, str)
@@ -80,14 +95,20 @@ def read_reads(given: str | Iterable[str] | None, *, untrusted: bool | None = No
     words += ("untrusted",) if untrusted and "untrusted" not in words else ()
     for word in words:
         if word not in get_args(Reads):
-            raise UsageError(f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {did_you_mean(str(word), get_args(Reads))}")
+            raise UsageError(
+                f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; "
+                f"{did_you_mean(str(word), get_args(Reads))}"
+            )
     return words
 
 
 def read_reach(given: str | None) -> str | None:
     """`reaches` as written for a tool; raises `UsageError` with the nearest word for one that is none."""
     if given is not None and given not in get_args(Reach):
-        raise UsageError(f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {did_you_mean(str(given), get_args(Reach))}")
+        raise UsageError(
+            f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; "
+            f"{did_you_mean(str(given), get_args(Reach))}"
+        )
     return given
 
 
@@ -98,8 +119,12 @@ def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -
     return "address" if effect != "pure" and _ADDRESSES & {*parameters} else "nothing"
 
 
-def undeclared_flow(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect) -> frozenset[str]:
-    """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its effect and danger leave open."""
+def undeclared_flow(
+    *, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect
+) -> frozenset[str]:
+    """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its
+    effect and danger leave open.
+    """
     if reads is not None or reaches is not None:
         return frozenset()
     if effect == "pure":

@@ -20,14 +20,16 @@ from kestrel_lab.tools.tool import CacheScope, Fingerprint, Preview, Tool, ToolC
 # A docstring in Google style, split into what a model reads: the description and the parameters.
 
 _SECTION = re.compile(
-    r"(Args|Arguments|Parameters|Params|Returns|Return|Yields|Raises|Examples?|Notes?|Warnings?|See Also|References|Attributes|Todo):\s*"
+    r"(Args|Arguments|Parameters|Params|Returns|Return|Yields|Raises|Examples?|Notes?|Warnings?|See "
+    r"Also|References|Attributes|Todo):\s*"
 )
 _ARGUMENTS = {"Args", "Arguments", "Parameters", "Params"}
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the text before the first section, and the entry of each parameter; `text` is dedented, as `inspect.getdoc` gives it.
+    """Return the text before the first section, and the entry of each parameter; `text` is dedented, as
+    `inspect.getdoc` gives it.
 
     An entry is the part after `name:` with its continuation lines, on one line.
     """
@@ -127,35 +129,42 @@ def tool(
         name: What the model calls it; the function's name if left out.
         danger_level: How much harm a call can do, e.g. `"high"`. LOW if left out: the engine does not
             ask before it, but does not take it to be harmless either.
-        effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`.
-        version: Changes when answers may change; a hash of the function's own source if left out.
-        parallel_safe: Whether it may run beside other calls; if left out, when pure or at most LOW.
-        timeout_s: Seconds the engine gives a call. A synchronous function with one runs in a thread; it cannot be stopped,
+        effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`. version: Changes
+        when answers may change; a hash of the function's own source if left out. parallel_safe: Whether it
+        may run beside other calls; if left out, when pure or at most LOW. timeout_s: Seconds the engine gives
+        a call. A synchronous function with one runs in a thread; it cannot be stopped,
             so past its time the model is told so and the thread is left to itself.
-        max_chars: How much of an answer a model is shown.
-        thread: Run a synchronous function in a worker thread.
-        fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
-        cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone decides.
-        cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads nothing in it, `global`.
-        preview: What a call would change, as a unified diff, for whoever is asked to allow it.
-        sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
-        reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote it, or both (`"private
-            untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is untrusted, its
-            calls that reach something are asked about.
-        untrusted: Whether others may have written what it answers: `True` adds `untrusted` to `reads`, `False` says that its
-            answers are its own or the user's, so that reading them taints nothing. Never guessed from its name.
-        reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or `anything`.
-            Say both or neither. A tool that is neither pure nor SAFE and says neither counts as one that may bring in what
-            others wrote and may send; where somebody is there, they are asked once, as soon as it matters, and what they
-            say is kept for this definition of the tool. One that says `reads` only reaches what its danger suggests:
-            `anything` from MEDIUM on, below it `address` where it takes one, else `nothing`.
-        content: Arguments that only carry what is written, such as `"subject body"`. All others bear authority: they say
-            whom, where, which or how much, and after untrusted text was read a call passes without a question only if they
-            come from the user. A `contentMediaType` in the schema of a parameter says the same.
-        own: Fields of its answers (an object, or a list of objects) that nobody but the user or the service can write, such as
-            `"id filename"`. Where the goal names one object by a text in such a field, its other texts there count as named,
-            too, and its numbers and lists as arguments of the same name.
-        shows: What its answers have of the files it is about, for tools that read the workspace: `names` for paths only,
+        max_chars: How much of an answer a model is shown. thread: Run a synchronous function in a worker
+        thread. fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
+        cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone
+        decides. cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads
+        nothing in it, `global`. preview: What a call would change, as a unified diff, for whoever is asked to
+        allow it. sandbox: The least sandbox level that commands it starts may run at, for a tool that starts
+        some. reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote
+        it, or both (`"private
+            untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is
+            untrusted, its calls that reach something are asked about.
+        untrusted: Whether others may have written what it answers: `True` adds `untrusted` to `reads`,
+        `False` says that its
+            answers are its own or the user's, so that reading them taints nothing. Never guessed from its
+            name.
+        reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or
+        `anything`.
+            Say both or neither. A tool that is neither pure nor SAFE and says neither counts as one that may
+            bring in what others wrote and may send; where somebody is there, they are asked once, as soon as
+            it matters, and what they say is kept for this definition of the tool. One that says `reads` only
+            reaches what its danger suggests: `anything` from MEDIUM on, below it `address` where it takes
+            one, else `nothing`.
+        content: Arguments that only carry what is written, such as `"subject body"`. All others bear
+        authority: they say
+            whom, where, which or how much, and after untrusted text was read a call passes without a question
+            only if they come from the user. A `contentMediaType` in the schema of a parameter says the same.
+        own: Fields of its answers (an object, or a list of objects) that nobody but the user or the service
+        can write, such as
+            `"id filename"`. Where the goal names one object by a text in such a field, its other texts there
+            count as named, too, and its numbers and lists as arguments of the same name.
+        shows: What its answers have of the files it is about, for tools that read the workspace: `names` for
+        paths only,
             `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
 
     Raises:
@@ -170,17 +179,26 @@ def tool(
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
 
-    def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
+    def make(
+        function: Callable[..., Any], depth: int = 1
+    ) -> Tool:  # depth: how far up the scope is whose names annotations may use
         _check_function(function)
         called = name or function.__name__
         if not _NAME.fullmatch(called):
-            raise UsageError(f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. @tool(name='look_up')")
+            raise UsageError(
+                f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. "
+                "@tool(name='look_up')"
+            )
         description, about = read_docstring(inspect.getdoc(function) or "")
         if not description:
-            raise UsageError(f"tool {called!r} has no docstring: write one line that tells the model what it does")
+            raise UsageError(
+                f"tool {called!r} has no docstring: write one line that tells the model what it does"
+            )
         if unknown := [one for one in carried if one not in inspect.signature(function).parameters]:
             known = did_you_mean(unknown[0], inspect.signature(function).parameters)
-            raise UsageError(f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {known}")
+            raise UsageError(
+                f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {known}"
+            )
         parameters, context = _parameters(called, function, about, sys._getframe(depth).f_locals)
         return Tool(
             name=called,
@@ -190,7 +208,9 @@ def tool(
             danger=danger,
             effect=effect,
             version=version or _source_hash(function),
-            parallel_safe=(effect == "pure" or danger <= Danger.LOW) if parallel_safe is None else parallel_safe,
+            parallel_safe=(effect == "pure" or danger <= Danger.LOW)
+            if parallel_safe is None
+            else parallel_safe,
             timeout_s=timeout_s,
             max_chars=max_chars,
             thread=thread,
@@ -215,24 +235,41 @@ def _check_timeout(seconds: object) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise UsageError(f"timeout_s is a positive number of seconds, not {seconds!r}; leave it out for no bound")
+        raise UsageError(
+            f"timeout_s is a positive number of seconds, not {seconds!r}; leave it out for no bound"
+        )
 
 
 def _check_function(function: Callable[..., Any]) -> None:
     if not inspect.isroutine(function):
         raise UsageError(f"@tool needs a function, not {function!r}")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise UsageError(f"tool {function.__name__!r} yields its answer in pieces, and a call has one: return a list of them instead")
+        raise UsageError(
+            f"tool {function.__name__!r} yields its answer in pieces, and a call has one: return a "
+            "list of them instead"
+        )
 
 
-def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:
+def _check_caching(
+    effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope
+) -> None:
     if scope not in get_args(CacheScope):
-        raise UsageError(f"there is no cache scope {scope!r}; {did_you_mean(str(scope), get_args(CacheScope))}")
-    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
-        msg = f"cache_ttl_seconds is a positive number of seconds, not {ttl!r}; leave it out for answers that are good as long as the fingerprint"
+        raise UsageError(
+            f"there is no cache scope {scope!r}; {did_you_mean(str(scope), get_args(CacheScope))}"
+        )
+    if ttl is not None and (
+        isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf
+    ):
+        msg = (
+            f"cache_ttl_seconds is a positive number of seconds, not {ttl!r}; leave it out for answers "
+            "that are good as long as the fingerprint"
+        )
         raise UsageError(msg)
     if effect != "pure" and (ttl is not None or fingerprint is not None):
-        msg = f'answers of a tool with effect {effect!r} are never reused, as its calls would then not happen: say effect="pure", or no caching'
+        msg = (
+            f"answers of a tool with effect {effect!r} are never reused, as its calls would then not "
+            'happen: say effect="pure", or no caching'
+        )
         raise UsageError(msg)
 
 
@@ -241,7 +278,9 @@ def _danger(level: Danger | str) -> Danger:
         return level
     if isinstance(level, str) and level.upper() in Danger.__members__:
         return Danger[level.upper()]
-    raise UsageError(f"there is no danger level {level!r}; {did_you_mean(str(level).upper(), Danger.__members__)}")
+    raise UsageError(
+        f"there is no danger level {level!r}; {did_you_mean(str(level).upper(), Danger.__members__)}"
+    )
 
 
 def _parameters(
@@ -254,7 +293,10 @@ def _parameters(
     try:
         hints = get_type_hints(function, localns=dict(names), include_extras=True)
     except NameError as error:
-        msg = f"tool {tool_name!r} has an annotation that means nothing here ({error}): import or define it above the function"
+        msg = (
+            f"tool {tool_name!r} has an annotation that means nothing here ({error}): import or define "
+            "it above the function"
+        )
         raise UsageError(msg) from error
     context = ""
     parameters: dict[str, Parameter] = {}
@@ -264,19 +306,30 @@ def _parameters(
             context = parameter.name
             continue
         default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-        parameters[parameter.name] = Parameter(annotation=annotation, default=default, description=about.get(parameter.name, ""))
+        parameters[parameter.name] = Parameter(
+            annotation=annotation, default=default, description=about.get(parameter.name, "")
+        )
     return parameters, context
 
 
 def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:
     what = f"parameter {parameter.name!r} of tool {tool_name!r}"
     if parameter.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-        msg = f"{what} takes any number of arguments, which cannot be described to a model: name each one, or take a list or dict"
+        msg = (
+            f"{what} takes any number of arguments, which cannot be described to a model: name each "
+            "one, or take a list or dict"
+        )
         raise UsageError(msg)
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise UsageError(f"{what} is positional-only, but models name their arguments: remove the / from the signature")
+        raise UsageError(
+            f"{what} is positional-only, but models name their arguments: remove the / from the signature"
+        )
     if parameter.annotation is inspect.Parameter.empty:
-        hint = "decorate a plain function, not a method" if parameter.name == "self" else f"write e.g. {parameter.name}: str"
+        hint = (
+            "decorate a plain function, not a method"
+            if parameter.name == "self"
+            else f"write e.g. {parameter.name}: str"
+        )
         raise UsageError(f"{what} has no type: {hint}")
 
 

@@ -21,22 +21,25 @@ WORKER: Final = "worker"
 
 
 async def _delegate(agent: str, goal: str, ctx: ToolContext, share: float = 0.0) -> Json:
-    """Have another agent work on a goal and return its answer. It sees nothing of this conversation: put what it must know into the goal.
+    """Have another agent work on a goal and return its answer. It sees nothing of this conversation: put what
+    it must know into the goal.
 
     Several calls in one turn run at the same time. The agent "worker" has your model and your tools.
 
     Args:
-        agent: Which agent.
-        goal: What it is to do, complete in itself.
-        share: Most of what is left of the run's money, tokens and time that it may use, from 0 to 1; by default an equal part.
+        agent: Which agent. goal: What it is to do, complete in itself. share: Most of what is left of the
+        run's money, tokens and time that it may use, from 0 to 1; by default an equal part.
 
     """
     if ctx.delegate is None:
-        raise UsageError("agents are delegated to only within a run: their calls are approved and recorded there")
+        raise UsageError(
+            "agents are delegated to only within a run: their calls are approved and recorded there"
+        )
     return await ctx.delegate(agent, goal, share)
 
 
-# Its own calls are asked about, and have flows, like all others: delegating has no effect itself and is gone on with after a crash.
+# Its own calls are asked about, and have flows, like all others: delegating has no effect itself and is gone
+# on with after a crash.
 delegate = replace(
     tool(name=DELEGATE, danger_level=Danger.SAFE, effect="pure", version="1")(_delegate),
     reads=(),
@@ -47,10 +50,19 @@ delegate = replace(
 
 
 def describe_for_team(spec: ToolSpec, members: Iterable[Step], team: Mapping[str, Any]) -> ToolSpec:
-    """Return the tool as a model with a team is told of it: with the names of its agents and what each is for."""
+    """Return the tool as a model with a team is told of it: with the names of its agents and what each is
+    for.
+    """
     names = [member.id for member in members]
-    lines = [f"- {name}: {one_line(str(team[name].get('description') or team[name].get('instructions') or ''), 200)}" for name in names]
+    lines = [
+        f"- {name}: "
+        f"{one_line(str(team[name].get('description') or team[name].get('instructions') or ''), 200)}"
+        for name in names
+    ]
     about = {"type": "string", "enum": names, "description": "Which agent."}
-    schema: dict[str, Any] = {**spec.schema, "properties": {**cast("dict[str, Any]", spec.schema["properties"]), "agent": about}}
+    schema: dict[str, Any] = {
+        **spec.schema,
+        "properties": {**cast("dict[str, Any]", spec.schema["properties"]), "agent": about},
+    }
     text = spec.description.partition(' The agent "worker"')[0]
     return replace(spec, description="\n".join([f"{text} Agents:", *lines]), schema=schema)

@@ -1,4 +1,6 @@
-"""Tools `create_tasks`, `update_task`, `list_tasks` and `ask_user`: the task list of a run, and questions to the user."""
+"""Tools `create_tasks`, `update_task`, `list_tasks` and `ask_user`: the task list of a run, and questions to
+the user.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     if not titles or not all(titles):
         raise ValueError("titles must be a list of at least one text, none of them empty")
     there = tasks.listed()
-    made = sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0  # by this very call, before it was interrupted
+    made = (
+        sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0
+    )  # by this very call, before it was interrupted
     if len(there) + len(titles) - made > _MOST_TASKS:
-        raise ValueError(f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones")
+        raise ValueError(
+            f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones"
+        )
     for number, title in enumerate(titles[made:], len(there) + 1):
         tasks.change(TaskChanged(task=str(number), title=title, call=ctx.call_id))
     return _tasks_text(tasks)
@@ -41,7 +47,11 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
 
 @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
 async def update_task(
-    task: str, ctx: ToolContext, status: Literal["", "todo", "doing", "done", "dropped"] = "", title: str = "", note: str = ""
+    task: str,
+    ctx: ToolContext,
+    status: Literal["", "todo", "doing", "done", "dropped"] = "",
+    title: str = "",
+    note: str = "",
 ) -> str:
     """Change a task of the task list: its state, its title, a note. Returns the whole list.
 
@@ -56,7 +66,10 @@ async def update_task(
     tasks = _tasks(ctx)
     known = {one.task: one for one in tasks.listed()}
     if task not in known:
-        msg = f"there is no task {task!r}; {did_you_mean(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
+        msg = (
+            f"there is no task {task!r}; "
+            f"{did_you_mean(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
+        )
         raise ValueError(msg)
     before = known[task]
     after = replace(
@@ -82,8 +95,13 @@ async def list_tasks(ctx: ToolContext) -> str:
 
 
 def task_tools() -> list[Tool]:
-    """Return `create_tasks`, `update_task` and `list_tasks`, of the group `tasks`, and `state_effects`, of `effects`."""
-    return [*(replace(made, group="tasks") for made in (create_tasks, update_task, list_tasks)), state_effects]
+    """Return `create_tasks`, `update_task` and `list_tasks`, of the group `tasks`, and `state_effects`, of
+    `effects`.
+    """
+    return [
+        *(replace(made, group="tasks") for made in (create_tasks, update_task, list_tasks)),
+        state_effects,
+    ]
 
 
 def _tasks(ctx: ToolContext) -> Tasks:
@@ -93,7 +111,10 @@ def _tasks(ctx: ToolContext) -> Tasks:
 
 
 def _tasks_text(tasks: Tasks) -> str:
-    lines = [f"{one.task}. [{one.status}] {one.title}" + (f" ({one.note})" if one.note else "") for one in tasks.listed()]
+    lines = [
+        f"{one.task}. [{one.status}] {one.title}" + (f" ({one.note})" if one.note else "")
+        for one in tasks.listed()
+    ]
     return "\n".join(lines) or "[the task list is empty]"
 
 
@@ -114,9 +135,11 @@ class StatedEffect:
 
 @tool(name=STATE_EFFECTS, danger_level=Danger.SAFE, effect="pure", version="1", reads="", reaches="nothing")
 def _state_effects(effects: list[StatedEffect]) -> str:
-    """State which calls that change, send or spend something the user's goal needs. Call it first, before you read anything.
+    """State which calls that change, send or spend something the user's goal needs. Call it first, before you
+    read anything.
 
-    Calls that keep to the list need no question later. What is stated after something was read that others wrote counts for nothing.
+    Calls that keep to the list need no question later. What is stated after something was read that others
+    wrote counts for nothing.
 
     Args:
         effects: Each tool that has to be called, how often, and the arguments that the goal names.
@@ -126,7 +149,10 @@ def _state_effects(effects: list[StatedEffect]) -> str:
 
 
 state_effects = replace(_state_effects, group="effects")
-"""The list of effects that a model states, offered to runs that name it or `effects`. The call in the log is the statement."""
+"""The list of effects that a model states, offered to runs that name it or `effects`.
+
+The call in the log is the statement.
+"""
 
 
 # Asking the person a run works for.
@@ -134,14 +160,17 @@ state_effects = replace(_state_effects, group="effects")
 
 @tool(name="ask_user", danger_level=Danger.SAFE, effect="pure", version="1", reads="", reaches="nothing")
 def _nobody(question: str, options: list[str] | None = None) -> str:
-    """Ask the user a question that only they can decide, and return what they say. Do not ask for what you can find out.
+    """Ask the user a question that only they can decide, and return what they say. Do not ask for what you
+    can find out.
 
     Args:
         question: What you need to know, in one or two sentences.
         options: Answers to choose from, if there are a few; the user may still answer otherwise.
 
     """
-    raise ToolError("nobody is here to answer: decide yourself, go on, and say in your answer what you assumed")
+    raise ToolError(
+        "nobody is here to answer: decide yourself, go on, and say in your answer what you assumed"
+    )
 
 
 ask_user = replace(_nobody, asks_person=True)

@@ -1,4 +1,6 @@
-"""Macros: named, versioned sequences of tool calls, the table that stores them, and the tool `macro_run`, which makes one call of them."""
+"""Macros: named, versioned sequences of tool calls, the table that stores them, and the tool `macro_run`,
+which makes one call of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _RESULTS = ("previous", "steps")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MacroStep:
-    """One tool call; `{{parameter}}`, `{{previous.content}}` and `{{steps[0].content}}` in its arguments are filled in when it is made."""
+    """One tool call; `{{parameter}}`, `{{previous.content}}` and `{{steps[0].content}}` in its arguments are
+    filled in when it is made.
+    """
 
     tool: str
     args: dict[str, Json] = field(default_factory=dict)
@@ -61,14 +65,22 @@ class Macro(TextView):
     version: int = 1
     enabled: bool = True
     stored: bool = field(default=False, compare=False, repr=False)
-    """Whether it was kept before: what an earlier version accepted as a command is then refused when it is run, not when it is read."""
+    """Whether it was kept before: what an earlier version accepted as a command is then refused when it is
+    run, not when it is read.
+    """
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            msg = f"{one_line(self.name)!r} cannot be a macro's name: use up to 64 letters, digits, _ and -, beginning with a letter"
+            msg = (
+                f"{one_line(self.name)!r} cannot be a macro's name: use up to 64 letters, digits, _ "
+                "and -, beginning with a letter"
+            )
             raise UsageError(msg)
         if not self.description.strip():
-            raise UsageError(f"macro {self.name!r} has no description: say in a line what it does, for whoever is to use it")
+            raise UsageError(
+                f"macro {self.name!r} has no description: say in a line what it does, for whoever is "
+                "to use it"
+            )
         if not 1 <= len(self.steps) <= MAX_STEPS:
             raise UsageError(f"macro {self.name!r} has {len(self.steps)} steps: give 1 to {MAX_STEPS}")
         self._check_schema()
@@ -76,9 +88,20 @@ class Macro(TextView):
             self._check_step(place, step)
 
     @classmethod
-    def from_json(cls, name: str, description: str, schema: dict[str, Json], steps: Iterable[Json], **more: Any) -> Macro:
-        """Return a macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`. Contract: the class."""
-        return cls(name=name, description=description, schema=schema, steps=tuple(_step(name, item) for item in steps), **more)
+    def from_json(
+        cls, name: str, description: str, schema: dict[str, Json], steps: Iterable[Json], **more: Any
+    ) -> Macro:
+        """Return a macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`.
+
+        Contract: the class.
+        """
+        return cls(
+            name=name,
+            description=description,
+            schema=schema,
+            steps=tuple(_step(name, item) for item in steps),
+            **more,
+        )
 
     @property
     def parameters(self) -> dict[str, dict[str, Json]]:
@@ -93,23 +116,41 @@ class Macro(TextView):
         return f"{self.name}({', '.join(told)})"
 
     def arguments(self, args: dict[str, Json]) -> dict[str, Json]:
-        """`args` completed with defaults; raises `ToolArgumentsError`, which lists what does not fit the schema."""
+        """`args` completed with defaults; raises `ToolArgumentsError`, which lists what does not fit the
+        schema.
+        """
         from jsonschema import Draft202012Validator  # loaded on use
         from referencing import Registry
         from referencing.exceptions import Unresolvable
 
-        defaults = {name: about["default"] for name, about in self.parameters.items() if isinstance(about, dict) and "default" in about}
+        defaults = {
+            name: about["default"]
+            for name, about in self.parameters.items()
+            if isinstance(about, dict) and "default" in about
+        }
         complete = {**defaults, **args}
         registry: Any = Registry()  # knows nothing and fetches nothing: a schema cannot reach out
         try:
             errors = list(Draft202012Validator(self.schema, registry=registry).iter_errors(complete))
         except Unresolvable as error:
-            msg = f"macro {self.name} was not run: its schema refers to something that it does not contain ({error})"
+            msg = (
+                f"macro {self.name} was not run: its schema refers to something that it does not "
+                f"contain ({error})"
+            )
             raise ToolArgumentsError(msg) from error
         if errors:
-            lines = [f"- {'.'.join(map(str, error.absolute_path)) or 'args'}: {one_line(error.message, 200)}" for error in errors[:10]]
+            lines = [
+                f"- {'.'.join(map(str, error.absolute_path)) or 'args'}: {one_line(error.message, 200)}"
+                for error in errors[:10]
+            ]
             raise ToolArgumentsError(
-                "\n".join([f"macro {self.name} was not run, its arguments are wrong:", *lines, f"use {self.signature}"])
+                "\n".join(
+                    [
+                        f"macro {self.name} was not run, its arguments are wrong:",
+                        *lines,
+                        f"use {self.signature}",
+                    ]
+                )
             )
         return complete
 
@@ -120,16 +161,26 @@ class Macro(TextView):
         try:
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
-            raise UsageError(f"the schema of macro {self.name!r} is not JSON Schema: {one_line(error.message, 200)}") from error
+            raise UsageError(
+                f"the schema of macro {self.name!r} is not JSON Schema: {one_line(error.message, 200)}"
+            ) from error
         if self.schema.get("type") != "object":
-            raise UsageError(f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', 'properties': …}}")
+            raise UsageError(
+                f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', "
+                f"'properties': …}}"
+            )
         if taken := [name for name in self.parameters if name in _RESULTS]:
-            raise UsageError(f"macro {self.name!r} has a parameter {taken[0]!r}, which means the results of its steps: choose another name")
+            raise UsageError(
+                f"macro {self.name!r} has a parameter {taken[0]!r}, which means the results of its "
+                "steps: choose another name"
+            )
 
     def _check_step(self, place: int, step: MacroStep) -> None:
         where = f"step {place + 1} of macro {self.name!r}"
         if not step.tool or step.tool == MACRO_RUN:
-            raise UsageError(f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}")
+            raise UsageError(
+                f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}"
+            )
         try:
             dumps(step.args)
             found = template.references_in(step.args)
@@ -142,21 +193,34 @@ class Macro(TextView):
                 raise UsageError(f"{where} refers to {str(path)!r}: {problem}")
 
     def _problem(self, path: JsonPath, place: int) -> str:
-        """Return what is wrong with a reference in step number `place`, counted from 0; empty when nothing is."""
+        """Return what is wrong with a reference in step number `place`, counted from 0; empty when nothing
+        is.
+        """
         match path.root, path.parts:
             case "previous", ("content", *_):
                 return "" if place else "there is no step before it"
             case "steps", (int() as earlier, "content", *_):
-                return "" if earlier < place else f"only steps before it have results, counted from [0] to [{place - 1}]"
+                return (
+                    ""
+                    if earlier < place
+                    else f"only steps before it have results, counted from [0] to [{place - 1}]"
+                )
             case (("previous" | "steps"), _):
                 return "results are previous.content and steps[0].content, with .key or [0] after that"
             case root, _:
-                return "" if root in self.parameters else f"no such parameter; {did_you_mean(root, [*self.parameters, *_RESULTS])}"
+                return (
+                    ""
+                    if root in self.parameters
+                    else f"no such parameter; {did_you_mean(root, [*self.parameters, *_RESULTS])}"
+                )
 
     def __repr__(self) -> str:
         state = f"version {self.version}" if self.enabled else f"version {self.version}, disabled"
         lines = [f"macro {self.signature} · {state}", f"  {self.description}"]
-        return "\n".join(lines + [f"  {place}. {step.tool} {readable(step.args)}" for place, step in enumerate(self.steps, 1)])
+        return "\n".join(
+            lines
+            + [f"  {place}. {step.tool} {readable(step.args)}" for place, step in enumerate(self.steps, 1)]
+        )
 
 
 class MacroRegistry:
@@ -176,20 +240,34 @@ class MacroRegistry:
         fitting = [row for row in rows if row[0] == name and version in {None, row[4]}]
         if not fitting:
             what = f"macro {name!r}" if version is None else f"version {version} of macro {name!r}"
-            raise UsageError(f"there is no {what} for {self.workspace}; {did_you_mean(name, {row[0] for row in rows})}")
+            raise UsageError(
+                f"there is no {what} for {self.workspace}; {did_you_mean(name, {row[0] for row in rows})}"
+            )
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
-        """Store `macro` as the next version of its name, unless the newest one says the same; returns what is stored."""
+        """Store `macro` as the next version of its name, unless the newest one says the same; returns what is
+        stored.
+        """
         macro = replace(macro, stored=False)
         newest = next((known for known in self.list() if known.name == macro.name), None)
         if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
             steps = [step.as_json() for step in macro.steps]
-            add_macro(self._store, self.workspace, macro.name, macro.description, macro.schema, steps, enabled=macro.enabled)
+            add_macro(
+                self._store,
+                self.workspace,
+                macro.name,
+                macro.description,
+                macro.schema,
+                steps,
+                enabled=macro.enabled,
+            )
         return self.get(macro.name)
 
     def enable(self, name: str) -> Macro:
-        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that name."""
+        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that
+        name.
+        """
         return self._set(name, enabled=True)
 
     def disable(self, name: str) -> Macro:
@@ -200,26 +278,47 @@ class MacroRegistry:
         """Delete every version of a macro; raises `UsageError` when there is none of that name."""
         if name not in (known := {row[0] for row in self._rows()}):
             raise UsageError(f"there is no macro {name!r} for {self.workspace}; {did_you_mean(name, known)}")
-        self._store.execute("DELETE FROM macros WHERE workspace_id = ? AND name = ?", (self.workspace, name), f"macro {name!r}").result()
+        self._store.execute(
+            "DELETE FROM macros WHERE workspace_id = ? AND name = ?",
+            (self.workspace, name),
+            f"macro {name!r}",
+        ).result()
 
     def _set(self, name: str, *, enabled: bool) -> Macro:
         self.get(name)
-        sql = "UPDATE macros SET enabled = ?, updated_at = ? WHERE workspace_id = ? AND name = ? AND enabled IS NOT ?"
-        self._store.execute(sql, (int(enabled), time.time(), self.workspace, name, int(enabled)), f"macro {name!r}").result()
+        sql = (
+            "UPDATE macros SET enabled = ?, updated_at = ? WHERE workspace_id = ? AND name = ? AND "
+            "enabled IS NOT ?"
+        )
+        self._store.execute(
+            sql, (int(enabled), time.time(), self.workspace, name, int(enabled)), f"macro {name!r}"
+        ).result()
         return self.get(name)
 
     def _rows(self) -> Sequence[tuple[Any, ...]]:
         """Return every version of every macro, by name, the oldest version first."""
         columns = "name, description, schema_json, steps_json, version, enabled"
-        return self._store.query(f"SELECT {columns} FROM macros WHERE workspace_id = ? ORDER BY name, version", (self.workspace,))
+        return self._store.query(
+            f"SELECT {columns} FROM macros WHERE workspace_id = ? ORDER BY name, version", (self.workspace,)
+        )
 
 
 def _macro(row: tuple[Any, ...]) -> Macro:
     name, description, schema, steps, version, enabled = row
-    return Macro.from_json(name, description, json.loads(schema), json.loads(steps), version=version, enabled=bool(enabled), stored=True)
+    return Macro.from_json(
+        name,
+        description,
+        json.loads(schema),
+        json.loads(steps),
+        version=version,
+        enabled=bool(enabled),
+        stored=True,
+    )
 
 
-_COLUMNS = "id, workspace_id, name, description, schema_json, steps_json, version, enabled, created_at, updated_at"
+_COLUMNS = (
+    "id, workspace_id, name, description, schema_json, steps_json, version, enabled, created_at, updated_at"
+)
 
 
 def add_macro(
@@ -238,15 +337,32 @@ def add_macro(
         f"INSERT INTO macros({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, coalesce(max(version), 0) + 1, ?, ?, ?"
         " FROM macros WHERE workspace_id = ? AND name = ?"
     )
-    values = (str(uuid.uuid4()), workspace, name, description, dumps(schema), dumps(steps), int(enabled), now, now, workspace, name)
+    values = (
+        str(uuid.uuid4()),
+        workspace,
+        name,
+        description,
+        dumps(schema),
+        dumps(steps),
+        int(enabled),
+        now,
+        now,
+        workspace,
+        name,
+    )
     store.execute(sql, values, f"macro {name!r}").result()
 
 
 def _step(macro: str, item: Json) -> MacroStep:
     match item:
-        case {"type": "tool", "name": str() as name, **rest} if set(rest) <= {"args"} and isinstance(rest.get("args", {}), dict):
+        case {"type": "tool", "name": str() as name, **rest} if set(rest) <= {"args"} and isinstance(
+            rest.get("args", {}), dict
+        ):
             return MacroStep(tool=name, args=cast("dict[str, Json]", rest.get("args", {})))
-    raise UsageError(f'a step of macro {macro!r} is {one_line(repr(item), 100)}: write {{"type": "tool", "name": …, "args": {{…}}}}')
+    raise UsageError(
+        f'a step of macro {macro!r} is {one_line(repr(item), 100)}: write {{"type": "tool", "name": …, '
+        f'"args": {{…}}}}'
+    )
 
 
 # Running them.
@@ -259,7 +375,10 @@ def with_macros(toolbox: Toolbox, macros: Iterable[Macro]) -> Toolbox:
 
 
 def macro_tool(macros: Mapping[str, Macro]) -> Tool:
-    """Return the tool for these macros. Its own danger is none: each call it makes is asked about as if the agent had made it."""
+    """Return the tool for these macros.
+
+    Its own danger is none: each call it makes is asked about as if the agent had made it.
+    """
 
     async def macro_run(name: str, args: dict[str, Json], ctx: ToolContext) -> Json:
         if ctx.parts is None:
@@ -291,7 +410,9 @@ async def run_macro(macro: Macro, args: dict[str, Json], parts: Parts) -> Json:
     for place, step in enumerate(macro.steps, 1):
         previous = results[-1] if results else None
         try:
-            answer = await parts(place, step.tool, render_call(step.args, {**args, "previous": previous, "steps": results}))
+            answer = await parts(
+                place, step.tool, render_call(step.args, {**args, "previous": previous, "steps": results})
+            )
         except UsageError as error:
             raise _stopped_error(macro, place, str(error), parts) from error
         if answer.error is not None:
@@ -315,15 +436,26 @@ class MacroArguments:
         """JSON Schema: a name out of those there are, and an object."""
         name: dict[str, Json] = {"type": "string", "enum": list(self.macros), "description": "Which macro."}
         args: dict[str, Json] = {"type": "object", "description": "Its parameters by name."}
-        return {"type": "object", "properties": {"name": name, "args": args}, "required": ["name", "args"], "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": {"name": name, "args": args},
+            "required": ["name", "args"],
+            "additionalProperties": False,
+        }
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Return the arguments with the macro's defaults; raises `ToolArgumentsError` with the nearest name or each wrong parameter."""
+        """Return the arguments with the macro's defaults; raises `ToolArgumentsError` with the nearest name
+        or each wrong parameter.
+        """
         name, given = args.get("name"), args.get("args", {})
         if not isinstance(name, str) or name not in self.macros:
-            raise ToolArgumentsError(f"there is no macro {one_line(str(name))!r}; {did_you_mean(str(name), self.macros)}")
+            raise ToolArgumentsError(
+                f"there is no macro {one_line(str(name))!r}; {did_you_mean(str(name), self.macros)}"
+            )
         if not isinstance(given, dict) or set(args) - {"name", "args"}:
-            raise ToolArgumentsError(f"{MACRO_RUN} takes name and args, and args is an object: use {self.macros[name].signature}")
+            raise ToolArgumentsError(
+                f"{MACRO_RUN} takes name and args, and args is an object: use {self.macros[name].signature}"
+            )
         return {"name": name, "args": self.macros[name].arguments(given)}
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
@@ -333,10 +465,14 @@ class MacroArguments:
 
 def _stopped_error(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
     step = macro.steps[place - 1]
-    done = ", ".join(f"{number} {earlier.tool}" for number, earlier in enumerate(macro.steps[: place - 1], 1)) or "none"
+    done = (
+        ", ".join(f"{number} {earlier.tool}" for number, earlier in enumerate(macro.steps[: place - 1], 1))
+        or "none"
+    )
     parts.end(ok=False, reason=f"step {place}, {step.tool}: {reason}")
     return ToolError(
-        f"macro {macro.name} stopped at step {place} of {len(macro.steps)}, {step.tool}: {reason}\nSteps done before it: {done}."
+        f"macro {macro.name} stopped at step {place} of {len(macro.steps)}, {step.tool}: "
+        f"{reason}\nSteps done before it: {done}."
     )
 
 
@@ -344,7 +480,10 @@ def _macros_prompt(macros: Iterable[Macro]) -> str:
     """Return the description for the model: every macro with its parameters and the tools it calls."""
     lines = ["Do several tool calls in one: prefer a macro that fits to its tools. Macros:"]
     for macro in macros:
-        lines.append(f"- {macro.signature}: {one_line(macro.description, 300)} Calls {', '.join(step.tool for step in macro.steps)}.")
+        lines.append(
+            f"- {macro.signature}: {one_line(macro.description, 300)} Calls "
+            f"{', '.join(step.tool for step in macro.steps)}."
+        )
         required = cast("list[str]", macro.schema.get("required") or [])
         for name, about in macro.parameters.items():
             kind = about.get("type", "any") if isinstance(about, dict) else "any"

@@ -1,7 +1,7 @@
 """Plain types: those of which pydantic's JSON form can always be read back into the same value.
 
-Decided from pydantic's core schema: nothing in it may run code of the user, rename, hide or compute a field, or be
-ambiguous. Of all other types only what was given before it was validated means for sure what was meant.
+Decided from pydantic's core schema: nothing in it may run code of the user, rename, hide or compute a field,
+or be ambiguous. Of all other types only what was given before it was validated means for sure what was meant.
 """
 
 from __future__ import annotations
@@ -9,27 +9,64 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_SCALARS = frozenset({"any", "none", "bool", "int", "float", "str", "enum", "date", "time", "datetime", "timedelta", "decimal", "uuid"})
-_UNAMBIGUOUS = frozenset({"none", "bool", "int", "float", "str", "literal", "nullable", "list", "dict", "union"})
+_SCALARS = frozenset(
+    {
+        "any",
+        "none",
+        "bool",
+        "int",
+        "float",
+        "str",
+        "enum",
+        "date",
+        "time",
+        "datetime",
+        "timedelta",
+        "decimal",
+        "uuid",
+    }
+)
+_UNAMBIGUOUS = frozenset(
+    {"none", "bool", "int", "float", "str", "literal", "nullable", "list", "dict", "union"}
+)
 """Types whose values are JSON already, so that a choice between them falls the same way again."""
 _WITH_FIELDS = frozenset({"typed-dict", "model-fields", "dataclass-args"})
-_AROUND = frozenset({"nullable", "default", "model", "dataclass", "typed-dict-field", "model-field", "dataclass-field", "definitions"})
+_AROUND = frozenset(
+    {
+        "nullable",
+        "default",
+        "model",
+        "dataclass",
+        "typed-dict-field",
+        "model-field",
+        "dataclass-field",
+        "definitions",
+    }
+)
 _RUNS_CODE = ("post_init", "custom_init", "default_factory", "init_only", "computed_fields", "extras_schema")
 """Keys of a node under which there is code of the user, or what is not part of the JSON form."""
 _RENAMES = ("serialization", "validation_alias")
 
 
-def parameters_of(schema: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]]:
+def parameters_of(
+    schema: Mapping[str, Any],
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]]:
     """Return the fields of a typed dict's core schema by name, and its shared definitions by reference."""
     shared = {str(one["ref"]): one for one in schema.get("definitions", ())}
     shape = schema["schema"] if schema["type"] == "definitions" else schema
     return shape["fields"], shared
 
 
-def is_plain(node: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]], seen: frozenset[str] = frozenset()) -> bool:
+def is_plain(
+    node: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]], seen: frozenset[str] = frozenset()
+) -> bool:
     """Whether the JSON form of each value of a node of a core schema gives the same value again."""
     kind = node["type"]
-    if any(node.get(key) for key in _RUNS_CODE) or node.get("init") is False or any(key.startswith(_RENAMES) for key in node):
+    if (
+        any(node.get(key) for key in _RUNS_CODE)
+        or node.get("init") is False
+        or any(key.startswith(_RENAMES) for key in node)
+    ):
         return False
     if kind == "definition-ref":
         ref = str(node["schema_ref"])

@@ -20,19 +20,26 @@ _MOST_SHOWN, _MOST_FOUND = 100, 10_000
 
 
 @tool(name=NAME, danger_level=Danger.SAFE, effect="pure", version="1", reads="run", reaches="nothing")
-async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 15_000, pattern: str = "") -> str:  # noqa: A002  # as the model was told
-    """Read more of an earlier answer that was too long to be shown whole, or find the places in it that match a pattern.
+async def read_result(
+    id: str,  # noqa: A002
+    ctx: ToolContext,
+    offset: int = 0,
+    limit: int = 15_000,
+    pattern: str = "",
+) -> str:  # as the model was told
+    """Read more of an earlier answer that was too long to be shown whole, or find the places in it that match
+    a pattern.
 
     Args:
-        id: What the shortened answer says at its end.
-        ctx: The run it works for.
-        offset: Character to begin with, counted from 0.
-        limit: Characters at most, up to 18000.
-        pattern: Regular expression (ripgrep's: no look-around). Returns the lines that match, each with its offset, instead of text.
+        id: What the shortened answer says at its end. ctx: The run it works for. offset: Character to begin
+        with, counted from 0. limit: Characters at most, up to 18000. pattern: Regular expression (ripgrep's:
+        no look-around). Returns the lines that match, each with its offset, instead of text.
 
     """
     if offset < 0 or not 1 <= limit <= _MOST_CHARS:
-        raise ValueError(f"offset counts from 0 and limit is from 1 to {_MOST_CHARS}, not {offset} and {limit}")
+        raise ValueError(
+            f"offset counts from 0 and limit is from 1 to {_MOST_CHARS}, not {offset} and {limit}"
+        )
     if ctx.kept is None:
         raise ValueError("kept answers belong to runs: this tool works only within a run")
     kept = ctx.kept(id)
@@ -57,8 +64,13 @@ async def _matches(path: Path, pattern: str, offset: int) -> tuple[str, str]:
     finally:
         os.close(fd)
     places = await asyncio.to_thread(offsets_of, path, [match.line for match in found.matches])
-    lines = [(places[match.line], match.text) for match in found.matches if places.get(match.line, -1) >= offset]
-    notes = [f"{len(lines):,} lines match" if len(lines) != 1 else "1 line matches", *([found.incomplete] if found.incomplete else [])]
+    lines = [
+        (places[match.line], match.text) for match in found.matches if places.get(match.line, -1) >= offset
+    ]
+    notes = [
+        f"{len(lines):,} lines match" if len(lines) != 1 else "1 line matches",
+        *([found.incomplete] if found.incomplete else []),
+    ]
     if len(lines) > _MOST_SHOWN:
         notes.append(f"go on with offset={lines[_MOST_SHOWN][0]}")
     return "\n".join(f"offset {place}: {text}" for place, text in lines[:_MOST_SHOWN]), "; ".join(notes)

@@ -45,7 +45,9 @@ def _convert(value: object) -> Json:
 
 
 def render_result(value: Json) -> str:
-    """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as JSON."""
+    """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as
+    JSON.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and any(isinstance(item, str) and "\n" in item for item in value.values()):
@@ -55,9 +57,14 @@ def render_result(value: Json) -> str:
 
 
 def _blocks(value: dict[str, Json]) -> str:
-    """Short entries as `key: value` first, then each text of several lines under its key: no escaped newlines to decode."""
+    """Short entries as `key: value` first, then each text of several lines under its key: no escaped newlines
+    to decode.
+    """
     short = {key: item for key, item in value.items() if not (isinstance(item, str) and "\n" in item)}
-    lines = [f"{key}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}" for key, item in short.items()]
+    lines = [
+        f"{key}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
+        for key, item in short.items()
+    ]
     long = [f"{key}:\n{item}" for key, item in value.items() if key not in short]
     return "\n".join(lines + long)
 
@@ -81,7 +88,10 @@ def _encodable(text: str) -> str:
 
 def _from_library(value: object) -> object:
     """Arrays and tables of libraries that are not imported here."""
-    for method in ("to_string", "tolist"):  # a table has both or the first, an array or a numpy number the second
+    for method in (
+        "to_string",
+        "tolist",
+    ):  # a table has both or the first, an array or a numpy number the second
         if callable(convert := getattr(value, method, None)):
             return convert()
     raise ValueError(f"{type(value).__name__} has no JSON form")

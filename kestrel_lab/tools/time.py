@@ -1,4 +1,6 @@
-"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; the same reference gives the same answer."""
+"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; the same reference gives the same
+answer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ def _with_zone(args: dict[str, Json], ctx: ToolContext) -> str | None:
     return rules_version() if args.get("zone") or not _is_naive(str(args.get("base", ""))) else None
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_reference, reads="", reaches="nothing")
+@tool(
+    danger_level=Danger.SAFE,
+    effect="pure",
+    version="1",
+    fingerprint=_with_reference,
+    reads="",
+    reaches="nothing",
+)
 def parse_relative(
     text: str,
     ctx: ToolContext,
@@ -36,7 +45,8 @@ def parse_relative(
     prefer: Literal["future", "past"] = "future",
     order: Literal["", "MDY", "DMY"] = "",
 ) -> dict[str, Json]:
-    """Find the date and time that words like `next Friday` or `tomorrow at 15:30` mean. What is ambiguous is refused.
+    """Find the date and time that words like `next Friday` or `tomorrow at 15:30` mean. What is ambiguous is
+    refused.
 
     Args:
         text: The time expression alone.
@@ -47,7 +57,9 @@ def parse_relative(
         order: Whether 3/4/2030 has the month or the day first.
 
     """
-    from kestrel_lab.tools.timeparse.durations import read_moment  # the grammars of time are loaded when a tool first reads some
+    from kestrel_lab.tools.timeparse.durations import (
+        read_moment,
+    )  # the grammars of time are loaded when a tool first reads some
     from kestrel_lab.tools.timeparse.parse import parse_relative as read
 
     session = handshake_of(ctx.time)
@@ -56,13 +68,17 @@ def parse_relative(
         moment, told, _ = read_moment(reference, place if _is_naive(reference) else None)
         place = place or (session.zone if session is not None and _is_naive(reference) else told)
     elif session is None:
-        raise UsageError("outside a run there is no reference time: give reference, such as 2030-12-31T20:15:00+01:00")
+        raise UsageError(
+            "outside a run there is no reference time: give reference, such as 2030-12-31T20:15:00+01:00"
+        )
     else:
         moment, place = session.now, place or session.zone
     return read(text, moment, zone=place, prefer=prefer, order=order or None).as_json()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_zone, reads="", reaches="nothing")
+@tool(
+    danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_zone, reads="", reaches="nothing"
+)
 def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") -> dict[str, Json]:
     """Move a date or time by a distance such as `+2 days`, `-1 month`, `90 minutes` or `5 business days`.
 
@@ -81,7 +97,14 @@ def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") ->
     return count_on(base, offset, zone=place).as_json()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=lambda _args, _ctx: rules_version(), reads="", reaches="nothing")
+@tool(
+    danger_level=Danger.SAFE,
+    effect="pure",
+    version="1",
+    fingerprint=lambda _args, _ctx: rules_version(),
+    reads="",
+    reaches="nothing",
+)
 def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str, Json]:
     """Tell what clocks in another time zone show at a moment.
 

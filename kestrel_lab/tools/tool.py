@@ -12,7 +12,13 @@ from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
+from kestrel_lab.core.events.union import (
+    CellsChanged,
+    KernelChanged,
+    KernelPreviewed,
+    RetrievalStep,
+    TaskChanged,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
@@ -78,14 +84,20 @@ class Tasks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notes:
-    """The memory of the run's workspace, for its tools; each says what came of it or raises a `KestrelError`."""
+    """The memory of the run's workspace, for its tools; each says what came of it or raises a
+    `KestrelError`.
+    """
 
     recall: Callable[[str, int, tuple[str, ...]], Awaitable[list[dict[str, Json]]]]
-    """Notes that have to do with a query, at most so many, with all of these tags; their words are references."""
+    """Notes that have to do with a query, at most so many, with all of these tags; their words are
+    references.
+    """
     remember: Callable[[str, str, tuple[str, ...], float, float | None, str], Awaitable[str]]
     """Keep a text: its kind, tags, confidence, days, and the call that asks for it."""
     chosen: Callable[[str], str]
-    """The notes that a selector means, a line each with a reference for its words, for whoever is asked to let them be forgotten."""
+    """The notes that a selector means, a line each with a reference for its words, for whoever is asked to
+    let them be forgotten.
+    """
     forget: Callable[[str], Awaitable[str]]
     """Forget the notes that a selector means."""
 
@@ -132,7 +144,9 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
-    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
+    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by
+    the model.
+    """
 
     workspace: Workspace
     run_id: str = ""
@@ -140,7 +154,9 @@ class ToolContext:
     progress: Callable[[str, float | None], None] = _ignore_output
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
-    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.session_time`; empty outside a run."""
+    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.session_time`;
+    empty outside a run.
+    """
     tasks: Tasks | None = None
     """`None` outside a run."""
     notes: Notes | None = None
@@ -150,10 +166,15 @@ class ToolContext:
     delegate: Callable[[str, str, float], Awaitable[Json]] | None = None
     """Has a sub-agent work on a goal, with a share of what the run may use; `None` outside a run."""
     kept: Callable[[str], StoredAnswer] | None = None
-    """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
+    """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model.
+
+    `None` outside a run.
+    """
     spool: Callable[[], Spool] | None = None
-    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command; once a call."""
-    sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
+    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command;
+    once a call.
+    """
+    sandbox: Sandbox = Sandbox()  # frozen  # noqa: RUF009
     """How commands are to be held in."""
     versions: Versions = field(default_factory=Versions)
     """Which versions of files the call goes by, and which it leaves."""
@@ -163,7 +184,7 @@ class ToolContext:
     """Tells that commands begin in another folder from now on."""
     output: Callable[[str], None] = _ignore_output
     """Tells the newest of what a command writes while it runs."""
-    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    redactor: Redactor = Redactor()  # frozen  # noqa: RUF009
     """Knows the secrets that no answer may hold."""
     looked_up: Callable[[RetrievalStep], object] | None = None
     """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
@@ -172,7 +193,9 @@ class ToolContext:
     code: CodeContext | None = None
     """For tools that run code in a kernel; `None` outside a run."""
     ask: Callable[[str, Sequence[str]], Coroutine[Any, Any, str | None]] | None = None
-    """Asks the person a question with options while the call runs, who may refuse (`None`); `None` where nobody is here to be asked."""
+    """Asks the person a question with options while the call runs, who may refuse (`None`); `None` where
+    nobody is here to be asked.
+    """
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
@@ -180,10 +203,13 @@ Preview = Callable[[dict[str, Json], ToolContext], str]
 Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | None] | None"]
 """The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers.
 
-`None` where the answer must not be used again; empty while what is read is changing, so that no stored answer may be used now.
+`None` where the answer must not be used again; empty while what is read is changing, so that no stored answer
+may be used now.
 """
 CacheScope = Literal["run", "workspace", "global"]
-"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the cache."""
+"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the
+cache.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,7 +222,8 @@ class Tool:
     function: Callable[..., Any]
     arguments: Arguments
     danger: Danger = Danger.LOW
-    """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing."""
+    """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing.
+    """
     danger_of: Callable[[dict[str, Json]], Danger] | None = None
     """How much harm a call with these arguments can do, where that is not always the same."""
     effect: Effect = "opaque"
@@ -209,33 +236,46 @@ class Tool:
     max_chars: int = 20_000
     """How much of an answer a model is shown."""
     thread: bool = False
-    """A synchronous function runs in a worker thread, not on the event loop's; one with `timeout_s` always does.
+    """A synchronous function runs in a worker thread, not on the event loop's; one with `timeout_s` always
+    does.
 
     A cancelled call does not stop a thread: its function runs to its end unseen.
     """
     fingerprint: Fingerprint | None = None
     """`None`: answers are never reused, unless they are for `cache_ttl_seconds`."""
     cache_ttl_seconds: float | None = None
-    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal. Of pure tools only."""
+    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal.
+
+    Of pure tools only.
+    """
     cache_scope: CacheScope = "workspace"
     parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     preview: Preview | None = None
     """Shown to whoever is asked to allow a call."""
     dry_run: Callable[[dict[str, Json], ToolContext], Awaitable[DryRun | None]] | None = None
-    """Finds out before a call is decided on how dangerous it is and where it has its effect; `None` for a call of which it says nothing."""
+    """Finds out before a call is decided on how dangerous it is and where it has its effect; `None` for a
+    call of which it says nothing.
+    """
     filled: Callable[[dict[str, Json]], Mapping[str, str]] | None = None
-    """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow a call."""
+    """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow
+    a call.
+    """
     asks_person: bool = False
-    """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
+    """The call is a question: where a person can be asked, what they say is its answer, and the function is
+    not called.
+    """
     reads: tuple[str, ...] | None = None
     """What its answers may hold, see `tools.data_flow.Reads`; `None`: what is private."""
     reaches: str | None = None
     """How far a call reaches, see `tools.data_flow.Reach`; `None`: anything from MEDIUM on, else nothing."""
     content: tuple[str, ...] = ()
-    """Arguments that only carry what is written, such as the body of a message; all others say whom, where or how much."""
+    """Arguments that only carry what is written, such as the body of a message; all others say whom, where or
+    how much.
+    """
     own: tuple[str, ...] = ()
-    """Fields of its answers, each an object or a list of objects, that nobody but the user or the service writes, such as `id` and `filename`.
+    """Fields of its answers, each an object or a list of objects, that nobody but the user or the service
+    writes, such as `id` and `filename`.
 
     Where the goal names an object by a text in one of them, the others belong to what it names.
     """
@@ -248,7 +288,10 @@ class Tool:
     asks: bool = False
     """Its arguments are told to a service, also where it changes nothing there."""
     group: str = ""
-    """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
+    """What it is named together with others by.
+
+    One with a group is offered only to runs that name it or its group.
+    """
     sandbox: Level | None = None
     """The least level that its commands may run at; `None` for a tool that starts none."""
     context_parameter: str = ""
@@ -277,7 +320,13 @@ class Tool:
     @cached_property
     def named(self) -> dict[str, Json]:
         """The tool as an event names it; not to be changed."""
-        return {"name": self.name, "version": self.version, "danger": self.danger.name, "effect": self.effect, **self.flow.as_json()}
+        return {
+            "name": self.name,
+            "version": self.version,
+            "danger": self.danger.name,
+            "effect": self.effect,
+            **self.flow.as_json(),
+        }
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """The arguments as JSON, converted to the declared types and completed with defaults.
@@ -291,8 +340,8 @@ class Tool:
 
         `ctx` is what a function with a context parameter is given; only one without may go without.
 
-        A synchronous function blocks the event loop unless `thread` or `timeout_s` is set; Ctrl-C or a notebook's Stop
-        interrupts it with `KeyboardInterrupt` when it runs on the main thread.
+        A synchronous function blocks the event loop unless `thread` or `timeout_s` is set; Ctrl-C or a
+        notebook's Stop interrupts it with `KeyboardInterrupt` when it runs on the main thread.
         """
         values = self.arguments.bind(args)
         if self.context_parameter:
@@ -363,7 +412,9 @@ class Toolbox:
         return Toolbox(self.get(name) for name in names)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON form."""
+        """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON
+        form.
+        """
         if self._specs is None:
             self._specs = tuple([tool._spec for tool in self._tools.values()])
         return self._specs
@@ -390,7 +441,10 @@ class Toolbox:
             return "Toolbox: no tools"
         rows = [self._heads(), *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
+        return "\n".join(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
+            for row in rows
+        )
 
     def _repr_html_(self) -> str:
         return table_html(self._heads(), self._rows())

@@ -1,4 +1,6 @@
-"""Tool search: full text over split names, descriptions and parameters, and embeddings where they are available."""
+"""Tool search: full text over split names, descriptions and parameters, and embeddings where they are
+available.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Weights:
     parameters: float = 0.5
     server: float = 0.5
     pairs: float = 0.3
-    """Words that stand side by side, written as one: `time zone` is found by `timezone`, and the other way round."""
+    """Words that stand side by side, written as one: `time zone` is found by `timezone`, and the other way
+    round.
+    """
     meaning: float = 0.3
     """Beside the words, both from 0 to 1."""
 
@@ -60,7 +64,11 @@ class ToolIndex:
     """
 
     def __init__(
-        self, tools: Iterable[ToolDescription], *, weights: Weights | None = None, embedder: Callable[[], Embedder] | None = None
+        self,
+        tools: Iterable[ToolDescription],
+        *,
+        weights: Weights | None = None,
+        embedder: Callable[[], Embedder] | None = None,
     ) -> None:
         """Read nothing yet; with several tools of one name the first counts."""
         self._tools = {tool.name: tool for tool in reversed(tuple(tools))}
@@ -71,7 +79,9 @@ class ToolIndex:
         return len(self._names)
 
     def search(self, need: str, top_k: int) -> tuple[str, ...]:
-        """Return the names of at most `top_k` tools that have to do with `need`, best first; none for words that no tool has and no known meaning."""
+        """Return the names of at most `top_k` tools that have to do with `need`, best first; none for words
+        that no tool has and no known meaning.
+        """
         if top_k < 1 or not self._names or not need.strip():
             return ()
         need = need[:_MOST_CHARS]
@@ -90,9 +100,14 @@ class ToolIndex:
             return {}
         match = " OR ".join(f'"{term}"' for term in terms)
         weights = self._weights
-        rank = f"bm25(tools, {weights.name}, {weights.description}, {weights.parameters}, {weights.server}, {weights.pairs})"
+        rank = (
+            f"bm25(tools, {weights.name}, {weights.description}, {weights.parameters}, "
+            f"{weights.server}, {weights.pairs})"
+        )
         rows = self._text.execute(
-            f"SELECT rowid, -{rank} AS score FROM tools WHERE tools MATCH ? ORDER BY score DESC, rowid LIMIT {_POOL}", (match,)
+            f"SELECT rowid, -{rank} AS score FROM tools WHERE tools MATCH ? ORDER BY score DESC, rowid "
+            f"LIMIT {_POOL}",
+            (match,),
         )
         return {int(number): float(score) for number, score in rows}
 
@@ -104,16 +119,24 @@ class ToolIndex:
         if most <= middle:
             return {}
         near = sorted(range(len(likeness)), key=lambda number: (-float(likeness[number]), number))[:_POOL]
-        return {number: (float(likeness[number]) - middle) / (most - middle) for number in near if likeness[number] > middle}
+        return {
+            number: (float(likeness[number]) - middle) / (most - middle)
+            for number in near
+            if likeness[number] > middle
+        }
 
     @cached_property
     def _text(self) -> apsw.Connection:
         import apsw  # loaded on use
 
         index = apsw.Connection(":memory:")
-        index.execute("CREATE VIRTUAL TABLE tools USING fts5(name, description, parameters, server, pairs, tokenize = 'porter unicode61')")
+        index.execute(
+            "CREATE VIRTUAL TABLE tools USING fts5(name, description, parameters, server, pairs, "
+            "tokenize = 'porter unicode61')"
+        )
         index.executemany(
-            "INSERT INTO tools(rowid, name, description, parameters, server, pairs) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO tools(rowid, name, description, parameters, server, pairs) VALUES (?, ?, ?, "
+            "?, ?, ?)",
             ((number, *self._columns(self._tools[name])) for number, name in enumerate(self._names)),
         )
         return index
@@ -121,19 +144,33 @@ class ToolIndex:
     @staticmethod
     def _columns(tool: ToolDescription) -> tuple[str, ...]:
         pairs = [*_pairs(name_parts(tool.name)), *_pairs(name_parts(tool.description[:_MOST_CHARS]))]
-        return _split(tool.name), _split(tool.description), _split(tool.parameters), _split(tool.server), " ".join(pairs)
+        return (
+            _split(tool.name),
+            _split(tool.description),
+            _split(tool.parameters),
+            _split(tool.server),
+            " ".join(pairs),
+        )
 
     @cached_property
     def _vectors(self) -> Any:
         assert self._embedder is not None
-        said = [f"{_split(tool.name)}: {tool.description[:_MOST_CHARS]}" for tool in (self._tools[name] for name in self._names)]
+        said = [
+            f"{_split(tool.name)}: {tool.description[:_MOST_CHARS]}"
+            for tool in (self._tools[name] for name in self._names)
+        ]
         return self._embedder()(said)
 
 
-def tool_from_definition(name: str, description: str, schema: Mapping[str, Json], server: str = "") -> ToolDescription:
+def tool_from_definition(
+    name: str, description: str, schema: Mapping[str, Json], server: str = ""
+) -> ToolDescription:
     """Return a tool by its definition."""
     return ToolDescription(
-        name=name, description=description, parameters=" ".join(_parameters(dict(schema), _DEEPEST))[:_MOST_CHARS], server=server
+        name=name,
+        description=description,
+        parameters=" ".join(_parameters(dict(schema), _DEEPEST))[:_MOST_CHARS],
+        server=server,
     )
 
 
@@ -165,12 +202,16 @@ def _pairs(said: Sequence[str]) -> list[str]:
 
 
 def telling_stems(text: str) -> frozenset[str]:
-    """Return what the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
+    """Return what the words of a need or of a description are forms of, those left out that say nothing of
+    what a tool does.
+    """
     return frozenset(map(stem, _words(text)))
 
 
 def count_covered(need: str, said: str) -> tuple[int, int]:
-    """Return how many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
+    """Return how many of the telling words of `need` are in `said`, be it as a part of two words written as
+    one; and how many there are.
+    """
     wanted, known = telling_stems(need), telling_stems(said) | frozenset(map(stem, _pairs(name_parts(said))))
     words = name_parts(need)
     joined = {stem(one + other): (stem(one), stem(other)) for one, other in pairwise(words)}
@@ -179,6 +220,8 @@ def count_covered(need: str, said: str) -> tuple[int, int]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
+    """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing
+    else.
+    """
     found = name_parts(text)
     return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found

@@ -1,7 +1,9 @@
-"""An answer split into what it claims (sentences, items, rows of tables, blocks of code), and what a claim mentions: files, code and names.
+"""An answer split into what it claims (sentences, items, rows of tables, blocks of code), and what a claim
+mentions: files, code and names.
 
-The rules are our own: answers are Markdown in which dots stand in paths, names and calls, which libraries for prose take
-for ends of sentences. What is in backticks or an address is therefore covered before a sentence is looked for.
+The rules are our own: answers are Markdown in which dots stand in paths, names and calls, which libraries for
+prose take for ends of sentences. What is in backticks or an address is therefore covered before a sentence is
+looked for.
 """
 
 from __future__ import annotations
@@ -25,20 +27,28 @@ Kind = Literal["sentence", "row", "code", "quote", "heading", "item", "paragraph
 
 _TASK: Final = re.compile(r"\[[ xX]\]\s+")
 _BULLET: Final = re.compile(r"^([ \t]*)•(?=[ \t])", re.MULTILINE)
-_COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
+_COVERED: Final = re.compile(
+    r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)"
+)
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CITES: Final = re.compile(r"(?:\[[^\]\n]{1,80}\](?!\()[.,;]?\s*)+(?=\Z|[^a-z\s])")
-"""Citations behind a full stop: they belong to the sentence before it, unless a sentence goes on with them."""
+"""Citations behind a full stop: they belong to the sentence before it, unless a sentence goes on with them.
+"""
 _CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
-_LABEL: Final = re.compile(r"[*_]{0,3}[^\W\d_]+(?:[ '’-][^\W\d_]+){0,2}[ '’-]?(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})")
+_LABEL: Final = re.compile(
+    r"[*_]{0,3}[^\W\d_]+(?:[ '’-][^\W\d_]+){0,2}[ '’-]?(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})"
+)
 _POLITE: Final = re.compile(
-    r"(?:(?:all )?(?:done|finished)|ok(?:ay)?|sure(?: thing)?|certainly|of course|thanks|thank you|you(?:'|’)re welcome|"
+    r"(?:(?:all )?(?:done|finished)|ok(?:ay)?|sure(?: thing)?|certainly|of course|thanks|thank "
+    r"you|you(?:'|’)re welcome|"
     r"(?:i )?hope (?:this|that|it) helps|let me know if .{0,80}|(?:i(?:'|’)m )?happy to help)[.!,]*",
     re.IGNORECASE,
 )
 """What is said to be polite, or that the work is over: nothing that evidence could show."""
 MOST_CHARS: Final = 1_000
-"""Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time that grows with its square."""
+"""Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time
+that grows with its square.
+"""
 _SHORT: Final = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])(?-i:[A-HJ-Z]))\.$",
     re.IGNORECASE,
@@ -64,14 +74,21 @@ class Statement:
 
 
 def claims_of(answer: str) -> tuple[Statement, ...]:
-    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not claims."""
+    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not
+    claims.
+    """
     every = [*answer_pieces(answer)]
     for place, said in enumerate(every[1:]):
         if said.kind == "code" and every[place].kind != "code":
             every[place] = replace(every[place], shown=said.text)
-    idle = [said.kind == "sentence" and bool(_LABEL.fullmatch(said.text) or _POLITE.fullmatch(said.text)) for said in every]
+    idle = [
+        said.kind == "sentence" and bool(_LABEL.fullmatch(said.text) or _POLITE.fullmatch(said.text))
+        for said in every
+    ]
     return tuple(
-        said for said, no in zip(every, idle, strict=True) if said.kind != "heading" and any(map(str.isalnum, said.text)) and not no
+        said
+        for said, no in zip(every, idle, strict=True)
+        if said.kind != "heading" and any(map(str.isalnum, said.text)) and not no
     )
 
 
@@ -83,7 +100,9 @@ def answer_pieces(answer: str) -> Iterator[Statement]:
             heading = lead = block.text
             yield block
         elif block.kind in ("item", "paragraph"):
-            before = (lead or heading) if block.kind == "item" else shown if block.text[:1].islower() else heading
+            before = (
+                (lead or heading) if block.kind == "item" else shown if block.text[:1].islower() else heading
+            )
             found = [*_sentences(block.text, block.at, before)]
             shown = ""
             lead = found[-1].text if found and block.kind == "paragraph" else lead
@@ -99,7 +118,10 @@ def _split_long(said: Statement) -> Iterator[Statement]:
     """What is longer than a claim may be, in parts that end between words where that can be."""
     start = 0
     while len(said.text) - start > MOST_CHARS:
-        end = max(said.text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS), said.text.rfind("\n", start, start + MOST_CHARS))
+        end = max(
+            said.text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS),
+            said.text.rfind("\n", start, start + MOST_CHARS),
+        )
         end = end if end > start else start + MOST_CHARS
         yield replace(said, text=said.text[start:end], at=said.at + start)
         start = end
@@ -108,7 +130,9 @@ def _split_long(said: Statement) -> Iterator[Statement]:
 
 @cache
 def _markdown() -> MarkdownIt:
-    """Return a parser that finds blocks only; text that other rules would drop or hide from the checks stays a paragraph."""
+    """Return a parser that finds blocks only; text that other rules would drop or hide from the checks stays
+    a paragraph.
+    """
     from markdown_it import MarkdownIt  # only where an answer is checked
 
     parser = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference", "lheading"])
@@ -116,9 +140,11 @@ def _markdown() -> MarkdownIt:
     return parser
 
 
-def _blocks(answer: str) -> Iterator[Statement]:  # noqa: C901  # one case per kind of block
+def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  # noqa: C901
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
-    if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:  # nothing but a paragraph: spares the parser
+    if (
+        answer[:1].isalpha() and "\n" not in answer and "\r" not in answer
+    ):  # nothing but a paragraph: spares the parser
         yield Statement(text=answer, at=0, kind="paragraph")
         return
     lines = [*io.StringIO(answer, newline="")]
@@ -135,14 +161,25 @@ def _blocks(answer: str) -> Iterator[Statement]:  # noqa: C901  # one case per k
                 header = lines[first].strip()
             elif token.type == "tr_open":
                 yield Statement(text=lines[first].strip(), at=starts[first], kind="row", header=header)
-            elif token.type == "blockquote_open" and first >= session and lines[first].lstrip().startswith(">>> "):
+            elif (
+                token.type == "blockquote_open"
+                and first >= session
+                and lines[first].lstrip().startswith(">>> ")
+            ):
                 session = last
-                yield Statement(text="".join(lines[first:last]), at=starts[first], kind="code", language="pycon")
+                yield Statement(
+                    text="".join(lines[first:last]), at=starts[first], kind="code", language="pycon"
+                )
         elif token.type in ("fence", "code_block"):
             words = token.info.split()
             begin = first + (token.type == "fence")
             text = "".join(lines[begin : begin + token.content.count("\n")])
-            yield Statement(text=text, at=starts[begin], kind="code", language=words[0].strip("{}.").lower() if words else "")
+            yield Statement(
+                text=text,
+                at=starts[begin],
+                kind="code",
+                language=words[0].strip("{}.").lower() if words else "",
+            )
         elif token.type == "inline" and "tr_open" not in holders and first >= session:
             skipped = max(0, lines[first].find(token.content.partition("\n")[0]))
             text, at = "".join(lines[first:last])[skipped:], starts[first] + skipped
@@ -152,7 +189,9 @@ def _blocks(answer: str) -> Iterator[Statement]:  # noqa: C901  # one case per k
                 yield Statement(text=" ".join(token.content.split()), at=at, kind="quote")
             elif "list_item_open" in holders:
                 task = _TASK.match(text)
-                yield Statement(text=text[task.end() if task else 0 :], at=at + (task.end() if task else 0), kind="item")
+                yield Statement(
+                    text=text[task.end() if task else 0 :], at=at + (task.end() if task else 0), kind="item"
+                )
             else:
                 yield Statement(text=text, at=at, kind="paragraph")
 
@@ -174,7 +213,9 @@ def _sentences(text: str, at: int, lead: str) -> Iterator[Statement]:
 
 
 def _is_sentence_end(covered: str, match: re.Match[str], start: int) -> bool:
-    """Whether a sentence ends here: before a letter that is not small, a figure, a sign that opens something, or a name of code."""
+    """Whether a sentence ends here: before a letter that is not small, a figure, a sign that opens something,
+    or a name of code.
+    """
     if match[0][0] in "。！？":
         return True
     follows = covered[match.end()]
@@ -189,18 +230,42 @@ _URL: Final = re.compile(r"https?://\S+")
 _BARE_PATH: Final = re.compile(rf"(?<![\w`/.@:#~+-])(?:{PATH})(?![\w/])")
 _MARKS: Final = re.compile(r"[`*\"'“”(){}\[\],;|<>=]")
 _FOLDER: Final = re.compile(r"(?:\./)?[\w.-]+(?:/[\w.-]+)+/?")
-_ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx"
+_ENDINGS_TEXT: Final = (
+    "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs "
+    "ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in "
+    "typed svg png jpg pdf xlsx"
+)
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _PLAIN: Final = r"(?<![\w`./])(?:[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)"
 _NAME: Final = re.compile(rf"{_PLAIN}(?![\w/`-])")
-_BEFORE: Final = re.compile(rf"`(?P<quoted>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\([^`\n]*\))?`|{_PLAIN}(?:\(\))?(?![\w/`.-])")
+_BEFORE: Final = re.compile(
+    rf"`(?P<quoted>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\([^`\n]*\))?`|{_PLAIN}(?:\(\))?(?![\w/`.-])"
+)
 _NEAR: Final = 80
 """Characters before a citation in which the name stands that it is about."""
-_BREAK: Final = re.compile(r"[;:]|`[^`\s]*[^`\w./][^`]*`|\b(?:and|but|which|when|calls?|uses?|by|with|via|from)\b")
+_BREAK: Final = re.compile(
+    r"[;:]|`[^`\s]*[^`\w./][^`]*`|\b(?:and|but|which|when|calls?|uses?|by|with|via|from)\b"
+)
 """What parts a citation from the name before it."""
 _USUAL: Final = frozenset(
-    {"self", "cls", "args", "kwargs", "str", "int", "bool", "dict", "list", "tuple", "set", "object", "None", "True", "False"}
+    {
+        "self",
+        "cls",
+        "args",
+        "kwargs",
+        "str",
+        "int",
+        "bool",
+        "dict",
+        "list",
+        "tuple",
+        "set",
+        "object",
+        "None",
+        "True",
+        "False",
+    }
 )
 """Names that stand anywhere."""
 
@@ -245,12 +310,18 @@ def code_in(said: Statement) -> Iterator[tuple[str, int]]:
 
 
 def names_in(text: str, shown: str = "") -> list[str]:
-    """Return the names of code that a sentence has, in backticks or written as none but names are, and those of the code that it `shown`."""
+    """Return the names of code that a sentence has, in backticks or written as none but names are, and those
+    of the code that it `shown`.
+    """
     plain = _URL.sub(" ", text)
     code = [*_CODE.findall(plain), shown]
     found = [name for one in code if not _is_place(one) for name in _WORD.findall(one)]
     found += _NAME.findall(_CODE.sub(" ", _BARE_PATH.sub(" ", plain)))
-    return [name for name in dict.fromkeys(found) if len(name) > 2 and not keyword.iskeyword(name) and name not in _USUAL]
+    return [
+        name
+        for name in dict.fromkeys(found)
+        if len(name) > 2 and not keyword.iskeyword(name) and name not in _USUAL
+    ]
 
 
 def _is_place(code: str) -> bool:
@@ -259,8 +330,14 @@ def _is_place(code: str) -> bool:
 
 
 def preceding_name(text: str, at: int) -> str:
-    """Return the name of code that stands last before a place of a sentence, such as `Flask.run`; empty where there is none near."""
-    found = [match for match in _BEFORE.finditer(text, max(0, at - _NEAR), at) if not keyword.iskeyword(match[0].strip("`"))]
+    """Return the name of code that stands last before a place of a sentence, such as `Flask.run`; empty where
+    there is none near.
+    """
+    found = [
+        match
+        for match in _BEFORE.finditer(text, max(0, at - _NEAR), at)
+        if not keyword.iskeyword(match[0].strip("`"))
+    ]
     if not found or _BREAK.search(text[found[-1].end() : at]):
         return ""
     return (found[-1]["quoted"] or found[-1][0].removesuffix("()")).removeprefix("self.")

@@ -1,7 +1,8 @@
 """Compare the deeds that an answer claims in the first person with what the log says was done.
 
-Only a few verbs of English are read, by kind of call. A claim is refuted where every call that can have done it was denied or
-failed, or where no call can have done it (`verification.effects`). Where some command or tool may have done it unseen, nothing is said.
+Only a few verbs of English are read, by kind of call. A claim is refuted where every call that can have done
+it was denied or failed, or where no call can have done it (`verification.effects`). Where some command or
+tool may have done it unseen, nothing is said.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ VERBS: Final[dict[str, str]] = {
     "edit": "edited|changed|updated|modified|fixed|refactored|renamed|replaced|implemented|patched",
     "delete": "deleted|removed",
     "run": "ran|run|executed|tested",
-    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid|booked|scheduled|deployed|pushed",
+    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid"
+    "|booked|scheduled|deployed|pushed",
 }
 TOOLS: Final[dict[str, re.Pattern[str]]] = {
     kind: re.compile(words, re.IGNORECASE)
@@ -50,25 +52,38 @@ _CLAIM: Final = re.compile(
     rf"(?:\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+|(?<=[,;])\s+(?:and\s+)?(?:then\s+)?|\band{_ADVERBS}\s+)(?P<verb>{_ANY})\b",
     re.IGNORECASE,
 )
-_SUBJECT: Final = re.compile(rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|did|made|went|{_ANY})\b", re.IGNORECASE)
+_SUBJECT: Final = re.compile(
+    rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|did|made|went|{_ANY})\b", re.IGNORECASE
+)
 _BARE: Final = re.compile(
     rf"^\W*(?:(?:All\s+)?(?:done|finished|ok)\W+)?(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{_ANY}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
     re.IGNORECASE,
 )
 """A report without its subject, as in "Wrote `SUMMARY.md`": its object follows at once."""
-_PASSIVE: Final = re.compile(rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{_ANY})\b", re.IGNORECASE)
+_PASSIVE: Final = re.compile(
+    rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{_ANY})\b", re.IGNORECASE
+)
 """What follows a file that something was done with."""
 _SHOWN: Final = re.compile(r"\b(?:below|above|here|following)\b|:\W*$", re.IGNORECASE)
 """What the answer itself shows, which no call needs to have made."""
 DONE: Final = frozenset({"done", "unknown", "open"})
 """Outcomes of calls that had, or may have had, their effect."""
-SUPPOSED: Final = re.compile(r"\b(?:if|when|once|after|before|until|unless|had|would|could|should|whenever|as soon as)\b", re.IGNORECASE)
-_SUCCESS: Final = re.compile(r"\b(?:success\w*|pass(?:es|ed)?|without (?:any )?errors?|cleanly|green|works?|worked)\b", re.IGNORECASE)
-_SPEAKS: Final = re.compile(rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE)
+SUPPOSED: Final = re.compile(
+    r"\b(?:if|when|once|after|before|until|unless|had|would|could|should|whenever|as soon as)\b",
+    re.IGNORECASE,
+)
+_SUCCESS: Final = re.compile(
+    r"\b(?:success\w*|pass(?:es|ed)?|without (?:any )?errors?|cleanly|green|works?|worked)\b", re.IGNORECASE
+)
+_SPEAKS: Final = re.compile(
+    rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE
+)
 
 
 def mentions_deeds(answer: str) -> bool:
-    """Whether an answer has a word of those that the checks of deeds read: where it has none, the log need not be read."""
+    """Whether an answer has a word of those that the checks of deeds read: where it has none, the log need
+    not be read.
+    """
     return _SPEAKS.search(answer) is not None
 
 
@@ -91,9 +106,13 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
         for claimed in claimed_deeds(said):
             if why := _refutation(claimed, subject.acts, subject):
                 subject.checked.add(claimed.words)
-                yield make_issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", DO_IT)
+                yield make_issue(
+                    "critical", said.text, f"the answer says “{claimed.words}”, but {why}", DO_IT
+                )
         for name in files_in(said):
-            refused = [deed for deed in subject.acts if deed.outcome not in DONE and names_file(deed, name.text)]
+            refused = [
+                deed for deed in subject.acts if deed.outcome not in DONE and names_file(deed, name.text)
+            ]
             excused = any(may_change_file(deed, name.text) for deed in subject.acts if deed.outcome in DONE)
             if refused and not excused and _PASSIVE.match(said.text[name.end :]):
                 subject.checked.add(name.text)
@@ -107,7 +126,11 @@ def count_confirmed(subject: Subject) -> int:
     """Return how many deeds that the answer claims the log has as done."""
     done = [deed for deed in subject.acts or () if deed.outcome == "done"]
     with subject.files.work.allowed():
-        found = [one.words for said in subject.claims for one in claimed_deeds(said) if _is_in(one, done)] if done else []
+        found = (
+            [one.words for said in subject.claims for one in claimed_deeds(said) if _is_in(one, done)]
+            if done
+            else []
+        )
     subject.checked.update(found)
     return len(found)
 
@@ -117,12 +140,18 @@ def _is_in(claimed: ClaimedDeed, done: Sequence[Deed]) -> bool:
         return any(_in_command(claimed.command, deed) for deed in done)
     if claimed.kind in ("run", "send"):
         return False
-    return bool(claimed.files) and all(any(_has_changed(deed, path) for deed in done) for path in claimed.files)
+    return bool(claimed.files) and all(
+        any(_has_changed(deed, path) for deed in done) for path in claimed.files
+    )
 
 
 def _has_changed(deed: Deed, path: str) -> bool:
-    """Whether a call changed a file for certain: its tool says so, or it names it and it was another one when the call ended."""
-    return is_among(path, deed.files) or (deed.touched is not None and is_among(path, deed.touched) and names_file(deed, path))
+    """Whether a call changed a file for certain: its tool says so, or it names it and it was another one when
+    the call ended.
+    """
+    return is_among(path, deed.files) or (
+        deed.touched is not None and is_among(path, deed.touched) and names_file(deed, path)
+    )
 
 
 def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
@@ -131,7 +160,9 @@ def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
         return
     bare = _BARE.match(said.text)
     subject = _SUBJECT.search(said.text)
-    found = ([bare] if bare else []) + ([match for match in _CLAIM.finditer(said.text) if match.end() > subject.start()] if subject else [])
+    found = ([bare] if bare else []) + (
+        [match for match in _CLAIM.finditer(said.text) if match.end() > subject.start()] if subject else []
+    )
     for place, match in enumerate(found):
         if SUPPOSED.search(said.text[: match.start("verb")]):
             continue
@@ -142,7 +173,9 @@ def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
         files = tuple(name.text for name in files_in(said) if start <= name.start < end)
         codes = [code for code, at in code_in(said) if start <= at < end]
         plain = re.match(r"\s+([a-z][\w.-]*(?: -?[\w./=-]+)*)", said.text[match.end("verb") : end])
-        command = next((code for code in codes if code not in files), "") or (plain[1].rstrip(".") if plain and " -" in plain[1] else "")
+        command = next((code for code in codes if code not in files), "") or (
+            plain[1].rstrip(".") if plain and " -" in plain[1] else ""
+        )
         words = " ".join(said.text[start:end].split()).rstrip(" ,;.")
         yield ClaimedDeed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
 
@@ -151,10 +184,14 @@ def _refutation(claimed: ClaimedDeed, deeds: Sequence[Deed], subject: Subject) -
     """Why a claim is not true; empty where it is, or where nobody can know."""
     done = [deed for deed in deeds if deed.outcome in DONE]
     if claimed.files and claimed.kind not in ("run", "send"):
-        return next(filter(None, (_file_refuted(claimed, path, deeds, done, subject) for path in claimed.files)), "")
+        return next(
+            filter(None, (_file_refuted(claimed, path, deeds, done, subject) for path in claimed.files)), ""
+        )
     if claimed.command:
         return _command_refuted(claimed, deeds, done)
-    if any(may_have_done(claimed, deed) for deed in done) or (_SHOWN.search(claimed.words) and not CELL.search(claimed.words)):
+    if any(may_have_done(claimed, deed) for deed in done) or (
+        _SHOWN.search(claimed.words) and not CELL.search(claimed.words)
+    ):
         return ""
     refused = [deed for deed in deeds if deed not in done]
     alike = [deed for deed in refused if TOOLS[claimed.kind].search(deed.tool)]
@@ -178,8 +215,14 @@ def may_have_done(claimed: ClaimedDeed, deed: Deed) -> bool:
     return may_change_anything(deed)
 
 
-def _file_refuted(claimed: ClaimedDeed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject) -> str:
-    acting = [deed for deed in deeds if deed.outcome != "denied" and may_change_file(deed, path) and (deed in done or deed.touched)]
+def _file_refuted(
+    claimed: ClaimedDeed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject
+) -> str:
+    acting = [
+        deed
+        for deed in deeds
+        if deed.outcome != "denied" and may_change_file(deed, path) and (deed in done or deed.touched)
+    ]
     there = subject.files.exists(path)
     if any(names_file(deed, path) for deed in acting):
         return ""
@@ -205,7 +248,9 @@ def _command_refuted(claimed: ClaimedDeed, deeds: Sequence[Deed], done: Sequence
 
 
 def _may_run(deed: Deed, program: str) -> bool:
-    """Whether a call may have run a program: its command does, what it printed has the name, or another tool was called with it."""
+    """Whether a call may have run a program: its command does, what it printed has the name, or another tool
+    was called with it.
+    """
     if deed.kind == "command":
         command = str(deed.args.get("command", ""))
         return runs_program(command, program) or (may_run_tests(deed) and program in deed.output)

@@ -1,6 +1,8 @@
-"""Effects that a call of a run can have had, at most: by what was recorded of it, by its tool, by its command or code, by its sandbox.
+"""Effects that a call of a run can have had, at most: by what was recorded of it, by its tool, by its command
+or code, by its sandbox.
 
-An effect that an answer claims is excused only by a call that can have had it. What nobody knows of a call counts as possible.
+An effect that an answer claims is excused only by a call that can have had it. What nobody knows of a call
+counts as possible.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ from kestrel_lab.core.calls import HELD
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.shell_syntax.effects import ANY, LineEffect, code_effects, line_effects
 
-_HIDDEN: Final = re.compile(r"(?:^|/)(?:\.git|\.venv|node_modules|__pycache__|\.kestrel|\.ipynb_checkpoints)(?:/|$)")
+_HIDDEN: Final = re.compile(
+    r"(?:^|/)(?:\.git|\.venv|node_modules|__pycache__|\.kestrel|\.ipynb_checkpoints)(?:/|$)"
+)
 """Paths that are not compared when a call touches files."""
 _NEEDS_NO_NETWORK: Final = re.compile(r"push|publish|deploy|schedul", re.IGNORECASE)
-"""Words for sending that may be done on this machine: to a repository beside this one, or by its own scheduler."""
+"""Words for sending that may be done on this machine: to a repository beside this one, or by its own
+scheduler.
+"""
 _CELL_TOOL: Final = re.compile(r"cell|notebook", re.IGNORECASE)
 
 
@@ -28,14 +34,20 @@ def may_change_file(deed: Deed, path: str) -> bool:
         return is_among(path, deed.touched)
     if deed.kind == "command":
         return "files" in line_effects(_command(deed))
-    if deed.reaches in ("nothing", "address", "others"):  # unless it is a file of another place, such as a drive
+    if deed.reaches in (
+        "nothing",
+        "address",
+        "others",
+    ):  # unless it is a file of another place, such as a drive
         return deed.reaches != "nothing" and names_file(deed, path)
     code = code_of(deed)
     return code is None or "files" in code_effects(code)
 
 
 def may_change_anything(deed: Deed) -> bool:
-    """Return whether a call can have had an effect on anything that lasts: a file, a variable, a cell, something elsewhere."""
+    """Return whether a call can have had an effect on anything that lasts: a file, a variable, a cell,
+    something elsewhere.
+    """
     if deed.files or deed.variables or deed.cells:
         return True
     if deed.kind == "command":
@@ -57,7 +69,9 @@ def may_send(deed: Deed, verb: str) -> bool:
 
 
 def may_change_variable(deed: Deed, name: str) -> bool:
-    """Return whether a call can have changed a variable of the kernel: its code names it, or the comparison found it changed."""
+    """Return whether a call can have changed a variable of the kernel: its code names it, or the comparison
+    found it changed.
+    """
     if deed.files or deed.kind == "command":  # another process
         return False
     if name in (deed.variables or ()):
@@ -65,7 +79,11 @@ def may_change_variable(deed: Deed, name: str) -> bool:
     code = code_of(deed)
     if deed.variables is None and code is None:
         return not _CELL_TOOL.search(deed.tool) and deed.reaches not in ("nothing", "address", "others")
-    return code is None or re.search(rf"(?<!\w){re.escape(name)}(?!\w)|\b(?:exec|eval|globals|locals|run)\b|%", code) is not None
+    return (
+        code is None
+        or re.search(rf"(?<!\w){re.escape(name)}(?!\w)|\b(?:exec|eval|globals|locals|run)\b|%", code)
+        is not None
+    )
 
 
 def may_change_cell(deed: Deed) -> bool:
@@ -80,7 +98,11 @@ def changes_cells(deed: Deed) -> bool:
 
 def is_unknown(deed: Deed) -> bool:
     """Return whether nobody knows what a call can have had as effects: its tool says nothing of them."""
-    known = deed.reaches in ("nothing", "workspace", "address", "others") or code_of(deed) is not None or changes_cells(deed)
+    known = (
+        deed.reaches in ("nothing", "workspace", "address", "others")
+        or code_of(deed) is not None
+        or changes_cells(deed)
+    )
     return deed.kind == "other" and not known
 
 

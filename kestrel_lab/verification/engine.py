@@ -35,10 +35,11 @@ ORDER: Final = {"critical": 0, "major": 1, "minor": 2}
 
 
 def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CHECKS) -> tuple[Issue, ...]:
-    """Return what is wrong with an answer by its workspace and its log, the worst first, each place once for each check.
+    """Return what is wrong with an answer by its workspace and its log, the worst first, each place once for
+    each check.
 
-    Nothing is run, changed or fetched. A review takes so much work and, where the ground says so, so much time: what was found until then is
-    kept, and an issue of its own says where the review stopped.
+    Nothing is run, changed or fetched. A review takes so much work and, where the ground says so, so much
+    time: what was found until then is kept, and an issue of its own says where the review stopped.
     """
     found: dict[tuple[str, str], Issue] = {}
     stopped: list[Issue] = []
@@ -49,11 +50,18 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
             except WorkSpent:
                 stopped.append(
-                    unfinished_issue(f"the check {check.__name__} stopped early, a review may take no more work and time than that")
+                    unfinished_issue(
+                        f"the check {check.__name__} stopped early, a review may take no more work and "
+                        "time than that"
+                    )
                 )
                 break
             except (RecursionError, MemoryError):
-                stopped.append(unfinished_issue(f"the check {check.__name__} stopped early, something is nested too deeply"))
+                stopped.append(
+                    unfinished_issue(
+                        f"the check {check.__name__} stopped early, something is nested too deeply"
+                    )
+                )
     if subject.left_out:
         stopped.append(unfinished_issue(subject.left_out))
     return (*sorted(found.values(), key=lambda one: ORDER[one.severity]), *stopped)

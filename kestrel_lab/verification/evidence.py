@@ -1,6 +1,8 @@
-"""Claims of an answer with what each cites, every citation resolved exactly: the place exists, the quote is in it, the call was made.
+"""Claims of an answer with what each cites, every citation resolved exactly: the place exists, the quote is
+in it, the call was made.
 
-Whether a cited place shows what a claim says is not decided here; a model may be asked, see `checks.llm_judge`.
+Whether a cited place shows what a claim says is not decided here; a model may be asked, see
+`checks.llm_judge`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
-"""Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when it was read; it is not there."""
+"""Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when
+it was read; it is not there.
+"""
 STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 """Of a citation, the best first: a claim is as good as the worst of its citations."""
 
@@ -53,12 +57,15 @@ class CitedClaim:
 
     def as_json(self) -> dict[str, Json]:
         """The claim as it is kept with the answer."""
-        cites: list[Json] = [{"place": one.citation.text, "state": one.state, "why": one.why} for one in self.cited]
+        cites: list[Json] = [
+            {"place": one.citation.text, "state": one.state, "why": one.why} for one in self.cited
+        ]
         return {"text": self.text, "state": self.state, "citations": cites}
 
 
 def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> tuple[CitedClaim, ...]:
-    """Return every claim of an answer: `claims` where it was given as claims with citations, else its sentences with what they cite in brackets.
+    """Return every claim of an answer: `claims` where it was given as claims with citations, else its
+    sentences with what they cite in brackets.
 
     Claims that come when the work is spent are left out: `Subject.unseen` then says so.
     """
@@ -66,7 +73,7 @@ def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> t
     with subject.files.work.allowed():
         try:
             for one in _given_claims(subject, claims) if claims else _prose_claims(subject):
-                found.append(one)  # noqa: PERF402  # what came before the work was spent is kept
+                found.append(one)  # what came before the work was spent is kept  # noqa: PERF402
         except WorkSpent:
             pass  # `Subject.unseen` tells
     return tuple(found)
@@ -74,15 +81,22 @@ def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> t
 
 def _given_claims(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[CitedClaim]:
     for claim in claims:
-        made = [(one, str(entry.get("quote", ""))) for entry in claim["citations"] for one in places_of(entry)]
-        yield CitedClaim(text=str(claim["text"]), cited=tuple(_check_citation(subject, one, quote) for one, quote in made))
+        made = [
+            (one, str(entry.get("quote", ""))) for entry in claim["citations"] for one in places_of(entry)
+        ]
+        yield CitedClaim(
+            text=str(claim["text"]), cited=tuple(_check_citation(subject, one, quote) for one, quote in made)
+        )
 
 
 def _prose_claims(subject: Subject) -> Iterator[CitedClaim]:
     for said in (one for one in subject.paid() if one.kind != "code"):
         cited = tuple(_check_citation(subject, one) for one in citations_in(said.text))
         if cited and (inexact := next(inexact_quotes(subject, said), None)):
-            cited = tuple(replace(one, state="wrong", why=inexact.what) if one.state == "cited" else one for one in cited)
+            cited = tuple(
+                replace(one, state="wrong", why=inexact.what) if one.state == "cited" else one
+                for one in cited
+            )
         yield CitedClaim(text=said.text, cited=cited)
 
 
@@ -101,31 +115,43 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
     read = subject.files.read
     span = resolve_citation(cited, subject.spans, read)
-    stands: Standing = "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
+    stands: Standing = (
+        "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
+    )
     if cited.path:
         state, why = _place(subject, cited, quote, span)
     elif span is not None:
         state, why = (
-            ("cited", "") if _contains_quote(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
+            ("cited", "")
+            if _contains_quote(quote, span.text, subject)
+            else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
         )
     elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
         state, why = "wrong", f"there was no tool call {cited.call}"
-    elif denied := next((made for made in subject.calls or () if made.call == cited.call and made.denied), None):
+    elif denied := next(
+        (made for made in subject.calls or () if made.call == cited.call and made.denied), None
+    ):
         state, why = "unknown", f"the call of {denied.tool} was {denied.denied}"
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
-    return CheckedCitation(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)
+    return CheckedCitation(
+        citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands
+    )
 
 
 def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
-    """Return what a citation points at as it is now: lines that changed since the run read them are read anew; `None` where they are gone."""
+    """Return what a citation points at as it is now: lines that changed since the run read them are read
+    anew; `None` where they are gone.
+    """
     if one.span is None or not one.span.path or one.standing == "current":
         return one.span
     return resolve_citation(one.citation, (), subject.files.read)
 
 
 def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
-    """The state of a cited place by the file as it is now; what the run read before decides only whether it has changed."""
+    """The state of a cited place by the file as it is now; what the run read before decides only whether it
+    has changed.
+    """
     files, name = subject.files, cited.path
     texts = {path: text for path in files.named(name) if (text := files.read(path)) is not None}
     if not texts:
@@ -135,7 +161,11 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
                 if span is not None and _contains_quote(quote, span.text, subject)
                 else ("unknown", f"{name} cannot be read as text here")
             )
-        return ("changed", f"{name} was there when it was read") if span is not None else ("wrong", f"{name} does not exist")
+        return (
+            ("changed", f"{name} was there when it was read")
+            if span is not None
+            else ("wrong", f"{name} does not exist")
+        )
     parts = [_lines(cited, text) for text in texts.values()]
     if any(part is not None and _contains_quote(quote, part, subject) for part in parts):
         return "cited", ""
@@ -144,7 +174,9 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
     longest = max(len(split_lines(text)) for text in texts.values())
     if all(part is None for part in parts):
         return "wrong", f"{cited.text} is not there: the file has {longest} line{'s' * (longest != 1)}"
-    at = next((f"{path}:{line}" for path, text in texts.items() if (line := _line_of(quote, text, subject))), "")
+    at = next(
+        (f"{path}:{line}" for path, text in texts.items() if (line := _line_of(quote, text, subject))), ""
+    )
     return "wrong", f"“{one_line(quote, 80)}” is not at {cited.text}" + (f"; it is at {at}" if at else "")
 
 
@@ -153,7 +185,11 @@ def _lines(cited: Citation, text: str) -> str | None:
     lines = split_lines(text)
     if not cited.first:
         return text
-    return "\n".join(lines[cited.first - 1 : cited.last]) if 1 <= cited.first <= cited.last <= len(lines) else None
+    return (
+        "\n".join(lines[cited.first - 1 : cited.last])
+        if 1 <= cited.first <= cited.last <= len(lines)
+        else None
+    )
 
 
 def _contains_quote(quote: str, text: str, subject: Subject) -> bool:
@@ -165,14 +201,24 @@ def _contains_quote(quote: str, text: str, subject: Subject) -> bool:
         or wanted in " ".join(text.split())
         or (
             len(wanted.split()) > 1
-            and ((contains_quote(wanted, [text]) and not operator_changed_in(wanted, text)) or contains_code(wanted, [text]))
+            and (
+                (contains_quote(wanted, [text]) and not operator_changed_in(wanted, text))
+                or contains_code(wanted, [text])
+            )
         )
     )
 
 
 def _line_of(quote: str, text: str, subject: Subject) -> int:
     first = split_lines(quote.strip())[0] if quote.strip() else ""
-    return next((number for number, line in enumerate(split_lines(text), 1) if first and _contains_quote(first, line, subject)), 0)
+    return next(
+        (
+            number
+            for number, line in enumerate(split_lines(text), 1)
+            if first and _contains_quote(first, line, subject)
+        ),
+        0,
+    )
 
 
 def wrong_citations(backed: Iterable[CitedClaim]) -> Iterator[Issue]:
@@ -181,7 +227,11 @@ def wrong_citations(backed: Iterable[CitedClaim]) -> Iterator[Issue]:
         for one in claim.cited:
             if one.state in ("wrong", "changed"):
                 yield make_issue(
-                    "critical", claim.text, one.why, "cite what shows it as it is now, or leave the citation out", check="citations"
+                    "critical",
+                    claim.text,
+                    one.why,
+                    "cite what shows it as it is now, or leave the citation out",
+                    check="citations",
                 )
 
 
@@ -199,5 +249,9 @@ def states_summary(states: Sequence[str]) -> str:
 
 
 _WORDS: Final[dict[str, str]] = {
-    "cited": "cited", "uncited": "uncited", "unknown": "cited, not known to be there", "changed": "changed since", "wrong": "wrong",
-}  # fmt: skip
+    "cited": "cited",
+    "uncited": "uncited",
+    "unknown": "cited, not known to be there",
+    "changed": "changed since",
+    "wrong": "wrong",
+}

@@ -35,7 +35,13 @@ class Issue:
 
     def as_json(self) -> dict[str, Json]:
         """The issue as JSON."""
-        return {"severity": self.severity, "place": self.place, "what": self.what, "fix": self.fix, "check": self.check}
+        return {
+            "severity": self.severity,
+            "place": self.place,
+            "what": self.what,
+            "fix": self.fix,
+            "check": self.check,
+        }
 
 
 def make_issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "") -> Issue:

@@ -23,11 +23,15 @@ _COUNT: Final = re.compile(
     r"(?<![\w.])(?P<number>\d{1,6}|all|no)\s+(?:\w+\s+)?(?P<word>passed|failed|failures?|errors?|skipped|warnings?)\b|(?P<tests>\d{1,6})\s+(?:\w+\s+)?tests?\s+(?P<how>pass\w*|fail\w*)",
     re.IGNORECASE,
 )
-_EXIT: Final = re.compile(r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(?P<code>\d{1,3})\b", re.IGNORECASE)
+_EXIT: Final = re.compile(
+    r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(?P<code>\d{1,3})\b", re.IGNORECASE
+)
 
 
 def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
-    """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they gave any."""
+    """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they
+    gave any.
+    """
     ended = [deed for deed in subject.acts or () if deed.kind == "command" and deed.outcome == "done"]
     if subject.acts is not None:
         yield from _tests_pass(subject, subject.acts, ended)
@@ -37,7 +41,10 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
         if said.kind == "code" or SUPPOSED.search(said.text):
             continue
         for match in _COUNT.finditer(said.text):
-            number, word = match["number"] or match["tests"], (match["word"] or f"{match['how'][:4]}ed").lower().rstrip("s")
+            number, word = (
+                match["number"] or match["tests"],
+                (match["word"] or f"{match['how'][:4]}ed").lower().rstrip("s"),
+            )
             word = "failed" if word.startswith("fail") else word
             given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
             subject.checked.update([match[0]] if number.isdigit() and given else [])
@@ -54,27 +61,49 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
 
 
 def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) -> Iterator[Issue]:
-    """Whoever says that tests pass has run them, and the last time they passed; where a tool may have run them unseen, or told of it, nothing is said."""
-    last = next((deed for deed in reversed(ended) if _TESTING.search(str(deed.args)) and may_run_tests(deed)), None)
-    refused = [deed for deed in deeds if deed.outcome in ("denied", "failed") and TOOLS["run"].search(deed.tool)]
+    """Whoever says that tests pass has run them, and the last time they passed; where a tool may have run
+    them unseen, or told of it, nothing is said.
+    """
+    last = next(
+        (deed for deed in reversed(ended) if _TESTING.search(str(deed.args)) and may_run_tests(deed)), None
+    )
+    refused = [
+        deed for deed in deeds if deed.outcome in ("denied", "failed") and TOOLS["run"].search(deed.tool)
+    ]
     unseen = any(deed.outcome in DONE and may_run_tests(deed) for deed in deeds)
     told = _GREEN.search(subject.goal) and not _ORDERED.search(subject.goal)
     told = told or any(_READ_PASS.search(text) for text in (span.text for span in subject.whole_spans))
     for said in subject.paid():
-        claim = None if said.kind == "code" or SUPPOSED.search(said.text) else _GREEN.search(said.text) or _EXIT.search(said.text)
+        claim = (
+            None
+            if said.kind == "code" or SUPPOSED.search(said.text)
+            else _GREEN.search(said.text) or _EXIT.search(said.text)
+        )
         if claim is None:
             continue
         why, green = "", claim.re is _GREEN
         about = _CODE.search(said.text[: claim.start()]) is not None and not _OWN.search(said.text)
         if last is not None and green:
             subject.checked.add(claim[0])
-        if last is not None and green and last.exit_code not in (0, None) and (claim["all"] or not re.search(r"\d", claim[0])):
+        if (
+            last is not None
+            and green
+            and last.exit_code not in (0, None)
+            and (claim["all"] or not re.search(r"\d", claim[0]))
+        ):
             why = f"the last command that tests ended with exit code {last.exit_code}"
-        elif not about and ((not unseen and not told and (refused or green)) if green else (refused and not ended)):
+        elif not about and (
+            (not unseen and not told and (refused or green)) if green else (refused and not ended)
+        ):
             why = failure_text(refused) if refused else "no command of this run did"
         if why:
             subject.checked.add(claim[0])
-            yield make_issue("critical", said.text, f"the answer says “{claim[0]}”, but {why}", "run them, or say that they were not run")
+            yield make_issue(
+                "critical",
+                said.text,
+                f"the answer says “{claim[0]}”, but {why}",
+                "run them, or say that they were not run",
+            )
 
 
 _ORDERED: Final = re.compile(

@@ -1,7 +1,8 @@
 """Check the places that an answer names: files are there, lines are in the file, cited calls were made.
 
-A file that is named is judged by the workspace alone: that some text mentions it does not make it exist. Nothing is said of a file that the
-goal names, that the run itself wrote or deleted, that the sentence proposes to create, or that the sentence says does not exist.
+A file that is named is judged by the workspace alone: that some text mentions it does not make it exist.
+Nothing is said of a file that the goal names, that the run itself wrote or deleted, that the sentence
+proposes to create, or that the sentence says does not exist.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ _ABSENT: Final = re.compile(
 )
 """A sentence that may say that a file does not exist."""
 _PROPOSED: Final = re.compile(
-    r"\b(?:creat(?:e|es|ing)|add(?:ing)?|new|sav(?:e|es|ing)|writ(?:e|es|ing)|put|plac(?:e|ing)|generat(?:e|es|ing)|touch|mkdir|rename|call it|name it|output)\b(?:\W+[\w'’-]+){0,7}\W*$",
+    r"\b(?:creat(?:e|es|ing)|add(?:ing)?|new|sav(?:e|es|ing)|writ(?:e|es|ing)|put|plac(?:e|ing)"
+    r"|generat(?:e|es|ing)|touch|mkdir|rename|call "
+    r"it|name it|output)\b(?:\W+[\w'’-]+){0,7}\W*$",
     re.IGNORECASE,
 )
 """What stands before a file that is to be made."""
-_LOCATES: Final = re.compile(r"\b(?:in|see|from|at|inside|file|module)\s+(?:the\s+)?(?:file\s+)?$", re.IGNORECASE)
+_LOCATES: Final = re.compile(
+    r"\b(?:in|see|from|at|inside|file|module)\s+(?:the\s+)?(?:file\s+)?$", re.IGNORECASE
+)
 _EXAMPLE: Final = re.compile(
-    r"\b(?:you|your|yours|you're|if|example|e\.g|such as|like|say|suppose\w*|imagine|would|could)\b", re.IGNORECASE
+    r"\b(?:you|your|yours|you're|if|example|e\.g|such as|like|say|suppose\w*|imagine|would|could)\b",
+    re.IGNORECASE,
 )
 """A sentence whose bare file names need not be of the workspace."""
 _CODE: Final = re.compile(r"`[^`\n]*`")
@@ -58,7 +64,9 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
 def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
-    if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):  # citations are in brackets
+    if (
+        not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path)
+    ):  # citations are in brackets
         return False
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
@@ -66,11 +74,15 @@ def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool
     rest = _CODE.sub(" ", f"{said.text[: name.start]} {said.text[name.end :]}")
     if _ABSENT.search(rest) or _PROPOSED.search(before) or _is_of_run(subject, path):
         return False
-    return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations_in(said.text))
+    return not any(
+        one.spaced and one.path == path and files.exists(one.spaced) for one in citations_in(said.text)
+    )
 
 
 def _is_of_workspace(subject: Subject, path: str) -> bool:
-    """Whether the path begins with a folder that the workspace has, in capitals or not, or is absolute and in a folder that exists."""
+    """Whether the path begins with a folder that the workspace has, in capitals or not, or is absolute and in
+    a folder that exists.
+    """
     folder, _, _ = path.removeprefix("./").rpartition("/")
     if path.startswith(("~", "../")):
         return False
@@ -80,13 +92,17 @@ def _is_of_workspace(subject: Subject, path: str) -> bool:
 
 
 def _is_located(subject: Subject, said: Statement, name: Mention) -> bool:
-    """Whether a bare file name is what something is said to be in; one of the reader's or of an example is not meant."""
+    """Whether a bare file name is what something is said to be in; one of the reader's or of an example is
+    not meant.
+    """
     if "/" in name.text or _EXAMPLE.search(said.text) or _EXAMPLE.search(said.lead):
         return False
     if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
         return False
     here = {span.call for span in subject.spans if span.path}
-    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):  # a file of another place, such as a drive
+    if any(
+        name.text in span.text for span in subject.whole_spans if span.call not in here
+    ):  # a file of another place, such as a drive
         return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None
@@ -96,7 +112,9 @@ def _is_of_run(subject: Subject, path: str) -> bool:
     """Whether the goal names the file, or a call of the run was made with it."""
     ends = re.compile(rf"(?:^|[\s/'\"`(=]){re.escape(path.removeprefix('./'))}(?:$|[\s'\"`),:;]|\.(?:\s|$))")
     return ends.search(subject.goal) is not None or any(
-        isinstance(value, str) and ends.search(value) is not None for made in subject.calls or () for value in made.args.values()
+        isinstance(value, str) and ends.search(value) is not None
+        for made in subject.calls or ()
+        for value in made.args.values()
     )
 
 
@@ -104,12 +122,15 @@ def _similar_path(subject: Subject, path: str) -> str:
     last = path.rpartition("/")[2]
     subject.pay(ALIKE * len(subject.files.paths))
     known = {known.rpartition("/")[2]: known for known in subject.files.paths}
-    near = difflib.get_close_matches(last, known, n=1, cutoff=0.6) or [name for name in known if name.lower() == last.lower()]
+    near = difflib.get_close_matches(last, known, n=1, cutoff=0.6) or [
+        name for name in known if name.lower() == last.lower()
+    ]
     return f", such as {known[near[0]]}" if near else ""
 
 
 def citations_resolve(subject: Subject) -> Iterator[Issue]:
-    """Every cited line is in the file, and says something of what the sentence names; every cited call was made.
+    """Every cited line is in the file, and says something of what the sentence names; every cited call was
+    made.
 
     A bare file name stands for all files of that name: one of them has to hold what is said.
     """
@@ -121,9 +142,15 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
                 yield make_issue("critical", said.text, wrong, "read the file and cite the right lines")
             if cited.call and subject.calls is not None:
                 subject.checked.add(cited.call)
-            if cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
+            if (
+                cited.call
+                and subject.calls is not None
+                and cited.call not in {made.call for made in subject.calls}
+            ):
                 what = f"there was no tool call {cited.call}"
-                yield make_issue("critical", said.text, what, "cite a call of this run, or say where it is from")
+                yield make_issue(
+                    "critical", said.text, what, "cite a call of this run, or say where it is from"
+                )
 
 
 def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: bool = False) -> str:
@@ -131,7 +158,11 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
 
     Where `others` of the same file hold what the sentence names, these lines may be about anything.
     """
-    texts = {path: text for path in subject.files.named(cited.path) if (text := subject.files.read(path)) is not None}
+    texts = {
+        path: text
+        for path in subject.files.named(cited.path)
+        if (text := subject.files.read(path)) is not None
+    }
     if not texts:
         return ""  # `files_exist` speaks of it
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
@@ -147,8 +178,17 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
         return f"{where} does not have “{words}”, which is elsewhere in the file"
     if (name := preceding_name(said.text, cited.at)) and (at := _defined_elsewhere(name, cited, texts)):
         return f"{where} has nothing of {name}, which is defined at {at}"
-    names = [name for name in names_in(said.text, said.shown) if not any(name in part for part in cited.path.split("/"))]
-    known = {name: f"{path}:{line}" for path, text in texts.items() for name in reversed(names) if (line := _first_line(name, text))}
+    names = [
+        name
+        for name in names_in(said.text, said.shown)
+        if not any(name in part for part in cited.path.split("/"))
+    ]
+    known = {
+        name: f"{path}:{line}"
+        for path, text in texts.items()
+        for name in reversed(names)
+        if (line := _first_line(name, text))
+    }
     around = [_text_near(cited, path, text) for path, text in texts.items()]
     if not known or any(whole_word(name).search(near) for near in around for name in known):
         return ""
@@ -159,19 +199,34 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
 
 
 def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> str:
-    """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it is not defined."""
-    short, places = name.rpartition(".")[2], [(path, one) for path, text in texts.items() for one in definitions_in(path, text)]
+    """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it
+    is not defined.
+    """
+    short, places = (
+        name.rpartition(".")[2],
+        [(path, one) for path, text in texts.items() for one in definitions_in(path, text)],
+    )
     fits = [(path, one) for path, one in places if f".{one.qualified}".endswith(f".{name}")]
-    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.name == short]
+    fits = fits or [
+        (path, one) for path, one in places if "." in name and not name[0].isupper() and one.name == short
+    ]
     near = any(one.first <= cited.last and cited.first <= one.last for _, one in fits)
-    if not fits or near or any(whole_word(short).search(_text_near(cited, path, text)) for path, text in texts.items()):
+    if (
+        not fits
+        or near
+        or any(whole_word(short).search(_text_near(cited, path, text)) for path, text in texts.items())
+    ):
         return ""
     return f"{fits[0][0]}:{fits[0][1].first}"
 
 
 def _text_near(cited: Citation, path: str, text: str) -> str:
-    """The cited lines with those near them and with the definitions that they are in: a line speaks for its whole function or class."""
-    around = [one for one in definitions_in(path, text) if one.first <= cited.last and cited.first <= one.last]
+    """The cited lines with those near them and with the definitions that they are in: a line speaks for its
+    whole function or class.
+    """
+    around = [
+        one for one in definitions_in(path, text) if one.first <= cited.last and cited.first <= one.last
+    ]
     first = min((one.first for one in around), default=0)
     lines = split_lines(text)[first - 1 : max(one.last for one in around)] if around else ()
     return "\n".join((with_context_lines(cited, text), *(one.qualified for one in around), *lines))
@@ -183,7 +238,9 @@ def _first_line(name: str, text: str) -> int:
 
 
 def _words_elsewhere(said: Statement, cited: Citation, texts: Mapping[str, str]) -> str:
-    """A quote of a sentence with one citation that the file has, but not in or around the cited lines; else empty."""
+    """A quote of a sentence with one citation that the file has, but not in or around the cited lines; else
+    empty.
+    """
     if sum(bool(one.path) for one in citations_in(said.text)) != 1:
         return ""
     for quote in quotes_in(said):

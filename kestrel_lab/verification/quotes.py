@@ -1,7 +1,9 @@
-"""Check that quotes are exact: text in quotation marks, in a block quote or in a block of code that comes from a file or a tool.
+"""Check that quotes are exact: text in quotation marks, in a block quote or in a block of code that comes
+from a file or a tool.
 
-Words that are nowhere prove nothing, since quotation marks have other uses. A quote is wrong where it is nearly, but not quite,
-what a named file or a tool's answer says; and where it is given as the words of a cited place and that place does not have them.
+Words that are nowhere prove nothing, since quotation marks have other uses. A quote is wrong where it is
+nearly, but not quite, what a named file or a tool's answer says; and where it is given as the words of a
+cited place and that place does not have them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _FILLED: Final = "filledin"
 """Stands for what a text fills in."""
 _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 _HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
-_QUOTE: Final = re.compile(r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»")
+_QUOTE: Final = re.compile(
+    r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»"
+)
 _FEWEST_WORDS: Final = 4
 """Words of a quote that is compared: shorter ones are names and turns of phrase."""
 _TOKEN: Final = re.compile(
@@ -42,14 +46,18 @@ _ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbru
 """Where a string goes on in the next line."""
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A character as JSON and strings of code write it."""
-_TAG: Final = re.compile(r"</?(?:a|b|i|u|em|strong|span|small|code|p|br|div|li|ul|ol|td|th|tr|h[1-6])(?:\s[^<>\n]{0,200})?/?>")
+_TAG: Final = re.compile(
+    r"</?(?:a|b|i|u|em|strong|span|small|code|p|br|div|li|ul|ol|td|th|tr|h[1-6])(?:\s[^<>\n]{0,200})?/?>"
+)
 """Marks of HTML, which nobody reads as words."""
 _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
 """Where something is put into a string by `+`."""
 
 
 def quote_words(text: str) -> list[str]:
-    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references aside."""
+    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references
+    aside.
+    """
     return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
 
 
@@ -68,7 +76,9 @@ def quotes_in(said: Statement) -> Iterator[str]:
     if said.kind == "quote":
         found = [said.text.strip('"“”*_ ')]
     else:
-        plain = re.sub(r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text)
+        plain = re.sub(
+            r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text
+        )
         found = [next(group for group in match.groups() if group).strip() for match in _QUOTE.finditer(plain)]
     yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(quote_words(quote)))
 
@@ -91,7 +101,8 @@ _MOST_ALIKE: Final = 200
 
 
 def changed_quote(quote: str, texts: Iterable[str]) -> str:
-    """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing like it.
+    """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing
+    like it.
 
     Empty too where something is filled in at that place of the text: then nobody can know what it becomes.
     """
@@ -114,7 +125,9 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
                 ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
-                if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):  # of two, the one with more words in their places
+                if ratio >= best[0] and (
+                    (ratio, alike) > best[:2] or not best[2]
+                ):  # of two, the one with more words in their places
                     best = (ratio, alike, " ".join(found))
         if best[2]:
             return "" if _FILLED in best[2] else best[2]
@@ -123,18 +136,29 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def normalised_code(code: str) -> tuple[str, ...]:
-    """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all strings in one kind of marks."""
+    """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all
+    strings in one kind of marks.
+    """
     found: list[str] = []
     every = _TOKEN.findall(code)
     place = 0
     while place < len(every):
         part, following = every[place], every[place + 1] if place + 1 < len(every) else " "
         place += 1
-        if following == "." and part.isidentifier() and every[place + 1 : place + 2] and every[place + 1].isidentifier():
+        if (
+            following == "."
+            and part.isidentifier()
+            and every[place + 1 : place + 2]
+            and every[place + 1].isidentifier()
+        ):
             place += 1  # `self.` and the like
         elif part == "," and following in ")]}":
             pass
-        elif part == "-" and following[0].isdigit() and (not found or not re.match(r"[\w)\]}]", found[-1][-1:])):
+        elif (
+            part == "-"
+            and following[0].isdigit()
+            and (not found or not re.match(r"[\w)\]}]", found[-1][-1:]))
+        ):
             found.append(f"-{following}")
             place += 1
         else:
@@ -144,21 +168,31 @@ def normalised_code(code: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _of_file(text: str) -> tuple[tuple[str, ...], str]:
-    found = normalised_code(re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE))
+    found = normalised_code(
+        re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE)
+    )
     return found, f" {' '.join(found)} "
 
 
 def contains_code(code: str, texts: Iterable[str]) -> bool:
-    """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out aside."""
+    """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out
+    aside.
+    """
     parts = [part for one in _GAP.split(code) if (part := " ".join(normalised_code(one)).rstrip(" ,:"))]
     names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
-    return any(all(f" {part}" in _of_file(text)[1] for part in parts) for text in texts if all(name in text for name in names))
+    return any(
+        all(f" {part}" in _of_file(text)[1] for part in parts)
+        for text in texts
+        if all(name in text for name in names)
+    )
 
 
 def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
-    """What stands in one of the texts in place of the code, if they differ in just one value, operator or unheard-of name.
+    """What stands in one of the texts in place of the code, if they differ in just one value, operator or
+    unheard-of name.
 
-    `known` are names that may stand for others: a piece of code that only names something differently is not a different one.
+    `known` are names that may stand for others: a piece of code that only names something differently is not
+    a different one.
     """
     wanted = normalised_code(code)
     if len(wanted) < 4 or _GAP.search(code):
@@ -168,14 +202,20 @@ def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozens
         if sum(name not in text for name in names) > 1:
             continue
         for found, old, new in _similar_stretches(wanted, _of_file(text)[0]):
-            unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
+            unheard = (
+                new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
+            )
             if unheard or (_VALUE.fullmatch(old) and _VALUE.fullmatch(new)):
                 return " ".join(found)
     return ""
 
 
-def _similar_stretches(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield stretches of the same length that differ in one token, with that token in them and in what is `wanted`."""
+def _similar_stretches(
+    wanted: tuple[str, ...], known: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield stretches of the same length that differ in one token, with that token in them and in what is
+    `wanted`.
+    """
     size = len(wanted)
     first, second = wanted[0], wanted[1]
     for place in range(len(known) - size + 1):
@@ -191,10 +231,15 @@ _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
 
 
 def operator_changed_in(code: str, text: str) -> bool:
-    """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be marks of prose."""
+    """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be
+    marks of prose.
+    """
     wanted = normalised_code(code)
     changes = _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ()
-    return any(_OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new) for _, old, new in changes)
+    return any(
+        _OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new)
+        for _, old, new in changes
+    )
 
 
 _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\w\s()\[\]{},.:].*", re.DOTALL)
@@ -227,7 +272,9 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
 
 
 def _named_texts(subject: Subject, said: Statement) -> list[str]:
-    """The texts of the files that a claim or its introduction names, then those that the rest of the answer names."""
+    """The texts of the files that a claim or its introduction names, then those that the rest of the answer
+    names.
+    """
     near = [name.text for text in (said.text, said.lead) for name in files_in(Statement(text=text, at=0))]
     names = dict.fromkeys((*near, *subject.file_names))
     paths = dict.fromkeys(path for name in names for path in subject.files.named(name))
@@ -239,12 +286,16 @@ def _span_texts(subject: Subject) -> list[str]:
 
 
 def _own_texts(subject: Subject) -> list[str]:
-    """What a person or the model itself wrote, which may be quoted with changes: the goal, and what calls were made with."""
+    """What a person or the model itself wrote, which may be quoted with changes: the goal, and what calls
+    were made with.
+    """
     return [subject.goal, *(str(value) for made in subject.calls or () for value in made.args.values())]
 
 
 def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
-    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer has."""
+    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer
+    has.
+    """
     for quote in quotes_in(said):
         every = [*_named_texts(subject, said), *_span_texts(subject)]
         known = [*every, *_own_texts(subject)]
@@ -255,7 +306,9 @@ def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
         if not changed_quote(quote, subject.through(_own_texts(subject), cost)) and (
             found := changed_quote(quote, subject.through(every, cost))
         ):
-            yield make_issue("critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX)
+            yield make_issue(
+                "critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX
+            )
 
 
 def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
@@ -277,28 +330,51 @@ def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
 
 
 def _known_names(code: str, texts: list[str]) -> frozenset[str]:
-    """The names of a piece of code that the texts have: another of them in a place is not a mistake in copying."""
-    return frozenset(token for token in normalised_code(code) if token.isidentifier() and any(token in text for text in texts))
+    """The names of a piece of code that the texts have: another of them in a place is not a mistake in
+    copying.
+    """
+    return frozenset(
+        token
+        for token in normalised_code(code)
+        if token.isidentifier() and any(token in text for text in texts)
+    )
 
 
 def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
-    """Where most lines of a block are in one file or answer, a line that differs from it in one token is misquoted."""
+    """Where most lines of a block are in one file or answer, a line that differs from it in one token is
+    misquoted.
+    """
     if said.language in _NO_SOURCE:
         return
-    body = [line for line in map(_bare_line, said.text.splitlines()) if len(line) <= MOST_CHARS and len(normalised_code(line)) > 1]
+    body = [
+        line
+        for line in map(_bare_line, said.text.splitlines())
+        if len(line) <= MOST_CHARS and len(normalised_code(line)) > 1
+    ]
     for text in subject.through([*_named_texts(subject, said), *_span_texts(subject)]):
         there = [line for line in body if contains_code(line, [text])]
-        for literal in (match[1] for line in body if there and line not in there for match in _LITERAL.finditer(line)):
+        for literal in (
+            match[1] for line in body if there and line not in there for match in _LITERAL.finditer(line)
+        ):
             if not contains_quote(literal, [text]) and (
                 found := changed_quote(literal, subject.through([text], cost=len(quote_words(literal))))
             ):
-                yield make_issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
+                yield make_issue(
+                    "critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX
+                )
         if len(there) < 2 or 2 * len(there) < len(body):
             continue
         subject.checked.add(said.text)
         for line in body:
-            if line not in there and (found := changed_code(line, subject.through([text]), _known_names(line, [text]))):
-                yield make_issue("critical", line, f"the line is not exact; the source reads: {found}", "read the source and copy the line")
+            if line not in there and (
+                found := changed_code(line, subject.through([text]), _known_names(line, [text]))
+            ):
+                yield make_issue(
+                    "critical",
+                    line,
+                    f"the line is not exact; the source reads: {found}",
+                    "read the source and copy the line",
+                )
         return
 
 

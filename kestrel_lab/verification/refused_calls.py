@@ -1,4 +1,6 @@
-"""Hold reports of changes against calls that were denied or failed: of variables, cells and messages, and that the task is done."""
+"""Hold reports of changes against calls that were denied or failed: of variables, cells and messages, and
+that the task is done.
+"""
 
 from __future__ import annotations
 
@@ -11,49 +13,75 @@ from typing import Final
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.verification.claims import Statement, files_in
-from kestrel_lab.verification.deeds import CELL, DO_IT, SUPPOSED, TOOLS, VERBS, ClaimedDeed, failure_text, may_have_done
-from kestrel_lab.verification.effects import changes_cells, code_of, may_change_anything, may_change_cell, may_change_variable
+from kestrel_lab.verification.deeds import (
+    CELL,
+    DO_IT,
+    SUPPOSED,
+    TOOLS,
+    VERBS,
+    ClaimedDeed,
+    failure_text,
+    may_have_done,
+)
+from kestrel_lab.verification.effects import (
+    changes_cells,
+    code_of,
+    may_change_anything,
+    may_change_cell,
+    may_change_variable,
+)
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
 
 
 def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
-    """What only calls could have done that were denied or failed is not reported as done: of variables, cells, messages, of the whole task.
+    """What only calls could have done that were denied or failed is not reported as done: of variables,
+    cells, messages, of the whole task.
 
     Nothing is said where the answer tells of a refusal or a failure itself.
     """
     acts = subject.acts or ()
     refused = [
-        deed for deed in acts if deed.outcome == "denied" or (deed.outcome == "failed" and deed.kind != "command" and not code_of(deed))
+        deed
+        for deed in acts
+        if deed.outcome == "denied"
+        or (deed.outcome == "failed" and deed.kind != "command" and not code_of(deed))
     ]
     if not refused or _ADMITS.search(subject.answer):
         return
     done = [deed for deed in acts if deed not in refused]
     if (found := _COMPLETED.match(subject.answer)) and not any(map(may_change_anything, done)):
         subject.checked.add(found[0])
-        yield make_issue("critical", found[0], f"the answer says “{found[0].strip()}”, but {failure_text(refused)}", DO_IT)
+        yield make_issue(
+            "critical", found[0], f"the answer says “{found[0].strip()}”, but {failure_text(refused)}", DO_IT
+        )
     for said in subject.paid():
         if said.kind == "code" or SUPPOSED.search(said.text) or said.text.rstrip().endswith("?"):
             continue
         if (claimed := _claimed_change(said)) and (by := _only_refused(said, claimed, refused, done)):
             subject.checked.add(said.text)
-            yield make_issue("critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT)
+            yield make_issue(
+                "critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT
+            )
 
 
 _ADMITS: Final = re.compile(
     r"\b(?:not|never|nothing|none|neither|nobody|cannot|unable|den(?:y|ied|ies|ial)|refus\w+|declin\w+|reject\w+|block\w+|fail\w*|errors?|unchanged|"
-    r"permissions?|approv\w+|allowed|skipped|cancel\w+|without|instead|no (?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
+    r"permissions?|approv\w+|allowed|skipped|cancel\w+|without|instead|no "
+    r"(?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
     re.IGNORECASE,
 )
 """An answer that tells of a refusal, a failure, or of what was not done."""
 _COMPLETED: Final = re.compile(
-    r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|(?:the|your) (?:task|request|change|work|job)s? (?:is|are|has been|have been))\s+)?"
+    r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|(?:the|your) "
+    r"(?:task|request|change|work|job)s? (?:is|are|has been|have been))\s+)?"
     r"(?:all\s+|now\s+)*(?:done|finished|complete|completed)\s*(?:[.!:,;–—-]|$)",
     re.IGNORECASE,
 )
 """An answer that begins with the report that the task is done."""
 _IRREGULAR: Final = (
-    "written|rewritten|sent|put|set|cut|split|made|built|run|taken|reset|paid|given|lost|got|became|shrank|grew|shrunk|grown"
+    "written|rewritten|sent|put|set|cut|split|made|built|run|taken|reset|paid|given|lost|got|became"
+    "|shrank|grew|shrunk|grown"
 )
 _READS: Final = (
     "used|named|called|based|needed|required|expected|located|supposed|designed|documented|described|defined|contained|remained|stayed|existed|"
@@ -63,8 +91,10 @@ _READS: Final = (
 )
 """Words in -ed that tell of no change."""
 _CHANGE: Final = re.compile(
-    rf"\b(?:was|were|has been|have been|is now|are now|got)\s+(?:\w+ly\s+|now\s+|also\s+)*(?!(?:{_READS})\b)(?:\w+ed|{_IRREGULAR})\b"
-    rf"|\b(?!(?:{_READS})\b)(?:\w{{2,}}ed|lost|became|shrank|grew)\b|\b(?:is|are) (?:now )?gone\b|\b(?:now|no longer)\s+(?:has|have|is|are|contains?|holds?)\b"
+    r"\b(?:was|were|has been|have been|is now|are "
+    rf"now|got)\s+(?:\w+ly\s+|now\s+|also\s+)*(?!(?:{_READS})\b)(?:\w+ed|{_IRREGULAR})\b"
+    rf"|\b(?!(?:{_READS})\b)(?:\w{{2,}}ed|lost|became|shrank|grew)\b|\b(?:is|are) (?:now "
+    r")?gone\b|\b(?:now|no longer)\s+(?:has|have|is|are|contains?|holds?)\b"
     r"|\b(?:has|is|contains?|holds?) now\b",
     re.IGNORECASE,
 )
@@ -101,7 +131,9 @@ def _variables_in(said: Statement, refused: Sequence[Deed]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _names_changed(code: str) -> frozenset[str]:
-    """The variables that a piece of code assigns, deletes or calls a method of; empty for what is not Python."""
+    """The variables that a piece of code assigns, deletes or calls a method of; empty for what is not
+    Python.
+    """
     try:
         nodes = [*ast.walk(tree_of(code))]
     except (SyntaxError, ValueError, RecursionError):
@@ -112,7 +144,11 @@ def _names_changed(code: str) -> frozenset[str]:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    held = {node.value.id for node in nodes if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name)}
+    held = {
+        node.value.id
+        for node in nodes
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name)
+    }
     made = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     return frozenset((held | made) - imported)
 

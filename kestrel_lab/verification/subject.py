@@ -1,4 +1,6 @@
-"""An answer with everything that it may be held against: the files of the workspace, what tools answered, what was called."""
+"""An answer with everything that it may be held against: the files of the workspace, what tools answered,
+what was called.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the checks read; what they find out on the way is cached, so a subject serves one answer at one time."""
+    """What the checks read; what they find out on the way is cached, so a subject serves one answer at one
+    time.
+    """
 
     answer: str
     goal: str = ""
@@ -48,7 +52,8 @@ class Subject:
     ground: Files | None = None
     """`None` where there is no workspace."""
     checked: set[str] = field(default_factory=set, compare=False)
-    """What the checks could compare so far: places, quotes and actions that are right or wrong for certain."""
+    """What the checks could compare so far: places, quotes and actions that are right or wrong for certain.
+    """
 
     @cached_property
     def claims(self) -> tuple[Statement, ...]:
@@ -66,12 +71,18 @@ class Subject:
             return f"only the first {MOST_CLAIMS:,} of its claims were checked"
         if len(self.answer) > MOST_CHARS:
             return f"only the first {MOST_CHARS:,} of its {len(self.answer):,} characters were checked"
-        return f"only its blocks of up to {MOST_BLOCK:,} characters were checked" if len(self.claims) < len(self._every) else ""
+        return (
+            f"only its blocks of up to {MOST_BLOCK:,} characters were checked"
+            if len(self.claims) < len(self._every)
+            else ""
+        )
 
     @property
     def unseen(self) -> str:
         """What was not checked so far, in words; empty if nothing was left out."""
-        return self.left_out or ("a review may take no more work and time than that" if self.files.work.spent else "")
+        return self.left_out or (
+            "a review may take no more work and time than that" if self.files.work.spent else ""
+        )
 
     def pay(self, cost: float) -> None:
         """Spend some of the work that a review may take."""
@@ -101,10 +112,16 @@ class Subject:
 
     @cached_property
     def acts(self) -> tuple[Deed, ...] | None:
-        """The calls that act, those that a rule denied with the arguments that the model asked for; `None` where they are not known."""
+        """The calls that act, those that a rule denied with the arguments that the model asked for; `None`
+        where they are not known.
+        """
         asked = {made.call: made.args for made in self.calls or ()}
         every = self.deeds
-        return None if every is None else tuple(one if one.args else replace(one, args=asked.get(one.call, {})) for one in every)
+        return (
+            None
+            if every is None
+            else tuple(one if one.args else replace(one, args=asked.get(one.call, {})) for one in every)
+        )
 
     @cached_property
     def whole_spans(self) -> tuple[Span, ...]:
@@ -128,7 +145,9 @@ def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
     """Return the calls of tools that were answered."""
     asked = arguments_by_call(record.event for record in records)
     refused = {
-        event.call: event.by for event in (record.event for record in records) if isinstance(event, ApprovalGiven) and not event.granted
+        event.call: event.by
+        for event in (record.event for record in records)
+        if isinstance(event, ApprovalGiven) and not event.granted
     }
     return tuple(
         AnsweredCall(
@@ -136,7 +155,9 @@ def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
             tool=event.tool,
             args=asked.get(event.call, {}),
             ok=event.error is None,
-            denied="" if event.error is None or event.error.get("kind") != "denied" else f"denied by {refused.get(event.call, 'a rule')}",
+            denied=""
+            if event.error is None or event.error.get("kind") != "denied"
+            else f"denied by {refused.get(event.call, 'a rule')}",
         )
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)

@@ -14,7 +14,10 @@ from typing import Final
 from kestrel_lab.host.log_files import open_no_log
 
 MOST: Final = 200_000_000
-"""What a look may cost. A unit is about the time a regular expression takes for a character: all of it is a few seconds."""
+"""What a look may cost.
+
+A unit is about the time a regular expression takes for a character: all of it is a few seconds.
+"""
 CLAIM: Final = 1_500
 """One claim for one check."""
 PARSED: Final = 20
@@ -64,7 +67,10 @@ MAX_FILES: Final = 50_000
 """Files and folders that are listed; in a workspace with more nothing is said to be missing."""
 MAX_FILE: Final = 4_000_000
 """Bytes of one file that is read."""
-_SKIPPED_TEXT: Final = ".git .hg .kestrel .ipynb_checkpoints __pycache__ node_modules .venv venv .mypy_cache .ruff_cache .pytest_cache .tox"
+_SKIPPED_TEXT: Final = (
+    ".git .hg .kestrel .ipynb_checkpoints __pycache__ node_modules .venv venv .mypy_cache .ruff_cache "
+    ".pytest_cache .tox"
+)
 _SKIPPED: Final = frozenset(_SKIPPED_TEXT.split())
 """Folders that are not listed; a file in one is looked up by its path."""
 
@@ -73,7 +79,9 @@ class Files:
     """What a folder holds; nothing outside of it is read, whatever links lead there."""
 
     def __init__(self, root: Path, seconds: float | None = None, *, known: bool = True) -> None:
-        """`seconds` is how long it may be searched; where the folder is not `known`, nothing can be said to be missing."""
+        """`seconds` is how long it may be searched; where the folder is not `known`, nothing can be said to
+        be missing.
+        """
         self.root = root.resolve()
         self.work = WorkAllowance(seconds)
         self._paths: tuple[str, ...] | None = None
@@ -85,7 +93,7 @@ class Files:
     @property
     def whole_listing(self) -> bool:
         """Whether every file is known by name: only then does absence show anything."""
-        self.paths  # noqa: B018  # the listing decides
+        self.paths  # the listing decides  # noqa: B018
         return self._listed
 
     @property
@@ -109,7 +117,12 @@ class Files:
     def named(self, name: str) -> tuple[str, ...]:
         """Return the files that `name` may mean: the one of that path, or else all whose path ends so."""
         exact = name.removeprefix("./")
-        if not Path(exact).is_absolute() and ".." not in exact and (real := self._real(exact)) is not None and real.is_file():
+        if (
+            not Path(exact).is_absolute()
+            and ".." not in exact
+            and (real := self._real(exact)) is not None
+            and real.is_file()
+        ):
             return (exact,)  # spares listing a large workspace
         known = self.paths
         name = self._relative(name)

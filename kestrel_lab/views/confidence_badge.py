@@ -1,4 +1,6 @@
-"""The confidence badge of an answer: what was checked and found, what a judge said, and how often such answers were right in trials."""
+"""The confidence badge of an answer: what was checked and found, what a judge said, and how often such
+answers were right in trials.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ class Badge:
     """What is certain or measured about an answer, and nothing else."""
 
     word: Word
-    """`wrong` with a concern that is not minor, `partly checked` where the checks stopped early, `unchecked` where nobody looked, `nothing to check`
-    where the answer names nothing that the checks could compare."""
+    """`wrong` with a concern that is not minor, `partly checked` where the checks stopped early, `unchecked`
+    where nobody looked, `nothing to check` where the answer names nothing that the checks could compare.
+    """
     concerns: int = 0
     """Concerns that are not minor."""
     stopped: str = ""
@@ -42,7 +45,9 @@ class Badge:
     """The confidence that the run states, from 0 to 1; `answers.confidence` says how it is made."""
     basis: Basis | None = None
     calibrated: float | None = None
-    """The share of answers stated this sure that were right in trials of the same model; `None` where none were kept."""
+    """The share of answers stated this sure that were right in trials of the same model; `None` where none
+    were kept.
+    """
     trials: int = 0
     suite: str = ""
 
@@ -53,13 +58,18 @@ class Badge:
             "nothing to check": "not checked: it names no place, quote or action that can be compared",
         }.get(self.word, "no error found by the checks")
         parts = [told, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
-        parts.append("" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited")
+        parts.append(
+            "" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited"
+        )
         parts.append(f"{format_count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
-        parts.append("" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge")
+        parts.append(
+            "" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge"
+        )
         if self.calibrated is not None:
             share = f"{self.calibrated:.0%}".replace("%", " %")
             parts.append(
-                f"of answers this sure ({format_share(self.value or 0)}), {share} were right: {self.trials} trials of suite {sanitize_text(self.suite)}"
+                f"of answers this sure ({format_share(self.value or 0)}), {share} were right: "
+                f"{self.trials} trials of suite {sanitize_text(self.suite)}"
             )
         return " · ".join(filter(None, parts))
 
@@ -73,9 +83,14 @@ class Badge:
     def why(self) -> str:
         """What the words rest on."""
         if self.value is None:
-            return "places, quotes and deeds that the answer names are compared with the workspace and the log; prose is not judged"
-        return f"stated: {format_share(self.value)} by {'a model judge' if self.basis == 'verdict' else 'the share of claims cited'}" + (
-            "" if self.calibrated is not None else ", not calibrated"
+            return (
+                "places, quotes and deeds that the answer names are compared with the workspace and "
+                "the log; prose is not judged"
+            )
+        return (
+            f"stated: {format_share(self.value)} by "
+            f"{'a model judge' if self.basis == 'verdict' else 'the share of claims cited'}"
+            + ("" if self.calibrated is not None else ", not calibrated")
         )
 
 
@@ -93,7 +108,10 @@ def badge_of(events: Iterable[Event]) -> Badge:
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
     found, known = stated_confidence(told), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
-    stopped = next((one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED), "")
+    stopped = next(
+        (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),
+        "",
+    )
     return Badge(
         word="wrong" if wrong else "partly checked" if stopped else _looked_word(end),
         concerns=wrong,

@@ -1,8 +1,9 @@
-"""Data frames that a notebook shows as they are: no formulas made of dollar signs, no text cut short, units said.
+"""Data frames that a notebook shows as they are: no formulas made of dollar signs, no text cut short, units
+said.
 
-pandas' own table is set as mathematics by JupyterLab wherever two dollar signs stand in its texts, and cuts texts at 50
-characters. Changing its options would change the tables of everybody; so ours are a subclass that stays one through
-selecting, sorting and joining.
+pandas' own table is set as mathematics by JupyterLab wherever two dollar signs stand in its texts, and cuts
+texts at 50 characters. Changing its options would change the tables of everybody; so ours are a subclass that
+stays one through selecting, sorting and joining.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 LONGEST = 240
 """Characters of one cell that are shown; the frame has them all."""
 UNITS = "units"
-"""Under this name in `attrs`, which goes along when a frame is cut and joined, are the units of columns by name."""
+"""Under this name in `attrs`, which goes along when a frame is cut and joined, are the units of columns by
+name.
+"""
 
 
 def unit_frame(content: Any, *, units: Mapping[str, str] = {}, **options: Any) -> pd.DataFrame:
@@ -57,7 +60,9 @@ def _frame_class() -> type[pd.DataFrame]:
 def _note(frame: pd.DataFrame) -> str:
     """Return the line below a table: its units, or that it has no rows."""
     units: dict[str, str] = frame.attrs.get(UNITS, {})
-    names = {str(name) for name in (*frame.columns, *frame.index[:100], *frame.columns.names, *frame.index.names)}
+    names = {
+        str(name) for name in (*frame.columns, *frame.index[:100], *frame.columns.names, *frame.index.names)
+    }
     said: dict[str, list[str]] = {}
     for name, unit in units.items():
         if name in names:

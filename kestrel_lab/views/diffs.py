@@ -1,4 +1,6 @@
-"""Changes of files as they are shown: a unified diff, found in what a tool says, and the kind of each of its lines."""
+"""Changes of files as they are shown: a unified diff, found in what a tool says, and the kind of each of its
+lines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def split_diff(text: str) -> tuple[str, str]:
 
 
 def sanitize_diff(text: str) -> str:
-    """`text` made harmless: terminal escapes and hidden characters are shown, ends of lines only where they are mixed."""
+    """`text` made harmless: terminal escapes and hidden characters are shown, ends of lines only where they
+    are mixed.
+    """
     lines = text.replace("\x1b", "\\u{1b}").split("\n")
     body = [line for line in lines if line[:1] in {"+", "-", " "} and not line.startswith(("--- ", "+++ "))]
     if body and all(line.endswith("\r") for line in body):
@@ -28,11 +32,16 @@ def sanitize_diff(text: str) -> str:
 def diff_lines(diff: str) -> list[tuple[str, str]]:
     """Each line with what it is: `added`, `removed`, `place`, or empty for anything else."""
     lines = diff.split("\n") if diff else []
-    return [("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line) for number, line in enumerate(lines)]
+    return [
+        ("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line)
+        for number, line in enumerate(lines)
+    ]
 
 
 def is_complete_diff(diff: str) -> bool:
-    """Return whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
+    """Return whether a diff has every changed line, so that the arguments of the call need not be read beside
+    it.
+    """
     return "\n@@ -" in diff and "characters left out …\n" not in diff
 
 

@@ -21,11 +21,18 @@ _TOLD_OF_CLAIM: Final = 2_000
 """Characters that are shown beside a claim of one thing that it cites, and of all."""
 STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
 """Of the states of claims."""
-STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
+STANDING: Final[dict[Standing, str]] = {
+    "current": "",
+    "moved": "moved since",
+    "stale": "changed since",
+    "gone": "gone since",
+}
 
 
 def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
-    """Return start, end, state and evidence in words of each claim of an answer as it is shown; nothing where no claim cites anything."""
+    """Return start, end, state and evidence in words of each claim of an answer as it is shown; nothing where
+    no claim cites anything.
+    """
     found: list[Json] = []
     at = 0
     for claim in backed if any(one.cited for one in backed) else ():
@@ -34,20 +41,32 @@ def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
             continue
         at = start + len(text)
         stale = claim.state == "cited" and any(one.standing in ("stale", "gone") for one in claim.cited)
-        found.append([start, at, "changed" if stale else claim.state, "\n\n".join(map(_citation_text, claim.cited))[:_TOLD_OF_CLAIM]])
+        found.append(
+            [
+                start,
+                at,
+                "changed" if stale else claim.state,
+                "\n\n".join(map(_citation_text, claim.cited))[:_TOLD_OF_CLAIM],
+            ]
+        )
     return found
 
 
 def _citation_text(one: CheckedCitation) -> str:
     """What a claim cites in words: its place, what is wrong or has changed, and the beginning of its text."""
     state = one.state if one.state != "cited" else STANDING[one.standing] or "cited"
-    head = f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: {state}{f', {sanitize_text(one.why)}' if one.why else ''}"
+    head = (
+        f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: "
+        f"{state}{f', {sanitize_text(one.why)}' if one.why else ''}"
+    )
     text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _TOLD_OF_SPAN)[0]
     return f"{head}\n{text}".rstrip()
 
 
 def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
-    """Return name, text and standing of each place that claims cite, each once; of one that is not there, why, and its state."""
+    """Return name, text and standing of each place that claims cite, each once; of one that is not there,
+    why, and its state.
+    """
     found: dict[str, list[str]] = {}
     for one in (one for claim in backed for one in claim.cited):
         if one.span is None and one.state == "unknown" and not one.citation.call:
@@ -55,7 +74,10 @@ def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
         if one.span is None:
             found.setdefault(_name(one), [_name(one), sanitize_text(one.why), one.state])
         else:
-            found.setdefault(_name(one), [_name(one), sanitize_text(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]])
+            found.setdefault(
+                _name(one),
+                [_name(one), sanitize_text(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]],
+            )
     return [*found.values()]
 
 
@@ -64,8 +86,15 @@ def _name(one: CheckedCitation) -> str:
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]], *, folded: bool = False) -> str:
-    """Return a `<section>` with a `<details>` per claim, its spans inside; or all `folded` into one, for the page of a run."""
-    given: dict[str, Any] = {"worst": worst_state, "marks": STATE_MARKS, "state": _state, "one_line": one_line}
+    """Return a `<section>` with a `<details>` per claim, its spans inside; or all `folded` into one, for the
+    page of a run.
+    """
+    given: dict[str, Any] = {
+        "worst": worst_state,
+        "marks": STATE_MARKS,
+        "state": _state,
+        "one_line": one_line,
+    }
     parts = template_macros("evidence.html", **given, shortened=lambda text: head_tail(text, SHOWN)[0])
     return str((parts.folded if folded else parts.evidence)(headline, _claims(rows)))
 
@@ -77,7 +106,10 @@ def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
         state = worst_state(claim)
         lines.append(f"{STATE_MARKS[state]} {state}  {one_line(sanitize_text(claim[0]['text']), 100)}")
         cites = (row for row in claim if row["cites"])
-        lines += [f"    {row['cites']}{_state(row)}: {one_line(sanitize_text(row['why'] or row['evidence']), 90)}" for row in cites]
+        lines += [
+            f"    {row['cites']}{_state(row)}: {one_line(sanitize_text(row['why'] or row['evidence']), 90)}"
+            for row in cites
+        ]
     return "\n".join(lines)
 
 
@@ -116,5 +148,12 @@ def worst_state(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    words = [word for word in (STANDING[row["standing"] or "current"], "untrusted" if row["trust"] == "untrusted" else "") if word]
+    words = [
+        word
+        for word in (
+            STANDING[row["standing"] or "current"],
+            "untrusted" if row["trust"] == "untrusted" else "",
+        )
+        if word
+    ]
     return f" ({', '.join(words)})" if words else ""

@@ -1,4 +1,6 @@
-"""Values in words: arguments, durations, counts and money as a person reads them, with nothing hidden in them."""
+"""Values in words: arguments, durations, counts and money as a person reads them, with nothing hidden in
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def visible_json(value: Json) -> str:
-    """`value` as indented JSON in which every hidden character is an escape; reading it gives `value` again."""
+    """`value` as indented JSON in which every hidden character is an escape; reading it gives `value`
+    again.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _UNUSUAL.sub(lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1], text)
+    return _UNUSUAL.sub(
+        lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1], text
+    )
 
 
 def value_text(value: Json) -> str:
@@ -57,7 +63,9 @@ def always_words(asked: ApprovalAsked) -> str:
 
 
 def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
-    """Return the fields of the decision that a typed word stands for; `None` for another word, and for one that was not offered."""
+    """Return the fields of the decision that a typed word stands for; `None` for another word, and for one
+    that was not offered.
+    """
     scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
     scopes |= {"l": "like", "like": "like"} if asked.offer else {}
     if word in scopes:
@@ -68,9 +76,18 @@ def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
 
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
-    """Place of each text among the arguments that comes from elsewhere than the model, and where it comes from."""
-    known = [(one.get("arg", ""), found) for one in asked.origins if isinstance(found := one.get("from"), list) and found]
-    return [[sanitize_text(str(arg)), "; ".join(_source(one) for one in found if isinstance(one, dict))] for arg, found in known]
+    """Place of each text among the arguments that comes from elsewhere than the model, and where it comes
+    from.
+    """
+    known = [
+        (one.get("arg", ""), found)
+        for one in asked.origins
+        if isinstance(found := one.get("from"), list) and found
+    ]
+    return [
+        [sanitize_text(str(arg)), "; ".join(_source(one) for one in found if isinstance(one, dict))]
+        for arg, found in known
+    ]
 
 
 def _source(one: Mapping[str, Json]) -> str:
@@ -93,20 +110,30 @@ def containment_text(asked: ApprovalAsked) -> str:
 
     def told(key: str) -> str:
         value = asked.contained.get(key)
-        return ", ".join(sanitize_text(str(item)) for item in value) if isinstance(value, list) else sanitize_text(str(value))
+        return (
+            ", ".join(sanitize_text(str(item)) for item in value)
+            if isinstance(value, list)
+            else sanitize_text(str(value))
+        )
 
     wants = [one for one in cast("list[Json]", asked.contained.get("wants") or []) if isinstance(one, dict)]
     args = [cast("dict[str, Json]", one.get("args") or {}) for one in wants]
     lines = [", ".join(f"{name}: {text}" for name, text in args_pairs(one)) for one in args]
-    calls = [f"{sanitize_text(str(one.get('tool')))} ({line})" for one, line in zip(wants, lines, strict=True)]
+    calls = [
+        f"{sanitize_text(str(one.get('tool')))} ({line})" for one, line in zip(wants, lines, strict=True)
+    ]
     together = f" This is also about: {'; '.join(calls)}. A yes or no is for all of them." if calls else ""
     stated = cast("dict[str, Json]", asked.contained.get("stated") or {})
     task = (
-        f" Stated before anything was read: {', '.join(f'{sanitize_text(tool)} ×{times}' for tool, times in stated.items())}."
+        " Stated before anything was read: "
+        f"{', '.join(f'{sanitize_text(tool)} ×{times}' for tool, times in stated.items())}."
         if stated
         else ""
     )
-    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}{task}"
+    return (
+        f"The model has read what others wrote ({told('untrusted')}) and can know what is private "
+        f"({told('private')}); {told('effect')}.{together}{task}"
+    )
 
 
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
@@ -124,7 +151,9 @@ def answer_options(asked: ApprovalAsked) -> list[str]:
 def chosen_answer(asked: ApprovalAsked, typed: str) -> str:
     """The answer somebody typed: an option where it is the number of one, else the words themselves."""
     typed, options = typed.strip(), answer_options(asked)
-    number = int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 4 and typed not in options else 0
+    number = (
+        int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 4 and typed not in options else 0
+    )
     return options[number - 1] if 0 < number <= len(options) else typed
 
 
@@ -157,12 +186,16 @@ def format_count(number: int, noun: str) -> str:
 
 def thinking_text(event: ModelAnswered) -> str:
     """The reasoning before an answer, harmless to show; a block that the provider encrypted is named."""
-    blocks = [str(block.get("text") or "[a block that the provider keeps to itself]") for block in event.thinking]
+    blocks = [
+        str(block.get("text") or "[a block that the provider keeps to itself]") for block in event.thinking
+    ]
     return sanitize_short("\n\n".join(blocks))
 
 
 def cache_text(usage: Usage | ModelAnswered) -> str:
-    """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty where nothing did."""
+    """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty
+    where nothing did.
+    """
     read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
     if not (read or written or thought):
         return ""
@@ -175,18 +208,27 @@ def cache_text(usage: Usage | ModelAnswered) -> str:
 
 
 def usage_line(usage: Usage) -> str:
-    """Tokens, cost and calls: says where tokens are unknown, how much of the prompts came from a cache, and which calls of a known cost have no price."""
+    """Tokens, cost and calls: says where tokens are unknown, how much of the prompts came from a cache, and
+    which calls of a known cost have no price.
+    """
     unpriced = f" + {usage.unpriced} unpriced" if usage.unpriced else ""
     money = f"${usage.cost_usd:.4f}{unpriced}" if usage.cost_usd or not usage.unpriced else ""
     tokens = format_count(usage.tokens, "token")
     if usage.unmetered:
         tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
-    parts = (tokens + cache_text(usage), money, format_count(usage.model_calls, "model call"), format_count(usage.tool_calls, "tool call"))
+    parts = (
+        tokens + cache_text(usage),
+        money,
+        format_count(usage.model_calls, "model call"),
+        format_count(usage.tool_calls, "tool call"),
+    )
     return " · ".join(filter(None, parts))
 
 
 def _edges_hide(text: str) -> bool:
-    """Return whether `text` begins or ends with invisible blanks; the indent of several lines is visible, and the last line may end."""
+    """Return whether `text` begins or ends with invisible blanks; the indent of several lines is visible, and
+    the last line may end.
+    """
     if "\n" not in text.strip():
         return text != text.strip()
     return text.startswith("\n") or text.removesuffix("\n") != text.rstrip()
@@ -207,16 +249,19 @@ def action_line(text: str, why: str) -> str:
     return f"{sanitize_text(text)}  # {one_line(sanitize_text(why), 200)}"
 
 
-# The beginning and the end of something long: what is saved with a notebook has a size that somebody can open.
+# The beginning and the end of something long: what is saved with a notebook has a size that somebody can
+# open.
 
 T = TypeVar("T")
 
 
-def first_and_last(items: Sequence[T], render: Callable[[T], str], limit: int | None) -> tuple[list[str], int, list[str]]:
+def first_and_last(
+    items: Sequence[T], render: Callable[[T], str], limit: int | None
+) -> tuple[list[str], int, list[str]]:
     """Renderings of the first and of the last items, and how many are left out between.
 
-    Together they have about `limit` characters, a third of them at the beginning; the last item is always there.
-    `None` leaves nothing out. Only what is returned is rendered.
+    Together they have about `limit` characters, a third of them at the beginning; the last item is always
+    there. `None` leaves nothing out. Only what is returned is rendered.
     """
     if limit is None or not items:
         return [render(item) for item in items], 0, []
@@ -239,14 +284,21 @@ def _fit_items(items: Iterable[T], render: Callable[[T], str], room: int) -> lis
 
 
 def guidance_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what agents are given of a workspace, `RunStarted.guidance`, as lines: its guidance, and which skills they can load."""
+    """Return what agents are given of a workspace, `RunStarted.guidance`, as lines: its guidance, and which
+    skills they can load.
+    """
     skills = [one_line(str(one["path"]).rpartition("/")[0], 200) for one in entries if "skill" in one]
     lines = [f"guidance of the workspace: {guidance_line(one)}" for one in entries if "skill" not in one]
-    return [*lines, *([f"{format_count(len(skills), 'skill')} can be loaded: {', '.join(skills)}"] if skills else [])]
+    return [
+        *lines,
+        *([f"{format_count(len(skills), 'skill')} can be loaded: {', '.join(skills)}"] if skills else []),
+    ]
 
 
 def guidance_line(entry: Mapping[str, Any]) -> str:
-    """Return an entry of `RunStarted.guidance` as one line: the file, its size and hash, or why it is not used."""
+    """Return an entry of `RunStarted.guidance` as one line: the file, its size and hash, or why it is not
+    used.
+    """
     path = one_line(str(entry["path"]), 200)
     if entry.get("problem"):
         return f"{path} is not used: {one_line(str(entry['problem']), 300)}"

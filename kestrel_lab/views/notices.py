@@ -27,72 +27,128 @@ def copy_row(copy: Mapping[str, Json]) -> NoticeRow:
     exact = bool(copy.get("exact"))
     doubt = "" if exact else "; they may not be those of that moment"
     notes = cast("Sequence[str]", copy.get("notes") or ())
-    return _row("info" if exact else "warning", f"files: a private copy, made of {copy.get('source')}{doubt}", map(str, notes))
+    return _row(
+        "info" if exact else "warning",
+        f"files: a private copy, made of {copy.get('source')}{doubt}",
+        map(str, notes),
+    )
 
 
-def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per event
+def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa: C901
     """Return the row for `event`, still without an id; `None` for an event that has another row or none."""
     match event:
-        case e.BudgetWarned() if event.limit != "cost_usd":  # that a price is not known stands in the log and is no news in each run
+        case e.BudgetWarned() if (
+            event.limit != "cost_usd"
+        ):  # that a price is not known stands in the log and is no news in each run
             return _row("warning", event.message)
         case e.ContextCompacted():
             return _compaction_row(event)
         case e.FilesKept() if event.problem:
             return _row("warning", f"what files hold is not kept for forks from here on: {event.problem}")
         case e.FilesApplied():
-            return _row("info", f"applied to the workspace: {format_count(len(event.changed), 'path')}", [*event.changed][:_MOST_DEEDS])
+            return _row(
+                "info",
+                f"applied to the workspace: {format_count(len(event.changed), 'path')}",
+                [*event.changed][:_MOST_DEEDS],
+            )
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
-            text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"
+            text = (
+                f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: "
+                f"{event.reason}"
+            )
             return _row("warning", text, step=event.step)
         case e.BranchScored():
             after = f", goes on from {event.parent}" if event.parent else ""
-            return _row("info", f"candidate {event.candidate}: score {event.score:.2f}{after}", [event.text], step=event.step)
+            return _row(
+                "info",
+                f"candidate {event.candidate}: score {event.score:.2f}{after}",
+                [event.text],
+                step=event.step,
+            )
         case e.MemoryRecalled():
             text = f"{format_count(len(event.notes), 'note')} of earlier runs recalled"
             return _row("info", text, map(_note, event.notes), step=event.step)
         case e.MemoryStored():
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
         case e.RetrievalStep() if event.stopped:
-            text = f"{format_count(len(event.hits), 'file')} found, covering {event.coverage or 0:.0%} of the question ({event.stopped})"
+            text = (
+                f"{format_count(len(event.hits), 'file')} found, covering {event.coverage or 0:.0%} of "
+                f"the question ({event.stopped})"
+            )
             return _row("info", text, [_hit_text(hit) for hit in event.hits], step=event.step)
         case e.VoteCast() if event.vote:
-            return _row("info", f"{event.member} votes for the position of {event.vote}: {event.reason}", step=event.step)
+            return _row(
+                "info",
+                f"{event.member} votes for the position of {event.vote}: {event.reason}",
+                step=event.step,
+            )
         case e.VoteCast():
             claims = [f"{one.get('claim')} – {_weight(one)}" for one in event.claims]
-            return _row("info", f"{event.member}, {event.confidence:.0%} sure: {event.position}", claims, step=event.step)
+            return _row(
+                "info",
+                f"{event.member}, {event.confidence:.0%} sure: {event.position}",
+                claims,
+                step=event.step,
+            )
         case e.CouncilDecided():
-            against = [f"{one.get('member')} for {one.get('vote')}: {one.get('reason')}" for one in event.dissent]
+            against = [
+                f"{one.get('member')} for {one.get('vote')}: {one.get('reason')}" for one in event.dissent
+            ]
             tally = ", ".join(f"{member} {number}" for member, number in event.votes.items())
-            told = f"decided{' on a split vote' if event.split else ''} ({tally}): {event.decision}. {event.reason}"
+            told = (
+                f"decided{' on a split vote' if event.split else ''} ({tally}): {event.decision}. "
+                f"{event.reason}"
+            )
             return _row("warning" if event.split else "info", told, against, step=event.step)
         case e.ModelEscalated():
-            return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
+            return _row(
+                "info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step
+            )
         case e.ToolsAdded():
             names = [str(tool["name"]) for tool in event.tools]
-            return _row("info", f"{format_count(len(names), 'tool')} of servers that were started for the first time", names)
+            return _row(
+                "info",
+                f"{format_count(len(names), 'tool')} of servers that were started for the first time",
+                names,
+            )
         case e.ToolsShown() if event.tools:
             what = f" for: {one_line(event.need, 100)}" if event.need else ""
-            return _row("info", f"told of {format_count(len(event.tools), 'more tool')}{what}", event.tools, step=event.step)
+            return _row(
+                "info",
+                f"told of {format_count(len(event.tools), 'more tool')}{what}",
+                event.tools,
+                step=event.step,
+            )
         case e.McpCandidateFound():
             return _candidate(event)
         case e.McpInstalled():
             how = f", allowed by mcp_allow: {event.allowed}" if event.allowed else ""
-            return _row("good", f"{event.package} is installed as {event.server}{how}", (str(tool.get("name", "")) for tool in event.tools))
+            return _row(
+                "good",
+                f"{event.package} is installed as {event.server}{how}",
+                (str(tool.get("name", "")) for tool in event.tools),
+            )
     return None
 
 
 def _compaction_row(event: e.ContextCompacted) -> NoticeRow:
     left_out = f"{format_count(len(event.results), 'result')} left out" if event.results else ""
-    what = " and ".join(part for part in (left_out, "what came before summarised" if event.summary else "") if part)
+    what = " and ".join(
+        part for part in (left_out, "what came before summarised" if event.summary else "") if part
+    )
     told = what or "nothing could be left out"
-    text = f"context compacted: {told}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+    text = (
+        f"context compacted: {told}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+    )
     return _row("info", text, step=event.step)
 
 
 def _hit_text(hit: dict[str, Json]) -> str:
     first, last = hit.get("first"), hit.get("last")
-    return sanitize_short(f"{hit.get('path')}:{first}{'' if last == first else f'-{last}'} ({hit.get('why')})", 300)
+    return sanitize_short(
+        f"{hit.get('path')}:{first}{'' if last == first else f'-{last}'} ({hit.get('why')})", 300
+    )
 
 
 def prompt_row(event: e.Prompted, *, again: bool) -> NoticeRow:
@@ -104,7 +160,12 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
     """Bring the row of a verification up to date: what is asked for, then the verdict."""
     if isinstance(event, e.VerifierStarted):
         criteria: list[Json] = [sanitize_short(text, 500) for text in event.criteria]
-        row.change(text=f"{sanitize_text(event.verifier)} checks the answer", level="info", state="running", items=criteria)
+        row.change(
+            text=f"{sanitize_text(event.verifier)} checks the answer",
+            level="info",
+            state="running",
+            items=criteria,
+        )
     else:
         sure = "" if event.confidence is None else f" · confidence {event.confidence:.2f}"
         text = f"{'PASS' if event.passed else 'FAIL'}{sure} · {sanitize_text(event.verifier)}"
@@ -114,25 +175,40 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
 
 
 def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
-    """The row beside an answer that says what the run really did: changes, commands, other acts, what was denied or is unknown."""
+    """The row beside an answer that says what the run really did: changes, commands, other acts, what was
+    denied or is unknown.
+    """
     every = list(deed_lines(deeds))
-    lines = every[:_MOST_DEEDS] + ([f"… and {len(every) - _MOST_DEEDS} more"] if len(every) > _MOST_DEEDS else [])
+    lines = every[:_MOST_DEEDS] + (
+        [f"… and {len(every) - _MOST_DEEDS} more"] if len(every) > _MOST_DEEDS else []
+    )
     refused = any(deed.outcome in ("denied", "failed", "unknown") for deed in deeds)
-    text = f"what it did: {format_count(len(every), 'thing')}" if every else "what it did: nothing was changed, run or sent"
+    text = (
+        f"what it did: {format_count(len(every), 'thing')}"
+        if every
+        else "what it did: nothing was changed, run or sent"
+    )
     return _row("warning" if refused else "info", text, lines)
 
 
 def imported_from(event: e.RunStarted) -> NoticeRow:
-    """Return the row of a run that another tool recorded; of its file without the folder, which is a machine's and not for others."""
+    """Return the row of a run that another tool recorded; of its file without the folder, which is a
+    machine's and not for others.
+    """
     source = PurePath(str(event.imported.get("source"))).name
-    return _row("info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here", [])
+    return _row(
+        "info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here", []
+    )
 
 
 def concerns_row(event: e.RunFinished) -> NoticeRow | None:
     """Return the row with the concerns about an answer; `None` where there are none."""
     if not event.concerns:
         return None
-    items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
+    items = [
+        f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "")
+        for one in event.concerns
+    ]
     level = "warning" if any(one.get("severity") != "minor" for one in event.concerns) else "info"
     return _row(level, f"{format_count(len(items), 'concern')} about the answer", items)
 
@@ -143,7 +219,9 @@ def confidence_row(badge: Badge) -> NoticeRow | None:
 
 
 def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
-    """The row beside an answer with its claims, each with its state and what it cites; `None` where it was not asked for as claims."""
+    """The row beside an answer with its claims, each with its state and what it cites; `None` where it was
+    not asked for as claims.
+    """
     if not claims:
         return None
     states = [str(claim.get("state")) for claim in claims]
@@ -153,14 +231,23 @@ def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
 
 def _claim(claim: Mapping[str, Any]) -> str:
     state = str(claim.get("state"))
-    cites = [f"{one.get('place')}" + (f" ({one['why']})" if one.get("why") else "") for one in claim.get("citations", ())]
+    cites = [
+        f"{one.get('place')}" + (f" ({one['why']})" if one.get("why") else "")
+        for one in claim.get("citations", ())
+    ]
     text = f"{STATE_MARKS.get(state, '?')} {state}: {one_line(str(claim.get('text', '')), 200)}"
     return sanitize_short(text + (f" — {'; '.join(cites)}" if cites else ""), 500)
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
-    """The row below an answer with what can be done next, a line each to be copied; `None` where there is nothing."""
-    lines = [action_line(str(one.get("text", "")), str(one.get("why", ""))) for one in event.actions if one.get("text")]
+    """The row below an answer with what can be done next, a line each to be copied; `None` where there is
+    nothing.
+    """
+    lines = [
+        action_line(str(one.get("text", "")), str(one.get("why", "")))
+        for one in event.actions
+        if one.get("text")
+    ]
     return _row("", "next, if you like:", lines) if lines else None
 
 
@@ -168,7 +255,10 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
     """Bring the row of the task list up to date: how far it is, then each task with its state."""
     tasks = list(tasks)
     over = sum(task.status in {"done", "dropped"} for task in tasks)
-    texts = [f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else "") for task in tasks]
+    texts = [
+        f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else "")
+        for task in tasks
+    ]
     lines: list[Json] = [sanitize_short(text, 500) for text in texts]
     level, state = ("good", "done") if over == len(tasks) else ("info", "running")
     row.change(text=f"tasks: {over} of {len(tasks)} done", level=level, state=state, items=lines)
@@ -177,12 +267,18 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
 
 def _weight(claim: Mapping[str, Json]) -> str:
     evidence = cast("list[Json]", claim.get("evidence") or [])
-    return f"{claim.get('shown')} of {format_count(len(evidence), 'piece')} of evidence found" if evidence else "no evidence"
+    return (
+        f"{claim.get('shown')} of {format_count(len(evidence), 'piece')} of evidence found"
+        if evidence
+        else "no evidence"
+    )
 
 
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
     told = [sanitize_short(item, 500) for item in items]
-    return NoticeRow(id="", step=step, level=level, text=sanitize_short(text, 500), items=[item for item in told if item])
+    return NoticeRow(
+        id="", step=step, level=level, text=sanitize_short(text, 500), items=[item for item in told if item]
+    )
 
 
 def _candidate(event: e.McpCandidateFound) -> NoticeRow:
@@ -195,12 +291,19 @@ def _candidate(event: e.McpCandidateFound) -> NoticeRow:
 def _note(note: dict[str, Json]) -> str:
     text = next((note[key] for key in ("text", "content", "note") if isinstance(note.get(key), str)), None)
     if isinstance(found := note.get("id"), str) and found:
-        about = f"{note.get('kind', 'note')} {found}" + (f" (from {note['taint']})" if note.get("taint") else "")
+        about = f"{note.get('kind', 'note')} {found}" + (
+            f" (from {note['taint']})" if note.get("taint") else ""
+        )
         return f"{about}: {text}" if text is not None else f"{about}; its words: kestrel memory show {found}"
-    return str(text) if text is not None else one_line(", ".join(f"{key}: {value}" for key, value in note.items()), 300)
+    return (
+        str(text)
+        if text is not None
+        else one_line(", ".join(f"{key}: {value}" for key, value in note.items()), 300)
+    )
 
 
-# A report on the quality of an answer as texts: what is wrong, how bad, where, what to do, and what has no evidence.
+# A report on the quality of an answer as texts: what is wrong, how bad, where, what to do, and what has no
+# evidence.
 
 COLUMNS: Final = ("severity", "place", "what", "fix", "step", "check")
 UNSHOWN: Final = "no evidence"
@@ -213,16 +316,28 @@ def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield {column: one_line(sanitize_text(str(one.get(column, ""))), 300) for column in COLUMNS}
     for text in report.get("missing_evidence", ()):
         what, fix = "it cites nothing that shows it", "cite what shows it, or say that it is unknown"
-        yield {"severity": UNSHOWN, "place": one_line(sanitize_text(str(text)), 300), "what": what, "fix": fix, "step": "", "check": ""}
+        yield {
+            "severity": UNSHOWN,
+            "place": one_line(sanitize_text(str(text)), 300),
+            "what": what,
+            "fix": fix,
+            "step": "",
+            "check": "",
+        }
 
 
 def quality_line(report: Mapping[str, Any]) -> str:
     """Return the verdict of a quality report and the number of findings by severity."""
     severities = [str(one.get("severity")) for one in report.get("issues", ())]
-    parts = [f"{severities.count(word)} {word}" for word in ("critical", "major", "minor") if word in severities]
+    parts = [
+        f"{severities.count(word)} {word}" for word in ("critical", "major", "minor") if word in severities
+    ]
     missing = len(report.get("missing_evidence", ()))
     parts += [f"{format_count(missing, 'claim')} without evidence"] if missing else []
-    return f"quality: {'passed' if report.get('pass') is True else 'did not pass'}, {', '.join(parts) or 'nothing found'}"
+    return (
+        f"quality: {'passed' if report.get('pass') is True else 'did not pass'}, "
+        f"{', '.join(parts) or 'nothing found'}"
+    )
 
 
 def quality_row(event: e.StepFinished, operation: str) -> NoticeRow | None:
@@ -231,4 +346,10 @@ def quality_row(event: e.StepFinished, operation: str) -> NoticeRow | None:
         return None
     rows = [list(row.values()) for row in quality_rows(event.output)]
     level = "good" if event.output.get("pass") is True else "bad"
-    return NoticeRow(id="", step=event.step, level=level, text=quality_line(event.output), table=[list(COLUMNS), *rows] if rows else [])
+    return NoticeRow(
+        id="",
+        step=event.step,
+        level=level,
+        text=quality_line(event.output),
+        table=[list(COLUMNS), *rows] if rows else [],
+    )

@@ -6,7 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.drawing.layout import FOLD_FROM, Layout, Node, fold_nodes, lay_out, reduced_edges, svg_path
+from kestrel_lab.core.drawing.layout import (
+    FOLD_FROM,
+    Layout,
+    Node,
+    fold_nodes,
+    lay_out,
+    reduced_edges,
+    svg_path,
+)
 from kestrel_lab.core.drawing.svg import state_summary
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import union as e
@@ -50,16 +58,24 @@ class PlanView:
         step = self._step(event.step)
         if isinstance(event, e.StepStarted):
             # Of a sub-agent, not of the plan.
-            branch: Change = {"parent": event.parent, "needs": [sanitize_text(event.parent)]} if event.parent else {}
-            changed = step.change(state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="", **branch)
+            branch: Change = (
+                {"parent": event.parent, "needs": [sanitize_text(event.parent)]} if event.parent else {}
+            )
+            changed = step.change(
+                state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="", **branch
+            )
         else:
             state = "skipped" if event.skipped else "ok" if event.ok else "failed"
             changed = step.change(state=state, reason=sanitize_text(event.reason))
         return [changed if known else step.whole(), *self._drawn(anew=not known)]
 
     def operation(self, step: str) -> str:
-        """The operation that a step names; empty for the work of an agent or a tool, and for a step that is not known."""
-        return next((str(spec.get("operation") or "") for spec in reversed(self.specs) if spec.get("id") == step), "")
+        """The operation that a step names; empty for the work of an agent or a tool, and for a step that is
+        not known.
+        """
+        return next(
+            (str(spec.get("operation") or "") for spec in reversed(self.specs) if spec.get("id") == step), ""
+        )
 
     def waits(self, name: str, *, waits: bool) -> list[Change]:
         """Note whether a step that is under way waits for a person."""
@@ -80,7 +96,9 @@ class PlanView:
         if isinstance(event, e.StageFinished):
             ended[event.task] = event.status
         else:
-            self.stages[event.stage] = {task: status for task, status in ended.items() if status in {"done", "skipped"}}
+            self.stages[event.stage] = {
+                task: status for task, status in ended.items() if status in {"done", "skipped"}
+            }
         return self._drawn()
 
     def stage_state(self, stage: str) -> str:
@@ -150,7 +168,11 @@ class PlanView:
         graph |= {
             "summary": state_summary(step.state for step in self.steps.values()),
             "bands": [
-                [", ".join(f"{stage} {marks.get(stage, '')}".rstrip() for stage in band.stages), band.x, band.width]
+                [
+                    ", ".join(f"{stage} {marks.get(stage, '')}".rstrip() for stage in band.stages),
+                    band.x,
+                    band.width,
+                ]
                 for band in self.drawn.bands
             ],
         }
@@ -171,7 +193,14 @@ class PlanView:
             place: Change = (
                 {"within": self._holder(step, boxes), "x": 0, "y": 0, "width": 0, "label": "", "folded": 0}
                 if box is None
-                else {"within": "", "x": box.x, "y": box.y, "width": box.width, "label": box.label, "folded": box.node.folded}
+                else {
+                    "within": "",
+                    "x": box.x,
+                    "y": box.y,
+                    "width": box.width,
+                    "label": box.label,
+                    "folded": box.node.folded,
+                }
             )
             if new := {key: value for key, value in place.items() if getattr(step, key) != value}:
                 changes.append(step.change(**new))
@@ -187,14 +216,17 @@ class PlanView:
 
 
 def _specs(steps: Json) -> list[_Spec]:
-    return [spec for spec in steps if isinstance(spec, dict) and "id" in spec] if isinstance(steps, list) else []
+    return (
+        [spec for spec in steps if isinstance(spec, dict) and "id" in spec] if isinstance(steps, list) else []
+    )
 
 
 def _work_text(spec: _Spec) -> str:
     goal, args = one_line(str(spec.get("goal") or ""), 2_000), spec.get("args")
     return (
         goal
-        or f"{sanitize_text(str(spec.get('tool') or spec.get('operation')))} {args_line(args if isinstance(args, dict) else {})}".strip()
+        or f"{sanitize_text(str(spec.get('tool') or spec.get('operation')))} "
+        f"{args_line(args if isinstance(args, dict) else {})}".strip()
     )
 
 

@@ -1,4 +1,6 @@
-"""The rows of a run's view, made when they are first needed: texts, calls, notices, approvals; and its budget."""
+"""The rows of a run's view, made when they are first needed: texts, calls, notices, approvals; and its
+budget.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,20 @@ def text_id(view: RunView, call: str) -> str:
 
 def call_row(view: RunView, call: str, tool: str) -> CallRow:
     """The row of a tool call."""
-    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))))
+    row = cast(
+        "CallRow",
+        view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))),
+    )
     row.tool = sanitize_text(tool) or row.tool
     return row
 
 
 def _macro_around(view: RunView, call: str) -> str:
-    found = [name for name in view.macros if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name]
+    found = [
+        name
+        for name in view.macros
+        if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name
+    ]
     return view.macros[max(found, key=len)] if found else ""
 
 
@@ -78,15 +87,27 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.kind == "model" and event.target in _WELL and was is None:  # a model that answers is no news
         return [head]
     reason = f": {event.reason}" if event.reason else ""
-    notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
+    notice = notice_row(
+        view,
+        "info" if event.target in _WELL else "warning",
+        f"{event.kind} {event.dependency} is {event.target}{reason}",
+    )
     return [notice, head]
 
 
 def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
     """Stop the rows that are under way, in a run that ended or only `waits` for a person."""
-    calls = [row for row in view.rows.values() if isinstance(row, CallRow) and row.state in OPEN and not (waits and row.state == "waiting")]
+    calls = [
+        row
+        for row in view.rows.values()
+        if isinstance(row, CallRow) and row.state in OPEN and not (waits and row.state == "waiting")
+    ]
     changes = [row.change(state="stopped", since=0.0) for row in calls] + end_streams(view)
-    changes += [row.change(state="stopped") for row in view.rows.values() if isinstance(row, NoticeRow) and row.state in OPEN]
+    changes += [
+        row.change(state="stopped")
+        for row in view.rows.values()
+        if isinstance(row, NoticeRow) and row.state in OPEN
+    ]
     for call in [] if waits else list(view.asks):
         changes += withdraw_question(view, call)
     return changes + ([] if waits else view.plan.closed())
@@ -112,9 +133,15 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 def preview_figures(event: e.KernelPreviewed) -> list[str]:
-    """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left out."""
+    """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left
+    out.
+    """
     given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
-    return [f"data:{media};base64,{data}" for media, data in given if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)]
+    return [
+        f"data:{media};base64,{data}"
+        for media, data in given
+        if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)
+    ]
 
 
 def undo_text(event: e.KernelUndone) -> str:
@@ -128,7 +155,12 @@ def show_stage(view: RunView, event: e.StageStarted | e.StageFinished) -> list[C
     """Show that a stage, which is one row, is in another state."""
     changes = view.plan.staged(event)
     name = f"g:{event.stage}:{event.attempt}"
-    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=sanitize_text(event.stage), attempt=event.attempt)))
+    row = cast(
+        "StageRow",
+        view.rows.setdefault(
+            name, StageRow(id=name, stage=sanitize_text(event.stage), attempt=event.attempt)
+        ),
+    )
     row.change(state=view.plan.stage_state(event.stage))
     return [*changes, row.whole()]
 
@@ -144,7 +176,12 @@ def show_question(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     view.deeds.take(event)
     row = call_row(view, event.call, event.tool)
     args = shown_arguments(view, event.call, event.args)
-    row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
+    row.change(
+        step=event.step,
+        danger=event.danger,
+        summary=formatting.args_line(args),
+        args=cast("Json", formatting.args_pairs(args)),
+    )
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
     skills = f"after loading {', '.join(map(sanitize_text, event.skills))}" if event.skills else ""
@@ -180,7 +217,11 @@ _WHY = {
     "question": "",
     "unknown_outcome": "The last session ended while this call ran: whether it took effect is unknown.",
 }
-_SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
+_SCOPES = {
+    "run": " for the whole run",
+    "same": " for equal calls of the run",
+    "like": " for commands like it in the run",
+}
 
 
 def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
@@ -200,7 +241,15 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     return [row.whole(), *withdraw_question(view, event.call)]
 
 
-_TELLING = (e.RunStarted, e.RunForked, e.RunResumed, e.StateTransition, e.ModelCalled, e.ModelAnswered, e.RunFinished)
+_TELLING = (
+    e.RunStarted,
+    e.RunForked,
+    e.RunResumed,
+    e.StateTransition,
+    e.ModelCalled,
+    e.ModelAnswered,
+    e.RunFinished,
+)
 
 
 @dataclass(slots=True)
@@ -219,11 +268,15 @@ class Budget:
 
     def shown(self, meter: UsageMeter) -> dict[str, Json]:
         """Return fields of a `RunHead`: what is counted, with the fraction used, and the time worked."""
-        limits = {name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0}
+        limits = {
+            name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0
+        }
         counted: list[Json] = []
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
-        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):  # a price that nobody knows is no news
+        if (usd := limits.get("cost_usd")) and (
+            meter.cost_usd or not meter.unpriced
+        ):  # a price that nobody knows is no news
             unknown = " + unknown cost" if meter.unpriced else ""
             counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
         if tokens := limits.get("tokens"):
@@ -231,4 +284,9 @@ class Budget:
             counted.append([f"{used:,} of {tokens:,} tokens", used / tokens])
         rests = meter.status == RunStatus.WAITING_APPROVAL or meter.status in TERMINAL
         since = 0.0 if rests else meter.last_at or 0.0
-        return {"budget": counted, "worked": meter.working_s, "working": since, "seconds": limits.get("seconds")}
+        return {
+            "budget": counted,
+            "worked": meter.working_s,
+            "working": since,
+            "seconds": limits.get("seconds"),
+        }

@@ -8,7 +8,9 @@ from typing import ClassVar
 from kestrel_lab.core.json_types import Json
 
 Change = dict[str, Json]
-"""One patch: `op`, `id`, and the fields that take a new value; `text` appends to the text instead, or to the reasoning."""
+"""One patch: `op`, `id`, and the fields that take a new value; `text` appends to the text instead, or to the
+reasoning.
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,15 +136,19 @@ class TextRow(Part):
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
-    """What an answer cites: name, text or why there is none, and in words whether it changed since or is not there, each once."""
+    """What an answer cites: name, text or why there is none, and in words whether it changed since or is not
+    there, each once.
+    """
     claims: list[Json] = field(default_factory=list)
-    """Claims of an answer that cites something: start and end in `text`, state, and what is cited in words."""
+    """Claims of an answer that cites something: start and end in `text`, state, and what is cited in words.
+    """
     numbers: dict[str, Json] = field(default_factory=dict)
     """Numbers of an answer as they are written, and the id of the row of the call that gave each."""
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
-        # The row lets go of its text first: a string that only this name refers to grows in place, not by a copy for each piece.
+        # The row lets go of its text first: a string that only this name refers to grows in place, not by a
+        # copy for each piece.
         whole, self.text = self.text, ""
         whole += text
         self.text = whole

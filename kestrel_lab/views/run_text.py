@@ -26,13 +26,23 @@ def run_text(view: RunView) -> str:
     """The run from its goal to its answer, readable without anything else."""
     head = view.head
     kind = f" ({head.model_kind})" if head.model_kind not in {"", "real"} else ""
-    lines = [f"run {head.run or '?'} · {head.status or 'not started'} · {head.model}{kind}", f"goal: {head.goal}"]
+    lines = [
+        f"run {head.run or '?'} · {head.status or 'not started'} · {head.model}{kind}",
+        f"goal: {head.goal}",
+    ]
     if head.health:
         lines.append(f"not in order: {head.health}")
     several = len(view.steps) > 1
     if several:
-        first, left_out, last = first_and_last(steps_in_order(view), lambda placed: _step(*placed), _SAVED_CHARS // 4)
-        lines += [f"{view.plan.graph.summary}:", *first, *([f"  … {left_out:,} steps left out …"] if left_out else []), *last]
+        first, left_out, last = first_and_last(
+            steps_in_order(view), lambda placed: _step(*placed), _SAVED_CHARS // 4
+        )
+        lines += [
+            f"{view.plan.graph.summary}:",
+            *first,
+            *([f"  … {left_out:,} steps left out …"] if left_out else []),
+            *last,
+        ]
 
     def told(row: Row) -> str:
         step = view.steps.get(row.step) if several and not isinstance(row, StageRow) else None
@@ -78,17 +88,33 @@ def budget_line(head: RunHead) -> str:
 
 def _question_lines(ask: QuestionRow) -> list[str]:
     if ask.kind == "question":
-        return [f"waits for an answer: {ask.text}", *(f"  {number}. {option}" for number, option in enumerate(ask.options, 1))]
-    args = [line for name, text in ask.args for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))]
+        return [
+            f"waits for an answer: {ask.text}",
+            *(f"  {number}. {option}" for number, option in enumerate(ask.options, 1)),
+        ]
+    args = [
+        line
+        for name, text in ask.args
+        for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))
+    ]
     whence = [f"  {place}: {one_line(words, 300)}" for place, words in ask.origins]
     told = [f"  {ask.why}"] if ask.why else []
-    return [f"waits for approval: {ask.tool} ({ask.danger})", *told, *args, *(["  sources:"] if whence else []), *whence]
+    return [
+        f"waits for approval: {ask.tool} ({ask.danger})",
+        *told,
+        *args,
+        *(["  sources:"] if whence else []),
+        *whence,
+    ]
 
 
 def _step(step: StepPart, depth: int) -> str:
     why = f" ({step.reason})" if step.reason else ""
     facts = ", ".join(word for word in (step.state, step.stage and f"stage {step.stage}") if word)
-    return f"  {'  ' * depth}{MARKS.get(step.state, '·')} {step.name} [{facts}]: {one_line(step.goal, 200)}{one_line(why, 300)}"
+    return (
+        f"  {'  ' * depth}{MARKS.get(step.state, '·')} {step.name} [{facts}]: "
+        f"{one_line(step.goal, 200)}{one_line(why, 300)}"
+    )
 
 
 def _row(row: Row, step: str) -> list[str]:
@@ -109,7 +135,10 @@ def _row(row: Row, step: str) -> list[str]:
             ]
         case NoticeRow():
             below = (*row.items, *table_lines(row.table))
-            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in below)]
+            return [
+                f"{f'{row.level}: ' if row.level else ''}{step}{row.text}",
+                *(indent(line, "    ") for line in below),
+            ]
         case StageRow():
             return [f"stage {row.stage}: {row.state}{f', attempt {row.attempt}' if row.attempt > 1 else ''}"]
         case CallRow():

@@ -1,7 +1,8 @@
-"""A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
+"""A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen
+needs.
 
-Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text in it has been through
-`core.sanitize.sanitize_text`; renderers only escape for their own syntax.
+Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text in it has
+been through `core.sanitize.sanitize_text`; renderers only escape for their own syntax.
 """
 
 from __future__ import annotations
@@ -76,7 +77,14 @@ class RunView:
 
     @property
     def _answer(self) -> TextRow | None:
-        return next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
+        return next(
+            (
+                row
+                for row in reversed(self.rows.values())
+                if isinstance(row, TextRow) and row.role == "answer"
+            ),
+            None,
+        )
 
     @property
     def answer(self) -> str:
@@ -89,7 +97,9 @@ class RunView:
         return bool(self.answer) and bool(citations_in(self.answer))
 
     def mark(self, backed: Sequence[CitedClaim]) -> list[Change]:
-        """Mark the claims of the answer and what they cite with the state of their evidence; returns what that changed."""
+        """Mark the claims of the answer and what they cite with the state of their evidence; returns what
+        that changed.
+        """
         if (row := self._answer) is None:
             return []
         cites, claims = cited_places(backed), claim_ranges(row.text, backed)
@@ -98,7 +108,9 @@ class RunView:
         return [row.change(cites=cast("Json", cites), claims=claims)]
 
     def interrupt(self, at: float) -> list[Change]:
-        """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can be decided all the same."""
+        """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can
+        be decided all the same.
+        """
         waits = self.head.status == RunStatus.WAITING_APPROVAL and bool(self.asks)
         if self.done or self.head.status == INTERRUPTED or (self.left and waits):
             return []
@@ -112,9 +124,13 @@ class RunView:
         return self.head.status in TERMINAL
 
     def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
-        """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
+        """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it
+        changed.
+        """
         event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
-        changes = [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
+        changes = (
+            [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
+        )
         self.meter.take(event, at)
         changes += _apply(self, event, at)
         if self.budget.take(event):
@@ -135,7 +151,7 @@ def view_of(records: list[e.Record]) -> RunView:
     return view
 
 
-def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C901  # one case per event
+def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one case per event  # noqa: C901
     match event:
         case e.RunStarted():
             return _started(view, event, at)
@@ -153,7 +169,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return view.plan.stepped(event)
         case e.StepFinished():
             report = notices.quality_row(event, view.plan.operation(event.step))
-            return [*view.plan.stepped(event), *([] if report is None else [row_builders.added_row(view, report)])]
+            return [
+                *view.plan.stepped(event),
+                *([] if report is None else [row_builders.added_row(view, report)]),
+            ]
         case e.StageStarted() | e.StageFinished():
             return row_builders.show_stage(view, event)
         case e.ModelCalled():
@@ -177,7 +196,9 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.KernelPreviewed():
             view.figures[event.call] = row_builders.preview_figures(event)
             return []
-        case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if changes:
+        case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if (
+            changes
+        ):
             return [row_builders.call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
             rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
@@ -199,7 +220,9 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.TaskChanged():
             return [row_builders.task_row(view, event)]
         case e.Progress():
-            return [view.head.change(progress=formatting.sanitize_short(event.text, 200), fraction=event.fraction)]
+            return [
+                view.head.change(progress=formatting.sanitize_short(event.text, 200), fraction=event.fraction)
+            ]
         case e.RunFinished():
             return _finished(view, event, at)
         case _:
@@ -217,8 +240,14 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
-    given = [row_builders.notice_row(view, "info", line) for line in formatting.guidance_lines(event.guidance)]
-    return [head, *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []), *given]
+    given = [
+        row_builders.notice_row(view, "info", line) for line in formatting.guidance_lines(event.guidance)
+    ]
+    return [
+        head,
+        *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []),
+        *given,
+    ]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
@@ -232,14 +261,23 @@ def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
 def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
     withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw_question(view, call)]
-    given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
+    given = (
+        f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
+    )
     stopped = row_builders.end_streams(view)
     view.forks, view.timed = view.forks + 1, True
     parted = f"forked from {event.parent} at {event.at}"
     if event.stage:
-        parted = f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
+        parted = (
+            f"goes on with {event.parent}, which had ended, behind its last completed stage "
+            f"{event.stage!r} (event {event.at})"
+        )
     notice = row_builders.notice_row(view, "info", f"{parted}{given}")
-    copied = [] if event.stage or not event.private_copy else [row_builders.added_row(view, notices.copy_row(event.private_copy))]
+    copied = (
+        []
+        if event.stage or not event.private_copy
+        else [row_builders.added_row(view, notices.copy_row(event.private_copy))]
+    )
     return [*head, *stopped, *withdrawn, notice, *copied]
 
 
@@ -253,7 +291,10 @@ def _changed_state(view: RunView, event: e.StateTransition, at: float) -> list[C
     changes = [view.head.change(status=event.target)]
     if event.target in TERMINAL:
         reason = view.head.reason or formatting.sanitize_short(event.reason, 1_000)
-        changes += [view.head.change(ended=view.head.ended or at, reason=reason), *row_builders.close_rows(view)]
+        changes += [
+            view.head.change(ended=view.head.ended or at, reason=reason),
+            *row_builders.close_rows(view),
+        ]
     return changes
 
 
@@ -273,7 +314,11 @@ def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Chang
 
 def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> list[Change]:
     """A verification is one row, from its question to its verdict."""
-    rows = [row for row in view.rows.values() if isinstance(row, NoticeRow) and row.id.startswith(f"v:{event.step}#")]
+    rows = [
+        row
+        for row in view.rows.values()
+        if isinstance(row, NoticeRow) and row.id.startswith(f"v:{event.step}#")
+    ]
     if not rows or rows[-1].state != "running":
         rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
         view.rows[rows[-1].id] = rows[-1]
@@ -306,13 +351,34 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     text = sanitize_text(event.text)
     if event.error:
         text = "\n".join(
-            part for part in (text, formatting.sanitize_short(str(event.error.get("message", "the model call failed")))) if part
+            part
+            for part in (
+                text,
+                formatting.sanitize_short(str(event.error.get("message", "the model call failed"))),
+            )
+            if part
         )
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
-    took = "cached" if event.cached else "replayed" if event.replayed else formatting.format_duration(event.seconds) if view.timed else ""
-    model = f"{sanitize_text(event.model)} ({sanitize_text(event.routed)})" if event.routed else sanitize_text(event.model)
+    took = (
+        "cached"
+        if event.cached
+        else "replayed"
+        if event.replayed
+        else formatting.format_duration(event.seconds)
+        if view.timed
+        else ""
+    )
+    model = (
+        f"{sanitize_text(event.model)} ({sanitize_text(event.routed)})"
+        if event.routed
+        else sanitize_text(event.model)
+    )
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
-    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{formatting.cache_text(event)}" if event.metered else ""
+    tokens = (
+        f" · {event.tokens_in + event.tokens_out:,} tokens{formatting.cache_text(event)}"
+        if event.metered
+        else ""
+    )
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     if event.thinking:
         changed["thinking"] = formatting.thinking_text(event)
@@ -335,11 +401,20 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.given[event.call] = ""
     row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
-    if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
-        note = " · ".join(part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part)
+    if (
+        not row.note and event.leave and not event.leave.startswith("policy ")
+    ):  # a person's yes is in the note already
+        note = " · ".join(
+            part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part
+        )
     note = " · ".join(part for part in (note, formatting.sandbox_words(event.sandbox)) if part)
     args = row_builders.shown_arguments(view, event.call, event.args)
-    row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
+    row.change(
+        step=event.step,
+        danger=event.danger,
+        summary=formatting.args_line(args),
+        args=cast("Json", formatting.args_pairs(args)),
+    )
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
 
@@ -362,16 +437,35 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
-    preview = " · ".join(part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part)
+    preview = " · ".join(
+        part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part
+    )
     if event.whole:
         note = " · ".join(
-            part for part in (note, f'whole text: {event.chars:,} characters, run.results["{sanitize_text(event.call)}"]') if part
+            part
+            for part in (
+                note,
+                f'whole text: {event.chars:,} characters, run.results["{sanitize_text(event.call)}"]',
+            )
+            if part
         )
     took = formatting.format_duration(event.seconds) if view.timed and state != "denied" else ""
     shortened = sanitize_diff(head_tail(diff, formatting.RESULT_SHOWN)[0])
-    row.change(state=state, result=formatting.sanitize_short(text), diff=shortened, preview=preview, note=note, took=took, since=0.0)
+    row.change(
+        state=state,
+        result=formatting.sanitize_short(text),
+        diff=shortened,
+        preview=preview,
+        note=note,
+        took=took,
+        since=0.0,
+    )
     row.undo = event.call if event.before else row.undo
-    return [row.whole(), *row_builders.withdraw_question(view, event.call), view.head.change(usage=_usage_text(view))]
+    return [
+        row.whole(),
+        *row_builders.withdraw_question(view, event.call),
+        view.head.change(usage=_usage_text(view)),
+    ]
 
 
 def _usage_text(view: RunView) -> str:
@@ -389,21 +483,42 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         if texts and texts[-1].text.strip() == answer.strip():
             changes.append(texts[-1].change(role="answer", numbers=numbers))
         else:
-            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, numbers=numbers)
+            row = view.rows["answer"] = TextRow(
+                id="answer", role="answer", state="done", text=answer, numbers=numbers
+            )
             changes.append(row.whole())
-    sure = notices.confidence_row(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
+    sure = (
+        notices.confidence_row(badge_of([*view.verdicts, event]))
+        if answer and event.outcome == "complete"
+        else None
+    )
     acted = notices.deeds_done(view.deeds.deeds) if answer and view.given else None
     changes += [
         row_builders.added_row(view, told)
-        for told in (sure, notices.claims_row(event.claims), acted, notices.concerns_row(event), notices.next_steps(event))
+        for told in (
+            sure,
+            notices.claims_row(event.claims),
+            acted,
+            notices.concerns_row(event),
+            notices.next_steps(event),
+        )
         if told is not None
     ]
     reason = formatting.sanitize_short(event.reason, 1_000)
-    return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
+    return [
+        *changes,
+        view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None),
+    ]
 
 
 def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
-    """Return the numbers of the answer that a call gave, and the row of the last call that did; short ones may be there by chance."""
+    """Return the numbers of the answer that a call gave, and the row of the last call that did; short ones
+    may be there by chance.
+    """
     calls = [*given]
     found = number_origins(answer, [*given.values()])
-    return {said: f"c:{calls[places[-1]]}" for said, places in found.items() if sum(map(str.isdigit, said)) >= _DIGITS}
+    return {
+        said: f"c:{calls[places[-1]]}"
+        for said, places in found.items()
+        if sum(map(str.isdigit, said)) >= _DIGITS
+    }

@@ -11,7 +11,10 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns under their headings, each cell on one line."""
     cells = [[one_line(str(cell), 60) for cell in row] for row in (columns, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def table_lines(table: Sequence[Sequence[str]]) -> list[str]:

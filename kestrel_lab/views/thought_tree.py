@@ -18,11 +18,14 @@ _SOLUTION, _OTHER, _SHOWN_NAMES = "#2e7d32", "#9e9e9e", 40
 
 
 def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
-    """One row per candidate, in the order they were scored: `candidate`, `parent`, `depth` (from 1), `score`, `text`, `chosen`.
+    """One row per candidate, in the order they were scored: `candidate`, `parent`, `depth` (from 1), `score`,
+    `text`, `chosen`.
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}  # told again where a session ended on it
+    scored = {
+        event.candidate: event for event in events if isinstance(event, BranchScored)
+    }  # told again where a session ended on it
     depth: dict[str, int] = {}
     for name, event in scored.items():
         depth[name] = depth.get(event.parent, 0) + 1
@@ -32,12 +35,16 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
     while at:
         chosen.add(at)
         at = scored[at].parent
-    rows = [(name, event.parent, depth[name], event.score, event.text, name in chosen) for name, event in scored.items()]
+    rows = [
+        (name, event.parent, depth[name], event.score, event.text, name in chosen)
+        for name, event in scored.items()
+    ]
     return unit_frame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
 
 
 def plot_thoughts(frame: pd.DataFrame) -> Figure:
-    """Draw the tree of `thoughts_of`: deeper candidates further right, the solution in green, the score as size and number.
+    """Draw the tree of `thoughts_of`: deeper candidates further right, the solution in green, the score as
+    size and number.
 
     Texts are shown for up to 40 candidates.
     """
@@ -50,15 +57,31 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
     axes = figure.subplots()
     for name, row in rows.items():
         colour, x = _SOLUTION if row["chosen"] else _OTHER, row["depth"]
-        axes.plot((x - 1, x), (height[row["parent"]], height[name]), color=colour, linewidth=2 if row["chosen"] else 1, zorder=1)
+        axes.plot(
+            (x - 1, x),
+            (height[row["parent"]], height[name]),
+            color=colour,
+            linewidth=2 if row["chosen"] else 1,
+            zorder=1,
+        )
         axes.scatter(x, height[name], s=20 + 80 * row["score"], color=colour, zorder=2)
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(sanitize_text(row['text']), 24)}"
             inner = name in children  # lines lead on from it, so its label stands above them
-            side: dict[str, Any] = {"xytext": (0, 8), "ha": "center"} if inner else {"xytext": (8, 0), "ha": "left", "va": "center"}
-            axes.annotate(escape_mathtext(text), (x, height[name]), textcoords="offset points", fontsize=8, **side)
+            side: dict[str, Any] = (
+                {"xytext": (0, 8), "ha": "center"}
+                if inner
+                else {"xytext": (8, 0), "ha": "left", "va": "center"}
+            )
+            axes.annotate(
+                escape_mathtext(text), (x, height[name]), textcoords="offset points", fontsize=8, **side
+            )
     axes.scatter(0, height[""], s=30, color=INK, zorder=2)
-    axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
+    axes.set_title(
+        f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution",
+        fontsize=10,
+        pad=16,
+    )
     axes.set_xlabel("thoughts one after the other")
     axes.set_yticks([])
     axes.margins(y=0.15)
@@ -69,7 +92,9 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
 
 
 def _heights(children: dict[str, list[str]]) -> dict[str, float]:
-    """Return the height of each candidate: leaves one under the other, others in the middle of their children."""
+    """Return the height of each candidate: leaves one under the other, others in the middle of their
+    children.
+    """
     found: dict[str, float] = {}
     line = 0
     todo: list[tuple[str, bool]] = [("", False)]

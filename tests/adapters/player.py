@@ -1,7 +1,9 @@
-"""Plays the part of an agent program: prints a stream line by line, and notes in its folder how it was called and what it was sent.
+"""Plays the part of an agent program: prints a stream line by line, and notes in its folder how it was called
+and what it was sent.
 
-A line `{"player": "hear"}` waits for a line of input, `{"player": "hang"}` for ever, `{"player": "exit", "code": 3, "words": "…"}` ends it with
-words on standard error, and `{"player": "write", "path": "…"}` tries to write a file and says what came of it.
+A line `{"player": "hear"}` waits for a line of input, `{"player": "hang"}` for ever, `{"player": "exit",
+"code": 3, "words": "…"}` ends it with words on standard error, and `{"player": "write", "path": "…"}` tries
+to write a file and says what came of it.
 """
 
 import json
@@ -11,13 +13,19 @@ from pathlib import Path
 
 
 def install(folder: Path, name: str, stream: list[object]) -> Path:
-    """Put a program of that name into `folder/bin` that plays the stream; returns the folder to put on the PATH."""
+    """Put a program of that name into `folder/bin` that plays the stream; returns the folder to put on the
+    PATH.
+    """
     bins = folder / "bin"
     bins.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in stream), encoding="utf-8")
+    (folder / f"{name}.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in stream), encoding="utf-8"
+    )
     (folder / "player.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     program = bins / name
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {folder}/player.py {folder}/{name}.jsonl "$@"\n', encoding="utf-8")
+    program.write_text(
+        f'#!/bin/sh\nexec {sys.executable} {folder}/player.py {folder}/{name}.jsonl "$@"\n', encoding="utf-8"
+    )
     program.chmod(0o755)
     return bins
 

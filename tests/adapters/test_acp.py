@@ -1,4 +1,6 @@
-"""The agent client protocol from both sides: our client drives our server, a scripted model behind it; and an agent that misbehaves."""
+"""The agent client protocol from both sides: our client drives our server, a scripted model behind it; and an
+agent that misbehaves.
+"""
 
 import asyncio
 import json
@@ -13,13 +15,21 @@ import pytest
 from waits import PATIENCE_S, LoopClock
 
 from kestrel_lab import Lab
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, ModelDelta, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ModelAnswered,
+    ModelDelta,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.host.homes import default_home
 
 AGENT = """
 import asyncio, sys
-from acp import run_agent, InitializeResponse, NewSessionResponse, PromptResponse, update_agent_message_text, start_tool_call, update_tool_call, text_block, tool_content
+from acp import run_agent, InitializeResponse, NewSessionResponse, PromptResponse, \
+update_agent_message_text, start_tool_call, update_tool_call, text_block, tool_content
 from acp.schema import PermissionOption, ToolCallUpdate, UsageUpdate, Cost, AgentCapabilities
 
 
@@ -45,17 +55,21 @@ class Agent:
             import os; os._exit(7)
         await tell(update_agent_message_text("I look."))
         for number in (1, 2):  # two calls of one turn
-            await tell(start_tool_call(f"c{number}", "look", kind="read", status="pending", raw_input={"n": number}))
+            await tell(start_tool_call(f"c{number}", "look", kind="read", status="pending", raw_input={"n": \
+number}))
         for number in (2, 1):
-            await tell(update_tool_call(f"c{number}", status="completed", content=[tool_content(text_block(f"r{number}"))]))
+            await tell(update_tool_call(f"c{number}", status="completed", \
+content=[tool_content(text_block(f"r{number}"))]))
         await tell(start_tool_call("c3", "Delete all", kind="delete", status="pending"))
-        options = [PermissionOption(option_id="y", name="Yes", kind="allow_once"), PermissionOption(option_id="n", name="No", kind="reject_once")]
+        options = [PermissionOption(option_id="y", name="Yes", kind="allow_once"), \
+PermissionOption(option_id="n", name="No", kind="reject_once")]
         call = ToolCallUpdate(tool_call_id="c3", title="Delete all", kind="delete", raw_input={"path": "a"})
         answer = await self.client.request_permission(session_id=session_id, tool_call=call, options=options)
         granted = getattr(answer.outcome, "option_id", "") == "y"
         await tell(update_tool_call("c3", status="completed" if granted else "failed"))
         await tell(update_agent_message_text("gone" if granted else "kept"))
-        await tell(UsageUpdate(used=1, size=9, cost=Cost(amount=0.5, currency="USD"), session_update="usage_update"))
+        await tell(UsageUpdate(used=1, size=9, cost=Cost(amount=0.5, currency="USD"), \
+session_update="usage_update"))
         return PromptResponse(stop_reason="end_turn")
 
     async def cancel(self, session_id, **more):
@@ -66,7 +80,9 @@ asyncio.run(run_agent(Agent()))
 """
 
 
-async def ran(folder: Path, command: str, goal: str = "Look and delete", **options: Any) -> tuple[Any, list[Any]]:
+async def ran(
+    folder: Path, command: str, goal: str = "Look and delete", **options: Any
+) -> tuple[Any, list[Any]]:
     """A run of that ACP agent that has ended, and all that was shown of it."""
     (folder / "work").mkdir(exist_ok=True)
     seen: list[Any] = []
@@ -127,14 +143,19 @@ def test_an_editor_that_sends_no_object_is_told_so(tmp_path: Path) -> None:
 def test_an_agent_that_looks_for_a_terminal_finds_one(tmp_path: Path, agent: str) -> None:
     """Behind ACP, whose input and output are pipes: its errors go to a terminal that it can open."""
     source = tmp_path / "agent" / "agent.py"
-    source.write_text("import sys\nif not sys.stderr.isatty(): sys.exit('no terminal')\nopen('/dev/tty', 'w').write('drawn')\n" + AGENT)
+    source.write_text(
+        "import sys\nif not sys.stderr.isatty(): sys.exit('no terminal')\nopen('/dev/tty', "
+        "'w').write('drawn')\n" + AGENT
+    )
     run, _ = asyncio.run(ran(tmp_path, agent, "Look", approve="auto"))
     assert (run.status, run.answer) == ("COMPLETE", "gone"), run.reason
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_an_acp_agent_is_a_runner(tmp_path: Path, agent: str, granted: bool) -> None:
-    """Its calls are events, those of a turn together; its permission request is an approval, and the answer reaches it."""
+    """Its calls are events, those of a turn together; its permission request is an approval, and the answer
+    reaches it.
+    """
     asked: list[ApprovalAsked] = []
 
     async def approver(question: ApprovalAsked) -> ApprovalGiven:
@@ -151,17 +172,28 @@ def test_an_acp_agent_is_a_runner(tmp_path: Path, agent: str, granted: bool) -> 
     results = of(events, ToolAnswered)
     assert [result.text for result in results[:2]] == ["r2", "r1"]
     assert (results[2].error is None, len(of(events, ToolCalled))) == (granted, 3 if granted else 2)
-    assert [(question.tool, question.args["path"], question.danger) for question in asked] == [("delete", "a", "HIGH")]
-    assert (run.usage.cost_usd, "".join(delta.text for delta in of(events, ModelDelta))) == (0.5, f"I look.{'gone' if granted else 'kept'}")
+    assert [(question.tool, question.args["path"], question.danger) for question in asked] == [
+        ("delete", "a", "HIGH")
+    ]
+    assert (run.usage.cost_usd, "".join(delta.text for delta in of(events, ModelDelta))) == (
+        0.5,
+        f"I look.{'gone' if granted else 'kept'}",
+    )
 
 
 @pytest.mark.parametrize("granted", [True, False])
 @pytest.mark.parametrize("offered", [("always",), ("always", "once")])
-def test_an_agent_that_offers_only_lasting_answers_gets_one(tmp_path: Path, agent: str, granted: bool, offered: tuple[str, ...]) -> None:
-    """The person, who is told what a yes means there, is taken at their word; an answer for one call goes before one for all."""
+def test_an_agent_that_offers_only_lasting_answers_gets_one(
+    tmp_path: Path, agent: str, granted: bool, offered: tuple[str, ...]
+) -> None:
+    """The person, who is told what a yes means there, is taken at their word; an answer for one call goes
+    before one for all.
+    """
     source = tmp_path / "agent" / "agent.py"
     options = ", ".join(
-        f"PermissionOption(option_id='{a[0]}{b}', name='{a}', kind='{a}_{b}')" for b in offered for a in ("allow", "reject")
+        f"PermissionOption(option_id='{a[0]}{b}', name='{a}', kind='{a}_{b}')"
+        for b in offered
+        for a in ("allow", "reject")
     )
     text = re.sub(r"options = \[.*\]", f"options = [{options}]", source.read_text())
     text = text.replace('option_id", "") == "y"', 'option_id", "").startswith("a")').replace(
@@ -193,14 +225,21 @@ def test_an_agent_that_hangs_is_ended(tmp_path: Path, agent: str) -> None:
         if isinstance(event, ModelDelta):
             LoopClock().skip(61)
 
-    run, _ = asyncio.run(ran(tmp_path, agent, "hang", limits=Limits(seconds=60), lab={"listeners": [let_time_pass]}))
+    run, _ = asyncio.run(
+        ran(tmp_path, agent, "hang", limits=Limits(seconds=60), lab={"listeners": [let_time_pass]})
+    )
     assert run.status == "FAILED" and run.reason == "the limit of 60 s of work is reached"
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_our_agent_works_in_an_editor(tmp_path: Path, granted: bool) -> None:
-    """`kestrel acp` as an editor sees it, our own client in its place: text, calls, a question and its answer, and a failure of the model."""
-    rule = {"when": ".", "turns": [[{"tool": "write_file", "args": {"path": "a.txt", "content": "x"}}], "Done."]}
+    """`kestrel acp` as an editor sees it, our own client in its place: text, calls, a question and its
+    answer, and a failure of the model.
+    """
+    rule = {
+        "when": ".",
+        "turns": [[{"tool": "write_file", "args": {"path": "a.txt", "content": "x"}}], "Done."],
+    }
     (tmp_path / "script.yaml").write_text(json.dumps({"rules": [rule]}))
     asked: list[ApprovalAsked] = []
 
@@ -209,12 +248,17 @@ def test_our_agent_works_in_an_editor(tmp_path: Path, granted: bool) -> None:
         return ApprovalGiven(call=question.call, granted=granted, by="ann", how="click")
 
     command = f"{sys.executable} -m kestrel_lab acp --model scripted:{tmp_path}/script.yaml --approve ask"
-    run, events = asyncio.run(ran(tmp_path, command, "Write a file", approver=approver, lab={"sandbox": "S0"}))
+    run, events = asyncio.run(
+        ran(tmp_path, command, "Write a file", approver=approver, lab={"sandbox": "S0"})
+    )
     assert run.status == "COMPLETE", run.reason
     assert run.answer == "Done."
     assert [question.args["path"] for question in asked] == ["a.txt"]
     assert (tmp_path / "work" / "a.txt").exists() is granted
     (result,) = of(events, ToolAnswered)
-    assert (result.error is None) is granted and [turn.text for turn in of(events, ModelAnswered)] == ["", "Done."]
+    assert (result.error is None) is granted and [turn.text for turn in of(events, ModelAnswered)] == [
+        "",
+        "Done.",
+    ]
     with Lab(home=default_home(tmp_path / "work", os.environ)) as there:  # its own log has the run too
         assert there.get(there.runs().index[0]).goal == "Write a file"

@@ -1,4 +1,6 @@
-"""Other people's agents as runners, played by `player.py` from streams in the programs' forms: nothing here asks a real model."""
+"""Other people's agents as runners, played by `player.py` from streams in the programs' forms: nothing here
+asks a real model.
+"""
 
 import asyncio
 import os
@@ -65,40 +67,64 @@ def of(events: Any, *kinds: type[Any]) -> list[Any]:
 async def ended(place: Place, name: str, **options: Any) -> tuple[Any, list[Any]]:
     """A run of that runner, and its events."""
     async with place.lab(**options.pop("lab", {})) as lab:
-        run = await lab.start(GOAL, runner=name, workspace=place.workspace, **{"approve": "auto", **options}).wait()
+        run = await lab.start(
+            GOAL, runner=name, workspace=place.workspace, **{"approve": "auto", **options}
+        ).wait()
         return run, list(run.events())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stream_becomes_the_events_of_a_run(place: Place, name: str) -> None:
-    """Three turns, two calls of which one fails, tokens as the program counts them, and the sandbox that held it: the same for every program."""
+    """Three turns, two calls of which one fails, tokens as the program counts them, and the sandbox that held
+    it: the same for every program.
+    """
     place.plays(name, stream_of(name))
     run, events = asyncio.run(ended(place, name))
     assert run.status == "COMPLETE", run.reason
     assert (run.answer, run.model) == ("The price is 3.", name)
     turns, results = of(events, ModelAnswered), of(events, ToolAnswered)
-    assert [(turn.text, len(turn.calls)) for turn in turns] == [("I look.", 1), ("", 1), ("The price is 3.", 0)]
-    assert [(result.text, result.error is not None) for result in results] == [("price = 3", False), ("exit code 1", True)]
+    assert [(turn.text, len(turn.calls)) for turn in turns] == [
+        ("I look.", 1),
+        ("", 1),
+        ("The price is 3.", 0),
+    ]
+    assert [(result.text, result.error is not None) for result in results] == [
+        ("price = 3", False),
+        ("exit code 1", True),
+    ]
     assert all("S" in call.sandbox and call.args for call in of(events, ToolCalled))
-    assert (run.usage.tokens_in, run.usage.tokens_out, run.usage.tokens_cached, run.usage.unmetered) == (75, 40, 60, 0)
+    assert (run.usage.tokens_in, run.usage.tokens_out, run.usage.tokens_cached, run.usage.unmetered) == (
+        75,
+        40,
+        60,
+        0,
+    )
     told = run.usage.cost_usd if name in ("claude-code", "opencode") else run.usage.unpriced
     assert told == pytest.approx(0.0123 if name in ("claude-code", "opencode") else 1)
     assert [event.call for event in of(events, ModelCalled)] == [turn.call for turn in turns]
 
 
 def test_questions_of_the_program_are_approvals(place: Place) -> None:
-    """Claude Code waits for the answer; a denied call is one in the log, and a rule decides as for any call."""
+    """Claude Code waits for the answer; a denied call is one in the log, and a rule decides as for any
+    call.
+    """
     place.plays("claude-code", stream_of("claude-code"))
     asked: list[ApprovalAsked] = []
 
     async def approver(question: ApprovalAsked) -> ApprovalGiven:
         asked.append(question)
         return ApprovalGiven(
-            call=question.call, granted=len(asked) == 1, by="ann", how="click", reason="" if len(asked) == 1 else "not now"
+            call=question.call,
+            granted=len(asked) == 1,
+            by="ann",
+            how="click",
+            reason="" if len(asked) == 1 else "not now",
         )
 
     _, events = asyncio.run(ended(place, "claude-code", approve="ask", approver=approver))
-    assert [(question.tool, question.args, question.danger) for question in asked] == [("Bash", {"command": "python shop.py"}, "HIGH")]
+    assert [(question.tool, question.args, question.danger) for question in asked] == [
+        ("Bash", {"command": "python shop.py"}, "HIGH")
+    ]
     assert of(events, ToolCalled)[1].leave == "ann"
     sent = heard(place.workspace)[-1]["response"]["response"]  # type: ignore[index]
     assert sent == {"behavior": "allow", "updatedInput": {"command": "python shop.py"}}
@@ -121,10 +147,13 @@ def test_a_program_that_asks_nobody_is_asked_about(place: Place, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("limit", "ends"), [({"cycles": 1}, "1 model turns"), ({"cost_usd": 0.004}, "$0.004"), ({"tokens": 30}, "30 tokens")]
+    ("limit", "ends"),
+    [({"cycles": 1}, "1 model turns"), ({"cost_usd": 0.004}, "$0.004"), ({"tokens": 30}, "30 tokens")],
 )
 def test_a_limit_ends_the_program(place: Place, limit: dict[str, Any], ends: str) -> None:
-    """Turns, dollars and tokens are counted as the program tells them; past a limit it is gone, however it goes on."""
+    """Turns, dollars and tokens are counted as the program tells them; past a limit it is gone, however it
+    goes on.
+    """
     stream = stream_of("opencode")
     place.plays("opencode", [*stream[:4], {"player": "hang"}])
     run, events = asyncio.run(ended(place, "opencode", limits=Limits(**limit)))
@@ -138,7 +167,9 @@ def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> Non
 
     async def scene() -> tuple[Run, list[Any]]:
         async with place.lab() as lab:
-            run = lab.start(GOAL, runner="codex", workspace=place.workspace, approve="auto", limits=Limits(seconds=60))
+            run = lab.start(
+                GOAL, runner="codex", workspace=place.workspace, approve="auto", limits=Limits(seconds=60)
+            )
             await becomes((place.workspace / "heard.jsonl").exists, "the program")
             LoopClock().skip(61)
             return await run.wait(), list(run.events())
@@ -150,12 +181,21 @@ def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> Non
     assert not [line for line in lines if f"{place.programs}/player.py" in line]
 
 
-@pytest.mark.parametrize(("stream", "says"), [
-    ([{"player": "exit", "code": 3, "words": "no login\n"}], "codex ended without an answer: exit code 3; it said last: no login"),
-    ([{"type": "turn.failed", "error": {"message": "quota"}}], "codex failed: quota"),
-    ([{"type": "item.completed", "item": {"id": "x"}}], "codex wrote a line that cannot be understood (KeyError"),
-    (["hello", {"player": "exit", "code": 0, "words": ""}], "it said last: hello"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stream", "says"),
+    [
+        (
+            [{"player": "exit", "code": 3, "words": "no login\n"}],
+            "codex ended without an answer: exit code 3; it said last: no login",
+        ),
+        ([{"type": "turn.failed", "error": {"message": "quota"}}], "codex failed: quota"),
+        (
+            [{"type": "item.completed", "item": {"id": "x"}}],
+            "codex wrote a line that cannot be understood (KeyError",
+        ),
+        (["hello", {"player": "exit", "code": 0, "words": ""}], "it said last: hello"),
+    ],
+)
 def test_a_program_that_fails_says_why(place: Place, stream: list[Any], says: str) -> None:
     """Its exit code and last words, its own error, or the line that could not be read are the reason."""
     place.plays("codex", stream)
@@ -171,7 +211,9 @@ def test_a_program_that_is_not_there_says_how_to_get_it(place: Place) -> None:
 
 
 def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) -> None:
-    """It is started with the id of its session and told to go on; an open call is answered as of unknown outcome."""
+    """It is started with the id of its session and told to go on; an open call is answered as of unknown
+    outcome.
+    """
     stream = stream_of("claude-code")
     place.plays("claude-code", [*stream[:9], {"player": "hang"}])
 
@@ -198,14 +240,19 @@ def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) 
     run, events = asyncio.run(resumed())
     assert (run.status, run.answer) == ("COMPLETE", "The price is 3.")
     argv, _, told = heard(place.workspace)[-3:]
-    assert "--resume=5f0c2a1e-0000-4000-8000-000000000001" in argv["argv"] and "--fork-session" not in argv["argv"]  # type: ignore[index]
+    assert (
+        "--resume=5f0c2a1e-0000-4000-8000-000000000001" in argv["argv"]
+        and "--fork-session" not in argv["argv"]
+    )  # type: ignore[index]
     assert "stopped in the middle" in told["message"]["content"][0]["text"]  # type: ignore[index]
     assert of(events, ModelAnswered)[-1].session.endswith("@a4")
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_a_decision_that_comes_later_holds_when_the_program_asks_again(place: Place, granted: bool) -> None:
-    """With nobody here the run stops and waits; what was decided then answers the same question of the resumed program."""
+    """With nobody here the run stops and waits; what was decided then answers the same question of the
+    resumed program.
+    """
     stream = stream_of("claude-code")
     place.plays("claude-code", stream)
 
@@ -232,11 +279,15 @@ def test_a_decision_that_comes_later_holds_when_the_program_asks_again(place: Pl
     assert heard(place.workspace)[-1]["response"]["response"]["behavior"] == ("allow" if granted else "deny")  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("name", "in_place"), [("claude-code", True), ("claude-code", False), ("codex", False)])
+@pytest.mark.parametrize(
+    ("name", "in_place"), [("claude-code", True), ("claude-code", False), ("codex", False)]
+)
 def test_a_fork_goes_on_from_its_place(place: Place, name: str, in_place: bool) -> None:
-    """Claude Code takes up a copy of its session behind the message in question; another program is told the conversation in a new one.
+    """Claude Code takes up a copy of its session behind the message in question; another program is told the
+    conversation in a new one.
 
-    So is Claude Code in a private copy of the workspace: it looks for a session in the folder where that was begun.
+    So is Claude Code in a private copy of the workspace: it looks for a session in the folder where that was
+    begun.
     """
     place.plays(name, stream_of(name))
 
@@ -252,11 +303,18 @@ def test_a_fork_goes_on_from_its_place(place: Place, name: str, in_place: bool) 
     argv = [line["argv"] for line in heard(folder) if "argv" in line][-1]  # type: ignore[index,operator]
     if in_place:
         assert [word for word in argv if word.startswith(("--resume", "--fork"))] == [
-            "--resume=5f0c2a1e-0000-4000-8000-000000000001", "--fork-session", "--resume-session-at=u1",
-        ]  # fmt: skip
+            "--resume=5f0c2a1e-0000-4000-8000-000000000001",
+            "--fork-session",
+            "--resume-session-at=u1",
+        ]
     else:
         said = str(heard(folder))  # on the command line or on standard input
-        assert "resume" not in argv and not any(word.startswith("--resume") for word in argv) and "price = 3" in said and GOAL in said
+        assert (
+            "resume" not in argv
+            and not any(word.startswith("--resume") for word in argv)
+            and "price = 3" in said
+            and GOAL in said
+        )
 
 
 def test_a_follow_up_tells_the_conversation(place: Place) -> None:
@@ -276,12 +334,15 @@ def test_a_follow_up_tells_the_conversation(place: Place) -> None:
 def test_the_sandbox_holds_the_program(place: Place, tmp_path: Path) -> None:
     """It writes the workspace and its own folder and nothing else."""
     stream = [
-        {"player": "write", "path": str(path)} for path in (tmp_path / "user" / ".codex" / "a", tmp_path / "user" / "b", tmp_path / "c")
+        {"player": "write", "path": str(path)}
+        for path in (tmp_path / "user" / ".codex" / "a", tmp_path / "user" / "b", tmp_path / "c")
     ]
     place.plays("codex", [*stream, *stream_of("codex")])
     run, _ = asyncio.run(ended(place, "codex"))
     assert run.answer == "The price is 3."
-    there = [(tmp_path / name).exists() for name in ("user/.codex/a", "user/b", "c")]  # what it writes elsewhere is gone with its sandbox
+    there = [
+        (tmp_path / name).exists() for name in ("user/.codex/a", "user/b", "c")
+    ]  # what it writes elsewhere is gone with its sandbox
     assert there == [True, False, False]
 
 
@@ -292,7 +353,8 @@ def test_a_runner_is_named_wherever_a_model_is(place: Place, tmp_path: Path) -> 
     assert run.model == "codex:gpt-x" and heard(place.workspace)[0]["argv"][4:6] == ["-m", "gpt-x"]  # type: ignore[index]
     suite = tmp_path / "shop.yaml"
     suite.write_text(
-        "name: shop\nscenarios: [{id: price, goal: What is the price?, checks: [{answer_contains: '3'}]}]\nconfigs:\n"
+        "name: shop\nscenarios: [{id: price, goal: What is the price?, checks: [{answer_contains: "
+        "'3'}]}]\nconfigs:\n"
         "  - {name: theirs, runner: codex, model: gpt-x}\n  - {name: also, model: 'codex:gpt-x'}\n"
     )
     assert [config.model for config in load_suite(suite).configs] == ["codex:gpt-x", "codex:gpt-x"]
@@ -311,7 +373,13 @@ def test_a_turn_that_begins_before_the_last_is_done_waits_in_the_log(place: Plac
     assert (run.status, run.answer) == ("COMPLETE", "The price is 3.")
     told = of(events, ModelAnswered, ToolAnswered)
     assert [event.text for event in told] == ["I look.", "price = 3", "", "exit code 1", "The price is 3."]
-    assert [event.call for event in told] == ["answer.m1", "answer.1.1", "answer.m2", "answer.2.1", "answer.m3"]
+    assert [event.call for event in told] == [
+        "answer.m1",
+        "answer.1.1",
+        "answer.m2",
+        "answer.2.1",
+        "answer.m3",
+    ]
 
 
 def test_codex_counts_a_session_once(place: Place) -> None:
@@ -320,12 +388,16 @@ def test_codex_counts_a_session_once(place: Place) -> None:
 
     async def asked_again() -> Run:
         async with place.lab() as lab:
-            run = await lab.run(GOAL, runner="codex", workspace=place.workspace, approve="auto", output={"type": "integer"})
+            run = await lab.run(
+                GOAL, runner="codex", workspace=place.workspace, approve="auto", output={"type": "integer"}
+            )
             run.events()
             return run
 
     run = asyncio.run(asked_again())
-    assert [line["argv"][4:6] for line in heard(place.workspace)][1:] == [["resume", "01a2076c-01a9-7d60-a0b8-000000000001"]] * 2  # type: ignore[index,call-overload]
+    assert [line["argv"][4:6] for line in heard(place.workspace)][1:] == [
+        ["resume", "01a2076c-01a9-7d60-a0b8-000000000001"]
+    ] * 2  # type: ignore[index,call-overload]
     assert (run.usage.tokens_in, run.status) == (75, "FAILED")
 
 
@@ -343,7 +415,9 @@ def test_a_program_that_is_absent_is_refused_before_anything_is_asked(runner: st
     """Nobody is asked for leave, no run is begun, and the error says what to install."""
     with (
         Lab(home=tmp_path / "home", env={"PATH": str(tmp_path)}) as lab,
-        pytest.raises(UsageError, match=r"there is no program '(codex|no-such-agent)' on this machine: install it"),
+        pytest.raises(
+            UsageError, match=r"there is no program '(codex|no-such-agent)' on this machine: install it"
+        ),
     ):
         try:
             lab.run_sync("go", runner=runner, workspace=tmp_path)
@@ -353,7 +427,10 @@ def test_a_program_that_is_absent_is_refused_before_anything_is_asked(runner: st
 
 def test_an_unknown_runner_is_no_model(tmp_path: Path) -> None:
     """A misspelt runner is answered with the nearest one; it is not looked for among models."""
-    with Lab(home=tmp_path / "home") as lab, pytest.raises(UsageError, match="there is no runner 'claude-cod'; did you mean 'claude-code'"):
+    with (
+        Lab(home=tmp_path / "home") as lab,
+        pytest.raises(UsageError, match="there is no runner 'claude-cod'; did you mean 'claude-code'"),
+    ):
         lab.run_sync("go", runner="claude-cod", workspace=tmp_path)
 
 
@@ -368,34 +445,63 @@ def asking(args: dict[str, Any], asked: list[ApprovalAsked]) -> Any:
 
 
 def test_edited_arguments_reach_a_program_that_takes_them(place: Place) -> None:
-    """Claude Code runs the command that a person put in place of its own, although no tool of ours has its name."""
+    """Claude Code runs the command that a person put in place of its own, although no tool of ours has its
+    name.
+    """
     place.plays("claude-code", stream_of("claude-code"))
-    run, events = asyncio.run(ended(place, "claude-code", approve="ask", approver=asking({"command": "true"}, [])))
+    run, events = asyncio.run(
+        ended(place, "claude-code", approve="ask", approver=asking({"command": "true"}, []))
+    )
     assert run.status == "COMPLETE", run.reason
     sent = heard(place.workspace)[-1]["response"]["response"]  # type: ignore[index]
-    assert sent == {"behavior": "allow", "updatedInput": {"command": "true"}} and of(events, ToolCalled)[1].args == {"command": "true"}
+    assert sent == {"behavior": "allow", "updatedInput": {"command": "true"}} and of(events, ToolCalled)[
+        1
+    ].args == {"command": "true"}
 
 
 def test_arguments_that_cannot_be_edited_are_refused(place: Place) -> None:
-    """Of a program that takes none the person reads so and is asked again; the same answer again is a denial, not a loop without end."""
+    """Of a program that takes none the person reads so and is asked again; the same answer again is a denial,
+    not a loop without end.
+    """
     asked: list[ApprovalAsked] = []
     place.plays("codex", stream_of("codex"))
     run, _ = asyncio.run(ended(place, "codex", approve="ask", approver=asking({"goal": "other"}, asked)))
     assert len(asked) == 2 and "takes no other arguments" in asked[1].why
-    assert run.status == "FAILED" and "not allowed to begin" in run.reason and not (place.workspace / "heard.jsonl").exists()
+    assert (
+        run.status == "FAILED"
+        and "not allowed to begin" in run.reason
+        and not (place.workspace / "heard.jsonl").exists()
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "line", "says"),
     [
-        ("opencode", {"type": "step_finish", "sessionID": "s", "part": {"reason": "length", "tokens": {}}}, "cut off"),
-        ("claude-code", {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "max_tokens"}, "cut off"),
-        ("claude-code", {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "refusal"}, "refused"),
+        (
+            "opencode",
+            {"type": "step_finish", "sessionID": "s", "part": {"reason": "length", "tokens": {}}},
+            "cut off",
+        ),
+        (
+            "claude-code",
+            {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "max_tokens"},
+            "cut off",
+        ),
+        (
+            "claude-code",
+            {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "refusal"},
+            "refused",
+        ),
     ],
 )
 def test_an_answer_that_is_cut_off_says_so(place: Place, name: str, line: dict[str, Any], says: str) -> None:
     """A program that tells how its answer ended is believed."""
-    place.plays(name, [{"type": "text", "sessionID": "s", "part": {"text": "Half"}}, line] if name == "opencode" else [line])
+    place.plays(
+        name,
+        [{"type": "text", "sessionID": "s", "part": {"text": "Half"}}, line]
+        if name == "opencode"
+        else [line],
+    )
     run, _ = asyncio.run(ended(place, name))
     assert run.answer == "Half" and says in run.reason
 

@@ -1,4 +1,6 @@
-"""OpenCode itself, installed from its package registry, as a runner: both ways, with a local server in the place of its model."""
+"""OpenCode itself, installed from its package registry, as a runner: both ways, with a local server in the
+place of its model.
+"""
 
 import asyncio
 import json
@@ -12,7 +14,13 @@ import pytest
 from openai_server import OpenAIServer, Reply
 
 from kestrel_lab import Lab
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ModelAnswered,
+    ToolAnswered,
+    ToolCalled,
+)
 
 VERSION = "1.18.33"
 COMMAND = {"command": "echo hi > made.txt && cat made.txt", "description": "make a file"}
@@ -44,13 +52,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"opencode-ai@{VERSION}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
-        pytest.skip(f"OpenCode {VERSION} cannot be installed from the package registry: {done.stderr.strip()[-300:]}")
+        pytest.skip(
+            f"OpenCode {VERSION} cannot be installed from the package registry: {done.stderr.strip()[-300:]}"
+        )
     return folder / "node_modules" / ".bin"
 
 
 @pytest.mark.parametrize("runner", ["opencode", "acp:opencode acp"])
 def test_the_real_program_is_a_runner(programs: Path, tmp_path: Path, runner: str) -> None:
-    """It asks our server, runs its command in our sandbox, and is shown, asked about and counted like our own agent."""
+    """It asks our server, runs its command in our sandbox, and is shown, asked about and counted like our own
+    agent.
+    """
     work, home = tmp_path / "work", tmp_path / "user"
     work.mkdir()
     home.mkdir()
@@ -61,15 +73,31 @@ def test_the_real_program_is_a_runner(programs: Path, tmp_path: Path, runner: st
         return ApprovalGiven(call=question.call, granted=True, by="ann", how="click")
 
     async def ran() -> tuple[Any, list[Any]]:
-        env = {**os.environ, "HOME": str(home), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+        env = {
+            **os.environ,
+            "HOME": str(home),
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        }
         async with Lab(home=tmp_path / "home", env=env) as lab:
             run = await lab.start("Make the file", runner=runner, workspace=work, approver=approver).wait()
             return run, list(run.events())
 
     with Answers([Reply()]) as server:
-        provider = {"npm": "@ai-sdk/openai-compatible", "name": "local", "options": {"baseURL": server.api_base, "apiKey": "k"}}
-        provider["models"] = {"any": {"name": "any", "tool_call": True, "limit": {"context": 32_000, "output": 4_000}}}
-        settings = {"share": "disabled", "autoupdate": False, "model": "local/any", "small_model": "local/any"}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "local",
+            "options": {"baseURL": server.api_base, "apiKey": "k"},
+        }
+        provider["models"] = {
+            "any": {"name": "any", "tool_call": True, "limit": {"context": 32_000, "output": 4_000}}
+        }
+        settings = {
+            "share": "disabled",
+            "autoupdate": False,
+            "model": "local/any",
+            "small_model": "local/any",
+        }
         settings |= {"provider": {"local": provider}, "permission": {"bash": "ask"}}
         (work / "opencode.json").write_text(json.dumps(settings))
         run, events = asyncio.run(ran())
@@ -78,5 +106,10 @@ def test_the_real_program_is_a_runner(programs: Path, tmp_path: Path, runner: st
     (call,) = [event for event in events if isinstance(event, ToolCalled)]
     assert (call.tool, call.args["command"]) == ("bash", COMMAND["command"]) and call.sandbox.startswith("S")
     assert [event.text for event in events if isinstance(event, ToolAnswered)] == ["hi\n"]
-    assert [event.text for event in events if isinstance(event, ModelAnswered)] == ["I make it.", "It says hi."]
-    assert run.usage.tokens_out >= 5 and [question.tool for question in asked] == ["bash" if runner.startswith("acp") else "opencode"]
+    assert [event.text for event in events if isinstance(event, ModelAnswered)] == [
+        "I make it.",
+        "It says hi.",
+    ]
+    assert run.usage.tokens_out >= 5 and [question.tool for question in asked] == [
+        "bash" if runner.startswith("acp") else "opencode"
+    ]

@@ -1,4 +1,6 @@
-"""Contracts hold answers to what they promise: a good answer of each kind passes, and each way of breaking it is named."""
+"""Contracts hold answers to what they promise: a good answer of each kind passes, and each way of breaking it
+is named.
+"""
 
 import asyncio
 from pathlib import Path
@@ -13,13 +15,18 @@ from kestrel_lab.core.protocols import Trial
 
 GOOD = {
     "brief": "It is `MAX = 20`, set in `app/limits.py`.\n\n- app/limits.py:1 says so",
-    "plan": "## Goal\nA higher limit.\n\n## Steps\n1. Change `MAX` in `app/limits.py`.\n2. Write `tests/test_limits.py` (new).\n\n"
+    "plan": "## Goal\nA higher limit.\n\n## Steps\n1. Change `MAX` in `app/limits.py`.\n2. Write "
+    "`tests/test_limits.py` (new).\n\n"
     "## Checks\n`pytest tests`\n\n## Risks\nNone known.",
-    "patch": "## Summary\nThe limit is 30.\n\n## Changes\n- `app/limits.py`: MAX is 30\n- `docs/limits.md` (new): says why\n\n"
-    "```diff\n--- a/app/limits.py\n+++ b/app/limits.py\n@@ -1 +1 @@\n-MAX = 20\n+MAX = 30\n```\n\n## Checks\n```sh\npytest\n```",
-    "explanation": "## In short\nOne constant bounds all.\n\n## How it works\n```python\n# ## not a heading\n```\nIt is read once.\n\n"
+    "patch": "## Summary\nThe limit is 30.\n\n## Changes\n- `app/limits.py`: MAX is 30\n- `docs/limits.md` "
+    "(new): says why\n\n"
+    "```diff\n--- a/app/limits.py\n+++ b/app/limits.py\n@@ -1 +1 @@\n-MAX = 20\n+MAX = 30\n```\n\n## "
+    "Checks\n```sh\npytest\n```",
+    "explanation": "## In short\nOne constant bounds all.\n\n## How it works\n```python\n# ## not a "
+    "heading\n```\nIt is read once.\n\n"
     "## Where to look\n- app/limits.py: the constant",
-    "research": "## Findings\n- A is faster than B (https://example.org/a)\n1. B is smaller `bench.txt`\n\n## How sure\nTwo sources.\n\n## Open\nC.",
+    "research": "## Findings\n- A is faster than B (https://example.org/a)\n1. B is smaller `bench.txt`\n\n## "
+    "How sure\nTwo sources.\n\n## Open\nC.",
 }
 
 
@@ -66,10 +73,17 @@ def test_a_good_answer_keeps_its_contract(name: str, project: Path) -> None:
         ("explanation", "- app/limits.py: the constant", "- everywhere", "names no file"),
         ("explanation", "app/limits.py", "app/limit.py", "there is no file 'app/limit.py'"),
         ("research", " (https://example.org/a)", "", "a finding has no source"),
-        ("research", "## How sure\nTwo sources.\n\n## Open\nC.", "## Open\nC.\n\n## How sure\nTwo.", "in this order"),
+        (
+            "research",
+            "## How sure\nTwo sources.\n\n## Open\nC.",
+            "## Open\nC.\n\n## How sure\nTwo.",
+            "in this order",
+        ),
     ],
 )
-def test_what_breaks_a_contract_is_named(name: str, before: str, after: str, issue: str, project: Path) -> None:
+def test_what_breaks_a_contract_is_named(
+    name: str, before: str, after: str, issue: str, project: Path
+) -> None:
     """Each change breaks it, and the issue says how."""
     assert before in GOOD[name]
     issues = CONTRACTS[name].issues(GOOD[name].replace(before, after), project)
@@ -100,10 +114,14 @@ def test_a_suite_checks_the_form(project: Path) -> None:
     """The check `answer_form` says what is wrong, and passes what is not."""
     check = parse_check({"answer_form": "explanation"})
     good, bad = (
-        asyncio.run(check(Trial(goal="", answer=text, records=(), workspace=project))) for text in (GOOD["explanation"], "Because.")
+        asyncio.run(check(Trial(goal="", answer=text, records=(), workspace=project)))
+        for text in (GOOD["explanation"], "Because.")
     )
     assert (good.passed, good.value) == (True, 1.0)
-    assert (bad.passed, bad.reason) == (False, "the answer lacks the sections ## In short, ## How it works, ## Where to look")
+    assert (bad.passed, bad.reason) == (
+        False,
+        "the answer lacks the sections ## In short, ## How it works, ## Where to look",
+    )
     with pytest.raises(UsageError, match="there is no answer form 'essay'"):
         parse_check({"answer_form": "essay"})
 
@@ -120,5 +138,7 @@ def test_bounds_of_length_are_allowed_themselves(project: Path) -> None:
 
 def test_a_form_with_sections_names_them_in_order() -> None:
     """Whoever answers is given the headings; a form without any asks for none."""
-    assert CONTRACTS["research"].instructions.endswith("Use exactly these headings, in this order: ## Findings, ## How sure, ## Open.")
+    assert CONTRACTS["research"].instructions.endswith(
+        "Use exactly these headings, in this order: ## Findings, ## How sure, ## Open."
+    )
     assert "Use exactly these headings" not in CONTRACTS["brief"].instructions

@@ -1,4 +1,6 @@
-"""What goals ask for: rules on goals they were not written for, and a second opinion only where they are unsure."""
+"""What goals ask for: rules on goals they were not written for, and a second opinion only where they are
+unsure.
+"""
 
 import asyncio
 
@@ -82,20 +84,32 @@ HELD_OUT = {
 
 
 def test_most_goals_are_understood() -> None:
-    """Of 60 goals that the rules were not fitted to, more than four of five; by chance it would be one of four."""
+    """Of 60 goals that the rules were not fitted to, more than four of five; by chance it would be one of
+    four.
+    """
     right = sum(guess_intent(goal).intent == intent for intent, goals in HELD_OUT.items() for goal in goals)
     assert right >= 50, right
 
 
 def test_issues_are_changes() -> None:
     """A pasted issue describes what should be otherwise, whether it says so in the imperative or not."""
-    assert guess_intent("Crash\n\nSteps to reproduce: open a file. Expected behavior: it opens.").intent == "edit"
-    assert guess_intent("The table of contents " + "lists every chapter twice and the index is empty " * 4).intent == "edit"
+    assert (
+        guess_intent("Crash\n\nSteps to reproduce: open a file. Expected behavior: it opens.").intent
+        == "edit"
+    )
+    assert (
+        guess_intent(
+            "The table of contents " + "lists every chapter twice and the index is empty " * 4
+        ).intent
+        == "edit"
+    )
     assert guess_intent("Does ```\nfix the bug\n``` run?").intent == "question"
 
 
 def test_looking_first_and_changing_then_is_a_change() -> None:
-    """What is to be done with what is found decides, where that is a change of files; summing up is explaining."""
+    """What is to be done with what is found decides, where that is a change of files; summing up is
+    explaining.
+    """
     goals = (
         "Find all TODOs and fix them",
         "List the failing tests and repair each",
@@ -152,5 +166,7 @@ def test_any_text_is_understood_somehow(goal: str) -> None:
     ],
 )
 def test_a_plan_is_asked_for_or_spoken_of(goal: str, intent: str) -> None:
-    """A new plan is asked for by the verb or as what is to be made; a plan that is there, or is to be carried out as well, is another thing."""
+    """A new plan is asked for by the verb or as what is to be made; a plan that is there, or is to be carried
+    out as well, is another thing.
+    """
     assert guess_intent(goal).intent == intent

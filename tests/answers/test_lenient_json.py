@@ -1,4 +1,6 @@
-"""What a model plainly means is read as the schema has it; what is ambiguous stays as it is, and is refused."""
+"""What a model plainly means is read as the schema has it; what is ambiguous stays as it is, and is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ SEVERITY: Json = {"enum": ["critical", "major", "minor", "not known"]}
 
 def closed(**properties: Json) -> dict[str, Json]:
     """A closed object of which every key is required."""
-    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,10 +49,18 @@ def closed(**properties: Json) -> dict[str, Json]:
         (5, {"type": "string"}, "5"),
         ("main.1.1", {"type": "array", "items": {"type": "string"}}, ["main.1.1"]),
         ([{"x": "1", "y": 2}], {"type": "array", "items": closed(x={"type": "integer"})}, [{"x": 1}]),
-        ({"a": None}, {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}, {}),
-        ({"one": {"a": "2", "b": 1}}, {**closed(one={"$ref": "#/$defs/One"}), "$defs": {"One": closed(a={"type": "integer"})}}, {"one": {"a": 2}}),
+        (
+            {"a": None},
+            {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False},
+            {},
+        ),
+        (
+            {"one": {"a": "2", "b": 1}},
+            {**closed(one={"$ref": "#/$defs/One"}), "$defs": {"One": closed(a={"type": "integer"})}},
+            {"one": {"a": 2}},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_plain_is_read(value: Json, schema: dict[str, Any], read: Json) -> None:
     """Keys that are not asked for, case, numbers and truth values as texts, one value for a list."""
     assert fit_to_schema(value, schema) == read
@@ -64,7 +79,10 @@ def test_what_is_plain_is_read(value: Json, schema: dict[str, Any], read: Json) 
         (None, {"type": "string"}),
         ([1], {"type": "string"}),
         ("x", {"type": ["array", "null"], "items": {"type": "string"}}),
-        ({"a": 1, "b": 2}, {"type": "object", "properties": {"a": {"type": "integer"}}}),  # an open object keeps its keys
+        (
+            {"a": 1, "b": 2},
+            {"type": "object", "properties": {"a": {"type": "integer"}}},
+        ),  # an open object keeps its keys
     ],
 )
 def test_what_is_ambiguous_stays(value: Json, schema: dict[str, Any]) -> None:
@@ -78,16 +96,37 @@ CRITERION = '{"criterion": "1", "met": "true", "why": "w", "evidence": "main.1.1
 @pytest.mark.parametrize(
     ("text", "schema", "read"),
     [
-        (f'{{"criteria": [{CRITERION}], "confidence": "0.9", "verdict": "PASS"}}', VERDICT, ("confidence", 0.9)),
-        (f'Here it is:\n```json\n{{"criteria": [{CRITERION}], "confidence": 0.9, "reasoning": "r"}}\n```\nDone.', VERDICT, ("confidence", 0.9)),
-        ('{"steps": [{"id": "a", "goal": "g", "description": "d", "depends_on": "b"}], "acceptance_criteria": "it works", "title": "t"}', PLAN,
-         ("acceptance_criteria", ["it works"])),
-        ('{"issues": [{"severity": "Critical", "place": "p", "what": "w", "fix": "f", "line": 3}], "missing_evidence": [], "pass": false}', REPORT,
-         ("missing_evidence", [])),
+        (
+            f'{{"criteria": [{CRITERION}], "confidence": "0.9", "verdict": "PASS"}}',
+            VERDICT,
+            ("confidence", 0.9),
+        ),
+        (
+            f'Here it is:\n```json\n{{"criteria": [{CRITERION}], "confidence": 0.9, "reasoning": '
+            f'"r"}}\n```\nDone.',
+            VERDICT,
+            ("confidence", 0.9),
+        ),
+        (
+            '{"steps": [{"id": "a", "goal": "g", "description": "d", "depends_on": "b"}], '
+            '"acceptance_criteria": "it works", "title": "t"}',
+            PLAN,
+            ("acceptance_criteria", ["it works"]),
+        ),
+        (
+            '{"issues": [{"severity": "Critical", "place": "p", "what": "w", "fix": "f", "line": 3}], '
+            '"missing_evidence": [], "pass": false}',
+            REPORT,
+            ("missing_evidence", []),
+        ),
         ('I use {braces} and then {"Issues": [], "missing_evidence": []}', REPORT, ("issues", [])),
-        ('{"issues": [], "missing_evidence": []} {"issues": [], "missing_evidence": []}', REPORT, ("issues", [])),
+        (
+            '{"issues": [], "missing_evidence": []} {"issues": [], "missing_evidence": []}',
+            REPORT,
+            ("issues", []),
+        ),
     ],
-)  # fmt: skip
+)
 def test_answers_of_models_are_read(text: str, schema: dict[str, Json], read: tuple[str, Json]) -> None:
     """Verdicts, plans and reports with more than was asked for, in other cases, in a fence or among words."""
     found = read_json(text, schema)
@@ -98,10 +137,15 @@ def test_answers_of_models_are_read(text: str, schema: dict[str, Json], read: tu
 @pytest.mark.parametrize(
     ("text", "schema", "why"),
     [
-        ('{"issues": [], "missing_evidence": []} or {"issues": [], "missing_evidence": ["x"]}', REPORT, "2 different answers"),
+        (
+            '{"issues": [], "missing_evidence": []} or {"issues": [], "missing_evidence": ["x"]}',
+            REPORT,
+            "2 different answers",
+        ),
         ('{"issues": [], "confidence": 1}', REPORT, "'missing_evidence' is a required property"),
         (
-            '{"issues": [{"severity": "medium", "place": "", "what": "", "fix": ""}], "missing_evidence": []}',
+            '{"issues": [{"severity": "medium", "place": "", "what": "", "fix": ""}], '
+            '"missing_evidence": []}',
             REPORT,
             "'medium' is not one of",
         ),
@@ -126,7 +170,12 @@ def test_verdicts_on_claims() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["## Goal\nx\n## Steps:\ny", "## 1. **Goal**\nx\n### 2) Steps\ny", "**Goal**\nx\n\n**Steps:**\ny", "# 🎯 GOAL\nx\n# Steps #\ny"],
+    [
+        "## Goal\nx\n## Steps:\ny",
+        "## 1. **Goal**\nx\n### 2) Steps\ny",
+        "**Goal**\nx\n\n**Steps:**\ny",
+        "# 🎯 GOAL\nx\n# Steps #\ny",
+    ],
 )
 def test_headings_are_read_in_the_ways_models_write_them(answer: str) -> None:
     """Numbers, bold, colons and signs make no difference."""

@@ -1,4 +1,6 @@
-"""Attacks on what looks at answers and on what is started and imported for it: by answers, by files, by programs, by modules."""
+"""Attacks on what looks at answers and on what is started and imported for it: by answers, by files, by
+programs, by modules.
+"""
 
 import json
 import os
@@ -17,7 +19,8 @@ home, workspace, said = json.load(sys.stdin)
 turns = [[(name, args) for name, args in turn] if isinstance(turn, list) else turn for turn in said]
 lab = Lab(home, model=ScriptedModel(turns), approve="auto")
 run = asyncio.run(lab.run("look", workspace=workspace))
-print(json.dumps([str(run.status), run.answer == said[-1].strip(), len(lab.runs().frame if hasattr(lab.runs(), "frame") else lab.runs())]))
+print(json.dumps([str(run.status), run.answer == said[-1].strip(), len(lab.runs().frame if \
+hasattr(lab.runs(), "frame") else lab.runs())]))
 """
 
 
@@ -38,7 +41,9 @@ print(json.dumps(ended))
 
 
 def run(tmp_path: Path, *said: object, **env: str) -> None:
-    """A run in a process of its own, started in the workspace, ends with its answer; one that hangs is killed and fails the test."""
+    """A run in a process of its own, started in the workspace, ends with its answer; one that hangs is killed
+    and fails the test.
+    """
     done = start(tmp_path, _RUN, said, **env)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])[1], done.stdout
@@ -54,9 +59,15 @@ def answered(tmp_path: Path, answers: dict[str, str]) -> None:
 def start(tmp_path: Path, code: str, said: object, **env: str) -> subprocess.CompletedProcess[str]:
     given = json.dumps([str(tmp_path / "home"), str(tmp_path / "work"), said])
     return subprocess.run(
-        [sys.executable, "-c", code], input=given, cwd=tmp_path / "work", env={**os.environ, **env}, capture_output=True, text=True,
-        timeout=3 * PATIENCE_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        input=given,
+        cwd=tmp_path / "work",
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE_S,
+        check=False,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +107,10 @@ def test_a_file_of_the_workspace_holds_no_answer_up(tmp_path: Path, work: Path) 
     for number, (name, text) in enumerate(FILES.items()):
         for ending in ("py", "cfg"):
             (work / f"hard{number}.{ending}").write_text(text)
-        answers[name] = f'The class `start` is 64 in hard{number}.py:1, which says "so it starts all the same" and `start = 10`.'
+        answers[name] = (
+            f'The class `start` is 64 in hard{number}.py:1, which says "so it starts all the same" and '
+            "`start = 10`."
+        )
     answered(tmp_path, answers)
 
 
@@ -109,14 +123,20 @@ def test_no_program_of_the_workspace_runs_for_us(tmp_path: Path, work: Path) -> 
         program.chmod(0o755)
     (tmp_path / "tools").symlink_to(work / "bin")
     path = os.pathsep.join([str(tmp_path / "tools"), "./bin", os.environ["PATH"]])
-    calls = [["bash", {"command": "echo hello"}], ["grep", {"pattern": "start"}], ["search_code", {"query": "start"}]]
+    calls = [
+        ["bash", {"command": "echo hello"}],
+        ["grep", {"pattern": "start"}],
+        ["search_code", {"query": "start"}],
+    ]
     run(tmp_path, [calls[0]], [calls[1]], [calls[2]], "Run:\n\n```bash\necho hello\n```\n", PATH=path)
     assert not (tmp_path / "planted").exists()
 
 
 @pytest.mark.parametrize("how", ["file", "package", "namespace"])
 def test_no_module_of_the_workspace_runs_for_us(tmp_path: Path, work: Path, how: str) -> None:
-    """What libraries of ours would import if it were there, and modules of Python itself, in the folder that comes first on the path."""
+    """What libraries of ours would import if it were there, and modules of Python itself, in the folder that
+    comes first on the path.
+    """
     for name in (
         "pandas",
         "pyarrow",
@@ -135,9 +155,15 @@ def test_no_module_of_the_workspace_runs_for_us(tmp_path: Path, work: Path, how:
         else:
             (work / name).mkdir()
         if how == "package":
-            (work / name / "__init__.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'a').write(__name__)\n")
-    # The package itself is imported from elsewhere before the folder is on the path, as `kestrel` and kernels do.
-    first = "import sys\nhere, sys.path[0] = sys.path[0], '/nowhere'\nimport kestrel_lab, json, asyncio\nsys.path[0] = here\n"
+            (work / name / "__init__.py").write_text(
+                f"open({str(tmp_path / 'planted')!r}, 'a').write(__name__)\n"
+            )
+    # The package itself is imported from elsewhere before the folder is on the path, as `kestrel` and kernels
+    # do.
+    first = (
+        "import sys\nhere, sys.path[0] = sys.path[0], '/nowhere'\nimport kestrel_lab, json, "
+        "asyncio\nsys.path[0] = here\n"
+    )
     done = start(tmp_path, first + _RUN, ["It is 1.\n\n```toml\na = 1\n```"])
     assert done.returncode == 0, done.stderr[-2000:]
     assert not (tmp_path / "planted").exists(), (tmp_path / "planted").read_text()

@@ -1,4 +1,6 @@
-"""Attacks on rules, macros, the log's files and what is printed that nobody had listed: variants of those that were found."""
+"""Attacks on rules, macros, the log's files and what is printed that nobody had listed: variants of those
+that were found.
+"""
 
 import io
 import os
@@ -90,7 +92,14 @@ def test_two_values_that_work_together(text: str, values: tuple[str, str], tmp_p
         line = str(render_call({"command": text}, {"a": values[0], "b": values[1]})["command"])
     except UsageError:
         return
-    subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=False)
+    subprocess.run(
+        ["bash", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert not (tmp_path / "PWNED").exists(), line
 
 
@@ -115,7 +124,9 @@ def test_a_fork_that_is_put_below_another_parent(tmp_path: Path) -> None:
 
 
 def test_files_that_sqlite_makes_again(tmp_path: Path) -> None:
-    """After the last connection closed, the write-ahead log is made anew, and still for the owner alone, whatever the umask."""
+    """After the last connection closed, the write-ahead log is made anew, and still for the owner alone,
+    whatever the umask.
+    """
     home = tmp_path / "home"
     before = os.umask(0)
     try:
@@ -130,7 +141,9 @@ def test_files_that_sqlite_makes_again(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_the_log(tmp_path: Path) -> None:
-    """A link that somebody put where the log should be leads to no file of another kind being taken for it."""
+    """A link that somebody put where the log should be leads to no file of another kind being taken for
+    it.
+    """
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "theirs").write_text("not a database, and long enough to be looked at " * 20)
@@ -151,8 +164,12 @@ def test_an_order_that_a_line_break_makes(width: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "utf-16", "loop", "bom", "unreadable keys"])
-def test_settings_of_odd_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder, another encoding, a link to itself or hidden signs in the place of the settings: one line or no harm."""
+def test_settings_of_odd_kinds(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder, another encoding, a link to itself or hidden signs in the place of the settings: one line or
+    no harm.
+    """
     monkeypatch.chdir(tmp_path)
     path = Path("kestrel.toml")
     {
@@ -165,12 +182,20 @@ def test_settings_of_odd_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as end:
         main(["config"])
     err = capsys.readouterr().err
-    assert end.value.code == 0 or (err.count("\n") == 1 and "bug in kestrel" not in err and "Traceback" not in err)
+    assert end.value.code == 0 or (
+        err.count("\n") == 1 and "bug in kestrel" not in err and "Traceback" not in err
+    )
     assert not err.startswith("::")
 
 
-@pytest.mark.parametrize("line", ["--as=r goal", "--approve auto -- --goal", "--tools bash,x goal", "-x goal"])
+@pytest.mark.parametrize(
+    "line", ["--as=r goal", "--approve auto -- --goal", "--tools bash,x goal", "-x goal"]
+)
 def test_a_line_and_a_cell_mean_the_same(line: str) -> None:
     """Whatever options a line begins with, its words are those that a cell's first line would have."""
-    assert complete_command(line.split(), cell=False) == complete_command(line.split(), cell=True) == ["run", *line.split()]
+    assert (
+        complete_command(line.split(), cell=False)
+        == complete_command(line.split(), cell=True)
+        == ["run", *line.split()]
+    )
     assert complete_command(["--help"], cell=False) == ["--help"]

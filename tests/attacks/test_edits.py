@@ -1,4 +1,6 @@
-"""Attacks on edits, paths, times and text protocols that nobody listed: what can still be lost, overwritten or taken for something else."""
+"""Attacks on edits, paths, times and text protocols that nobody listed: what can still be lost, overwritten
+or taken for something else.
+"""
 
 import asyncio
 import os
@@ -41,7 +43,9 @@ def agents(*scripts: list[Turn]) -> ScriptedModel:
 
 
 def test_agents_that_read_together_do_not_write_over_each_other(session: Session, workspace: Path) -> None:
-    """Three agents read one file at the same time and each writes it whole: one write stands, the others are refused and read again."""
+    """Three agents read one file at the same time and each writes it whole: one write stands, the others are
+    refused and read again.
+    """
     (workspace / "f").write_text("0\n")
     together = asyncio.Barrier(3)
 
@@ -58,10 +62,17 @@ def test_agents_that_read_together_do_not_write_over_each_other(session: Session
     steps = tuple(Step(id=f"s{number}", goal=str(number)) for number in range(3))
     done = asyncio.run(
         session.run(
-            "go", plan=Plan(steps=steps), model=agents(*map(script, range(3))), approve="auto", workspace=workspace, tools=[*FILES, meet]
+            "go",
+            plan=Plan(steps=steps),
+            model=agents(*map(script, range(3))),
+            approve="auto",
+            workspace=workspace,
+            tools=[*FILES, meet],
         )
     )
-    written = [text for text in answers(done) if "f" in text and ("replaced" in text or "not changed" in text)]
+    written = [
+        text for text in answers(done) if "f" in text and ("replaced" in text or "not changed" in text)
+    ]
     assert sorted(text.startswith("replaced") for text in written) == [False, False, True]
     assert (workspace / "f").read_text() in {f"mine {number}\n" for number in range(3)}
 
@@ -74,11 +85,22 @@ def test_two_runs_do_not_write_over_each_other(session: Session, workspace: Path
     @tool
     async def other_run() -> str:
         """Let another run do its work."""
-        await session.run("other", model=ScriptedModel([[write], "ok"]), approve="auto", workspace=workspace, tools=FILES)
+        await session.run(
+            "other", model=ScriptedModel([[write], "ok"]), approve="auto", workspace=workspace, tools=FILES
+        )
         return "done"
 
-    mine: list[Turn] = [[("read_file", {"path": "f"})], [("other_run", {})], [("write_file", {"path": "f", "content": "mine\n"})], "done"]
-    done = asyncio.run(session.run("go", model=ScriptedModel(mine), approve="auto", workspace=workspace, tools=[*FILES, other_run]))
+    mine: list[Turn] = [
+        [("read_file", {"path": "f"})],
+        [("other_run", {})],
+        [("write_file", {"path": "f", "content": "mine\n"})],
+        "done",
+    ]
+    done = asyncio.run(
+        session.run(
+            "go", model=ScriptedModel(mine), approve="auto", workspace=workspace, tools=[*FILES, other_run]
+        )
+    )
     assert "something else changed it" in answers(done)[-1]
     assert (workspace / "f").read_text() == "theirs\n"
 
@@ -100,13 +122,19 @@ def test_deleting_and_writing_again_is_a_change(session: Session, workspace: Pat
         [("write_file", {"path": "f", "content": "mine\n"})],
         "done",
     ]
-    done = asyncio.run(session.run("go", model=ScriptedModel(turns), approve="auto", workspace=workspace, tools=[*FILES, meddle]))
+    done = asyncio.run(
+        session.run(
+            "go", model=ScriptedModel(turns), approve="auto", workspace=workspace, tools=[*FILES, meddle]
+        )
+    )
     assert "was not changed" in answers(done)[-1]
     assert (workspace / "f").read_text() == "theirs\n"
 
 
 def test_an_editor_that_knows_no_lock_is_noticed(tmp_path: Path) -> None:
-    """Who saves the file between the reading and the writing of an edit, in place or by replacing it, loses nothing: the edit is refused."""
+    """Who saves the file between the reading and the writing of an edit, in place or by replacing it, loses
+    nothing: the edit is refused.
+    """
     for save in (
         lambda file: file.write_text("theirs\n"),
         lambda file: ((file.parent / "new").write_text("theirs\n"), (file.parent / "new").rename(file)),
@@ -123,11 +151,17 @@ def test_an_editor_that_knows_no_lock_is_noticed(tmp_path: Path) -> None:
 
 
 def test_hard_links_lose_no_edit_under_their_name(tmp_path: Path) -> None:
-    """Two names of one file, edited at the same time: each name has every edit that was made under it, and the other keeps its content."""
+    """Two names of one file, edited at the same time: each name has every edit that was made under it, and
+    the other keeps its content.
+    """
     (tmp_path / "a").write_text("one two\n")
     os.link(tmp_path / "a", tmp_path / "b")
     ctx = ToolContext(workspace=Workspace(tmp_path))
-    work = [threading.Thread(target=edit_file, args=(name, old, old.upper(), ctx)) for name in "ab" for old in ("one", "two")]
+    work = [
+        threading.Thread(target=edit_file, args=(name, old, old.upper(), ctx))
+        for name in "ab"
+        for old in ("one", "two")
+    ]
     for thread in work:
         thread.start()
     for thread in work:
@@ -135,7 +169,9 @@ def test_hard_links_lose_no_edit_under_their_name(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in "ab"] == ["ONE TWO\n"] * 2
 
 
-def test_a_crash_in_the_middle_leaves_the_file_and_the_lock_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_in_the_middle_leaves_the_file_and_the_lock_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that breaks off at any point leaves what was there, no other file, and nobody locked out."""
     ctx = ToolContext(workspace=Workspace(tmp_path))
     (tmp_path / "f").write_text("one\n")
@@ -172,7 +208,12 @@ def test_a_step_that_is_cancelled_lets_go_of_its_turn(session: Session, workspac
     done = asyncio.run(
         asyncio.wait_for(
             session.run(
-                "go", plan=Plan(steps=steps), model=ScriptedModel([]), approve="auto", workspace=workspace, tools=[*FILES, stuck, broken]
+                "go",
+                plan=Plan(steps=steps),
+                model=ScriptedModel([]),
+                approve="auto",
+                workspace=workspace,
+                tools=[*FILES, stuck, broken],
             ),
             30,
         )
@@ -181,20 +222,32 @@ def test_a_step_that_is_cancelled_lets_go_of_its_turn(session: Session, workspac
 
 
 def test_an_agent_that_never_says_an_answer_never_has_one(session: Session, workspace: Path) -> None:
-    """A ReAct model that goes on writing actions nobody can read ends at its limit and not with one of them as its answer."""
-    says = ["Action: read_file[f]", "<tool_call>read f</tool_call>", "{'tool': 'read_file', 'arguments': {'path': 'f'}}"]
+    """A ReAct model that goes on writing actions nobody can read ends at its limit and not with one of them
+    as its answer.
+    """
+    says = [
+        "Action: read_file[f]",
+        "<tool_call>read f</tool_call>",
+        "{'tool': 'read_file', 'arguments': {'path': 'f'}}",
+    ]
     plan = Plan(steps=(Step(id="a", goal="go", react=True, turns=3),))
-    done = asyncio.run(session.run("go", plan=plan, model=ScriptedModel(says), workspace=workspace, tools=FILES))
+    done = asyncio.run(
+        session.run("go", plan=plan, model=ScriptedModel(says), workspace=workspace, tools=FILES)
+    )
     assert done.status == "FAILED"
     assert all("neither a call that can be read" in text for text in answers(done))
-    better = ScriptedModel([says[0], '{"tool": "read_file", "arguments": {"path": "f"}}', '{"answer": "red"}'])
+    better = ScriptedModel(
+        [says[0], '{"tool": "read_file", "arguments": {"path": "f"}}', '{"answer": "red"}']
+    )
     (workspace / "f").write_text("red\n")
     done = asyncio.run(session.run("go", plan=plan, model=better, workspace=workspace, tools=FILES))
     assert (done.status, done.answer) == ("COMPLETE", "red")
 
 
 def test_a_folder_that_changes_places_while_it_is_locked(tmp_path: Path) -> None:
-    """A folder that is moved away and replaced in the middle of a write keeps the write; what took its place is not touched."""
+    """A folder that is moved away and replaced in the middle of a write keeps the write; what took its place
+    is not touched.
+    """
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "f").write_text("one\n")
     with Workspace(tmp_path).locked("d/f") as held:
@@ -208,7 +261,9 @@ def test_a_folder_that_changes_places_while_it_is_locked(tmp_path: Path) -> None
 
 
 def test_own_tools_of_one_turn_conflict_and_lose_nothing(session: Session, workspace: Path) -> None:
-    """Two calls of somebody's own tool that read together and write one after the other: the second is refused, the first is kept."""
+    """Two calls of somebody's own tool that read together and write one after the other: the second is
+    refused, the first is kept.
+    """
     (workspace / "f").write_text("0")
     both = asyncio.Barrier(2)
 
@@ -227,7 +282,9 @@ def test_own_tools_of_one_turn_conflict_and_lose_nothing(session: Session, works
 
 
 def test_a_link_to_a_folder_is_no_way_round(session: Session, workspace: Path) -> None:
-    """Who reads a file through a symlinked folder and writes it by its own name is refused what changed in between."""
+    """Who reads a file through a symlinked folder and writes it by its own name is refused what changed in
+    between.
+    """
     (workspace / "d").mkdir()
     (workspace / "link").symlink_to("d")
     (workspace / "d" / "f").write_text("0\n")
@@ -245,14 +302,24 @@ def test_a_link_to_a_folder_is_no_way_round(session: Session, workspace: Path) -
         [("write_file", {"path": "link/f", "content": "mine\n"})],
         "done",
     ]
-    done = asyncio.run(session.run("go", model=ScriptedModel(turns), approve="auto", workspace=workspace, tools=[*FILES, meddle]))
+    done = asyncio.run(
+        session.run(
+            "go", model=ScriptedModel(turns), approve="auto", workspace=workspace, tools=[*FILES, meddle]
+        )
+    )
     assert all("was not changed" in text or "symlink" in text for text in answers(done)[-2:])
     assert (workspace / "d" / "f").read_text() == "theirs\n"
 
 
-@pytest.mark.parametrize(("second", "left"), [("no", "theirs one\n"), ({"path": "f", "old": "theirs", "new": "our"}, "our one\n")])
-def test_what_a_person_says_the_second_time_stands(session: Session, workspace: Path, second: Any, left: str) -> None:
-    """A no, or other arguments, to the second question about a call is what happens, whatever was said to the first."""
+@pytest.mark.parametrize(
+    ("second", "left"), [("no", "theirs one\n"), ({"path": "f", "old": "theirs", "new": "our"}, "our one\n")]
+)
+def test_what_a_person_says_the_second_time_stands(
+    session: Session, workspace: Path, second: Any, left: str
+) -> None:
+    """A no, or other arguments, to the second question about a call is what happens, whatever was said to the
+    first.
+    """
     file = workspace / "f"
     file.write_text("my one\n")
 
@@ -265,7 +332,14 @@ def test_what_a_person_says_the_second_time_stands(session: Session, workspace: 
     edit = ("edit_file", {"path": "f", "old": "one", "new": "two"})
     approver = Slow([True, second])
     asyncio.run(
-        session.run("go", model=ScriptedModel([[edit], "done"]), approve="ask", approver=approver, workspace=workspace, tools=FILES)
+        session.run(
+            "go",
+            model=ScriptedModel([[edit], "done"]),
+            approve="ask",
+            approver=approver,
+            workspace=workspace,
+            tools=FILES,
+        )
     )
     assert (len(approver.asked), file.read_text()) == (2, left)
 

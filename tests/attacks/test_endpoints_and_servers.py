@@ -1,4 +1,6 @@
-"""New attacks on endpoints that hang, servers of tools that start, the local server, and files of suites and notebooks."""
+"""New attacks on endpoints that hang, servers of tools that start, the local server, and files of suites and
+notebooks.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from hanging_server import HangingServer
 from test_idle_connections import crowd, listed
-from test_mcp import call, hostile, make, say  # noqa: F401  # `make` is a fixture
+from test_mcp import call, hostile, make, say  # `make` is a fixture  # noqa: F401
 
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
@@ -44,7 +46,11 @@ pytestmark = [
 def loaded() -> None:
     """Litellm is loaded once: seconds that would count as working time of the first run."""
     with HangingServer("silent") as server, pytest.raises(ModelError):
-        asyncio.run(replace(at(server), timeout_s=0.05)(ModelRequest(messages=[Message(role="user", text="hi")]), print))
+        asyncio.run(
+            replace(at(server), timeout_s=0.05)(
+                ModelRequest(messages=[Message(role="user", text="hi")]), print
+            )
+        )
 
 
 def at(server: HangingServer) -> LiteLLMModel:
@@ -56,19 +62,26 @@ def test_a_grader_that_hangs_breaks_the_trial(session: Session) -> None:
     checks = (parse_check({"graded": {"rubric": "Is it kind?", "model": "judge"}}),)
     with HangingServer("drip") as server:
         session.registry._models["judge"] = at(server)
-        suite = Suite(name="g", scenarios=(Scenario(id="s", goal="g", checks=checks, limits={"model_seconds": 0.3}),))
+        suite = Suite(
+            name="g", scenarios=(Scenario(id="s", goal="g", checks=checks, limits={"model_seconds": 0.3}),)
+        )
         row = asyncio.run(run_suite(session, suite, configs={"m": ScriptedModel(["hello"])})).rows[0]
     assert row.result["outcome"] == "error"
     assert "within 0.3 s" in str(row.result["reason"])
 
 
 def test_one_of_several_steps_hangs(session: Session) -> None:
-    """Steps side by side: one has its answer, the endpoint of the other hangs until the time is up. It is the endpoint's error."""
+    """Steps side by side: one has its answer, the endpoint of the other hangs until the time is up.
+
+    It is the endpoint's error.
+    """
     plan = Plan(steps=(Step(id="quick", goal="say hi", model="quick"), Step(id="stuck", goal="say ho")))
     session.registry._models["quick"] = ScriptedModel(["hi"])
     for seconds in (1.0, 10.0, 100.0):  # a busy machine may not have asked the endpoint within the first
         with HangingServer("token") as server:
-            run = asyncio.run(session.run("both", model=at(server), plan=plan, limits=Limits(seconds=seconds)))
+            run = asyncio.run(
+                session.run("both", model=at(server), plan=plan, limits=Limits(seconds=seconds))
+            )
         end = run._state.finished
         assert end is not None
         if hangs := "its endpoint hangs" in hung_endpoint(run.records(), end):
@@ -79,7 +92,9 @@ def test_one_of_several_steps_hangs(session: Session) -> None:
 def test_a_slow_tool_before_the_limit_is_the_agents_time(session: Session) -> None:
     """The tool is what is under way when the time is up: no endpoint is blamed."""
     plan = Plan(steps=(Step(id="only", tool="bash", args={"command": "sleep 30"}),))
-    run = asyncio.run(session.run("wait", model=ScriptedModel([]), plan=plan, approve="auto", limits=Limits(seconds=0.5)))
+    run = asyncio.run(
+        session.run("wait", model=ScriptedModel([]), plan=plan, approve="auto", limits=Limits(seconds=0.5))
+    )
     end = run._state.finished
     assert end is not None and end.outcome == "limit"
     assert hung_endpoint(run.records(), end) == ""
@@ -100,7 +115,9 @@ def test_two_runs_that_begin_at_once_share_a_new_server(make: Any, workspace: Pa
 
 
 def test_everybody_who_waits_for_a_server_that_is_closed_gets_an_error(make: Any, tmp_path: Path) -> None:  # noqa: F811
-    """Three wait, one of them for the connection and the others for their turn: nobody is cancelled, nobody is left waiting."""
+    """Three wait, one of them for the connection and the others for their turn: nobody is cancelled, nobody
+    is left waiting.
+    """
     (tmp_path / "gate").mkdir()
     gate = tmp_path / "gate" / "open"
     session = make(h=hostile(f"until={gate}", start_timeout_s=PATIENCE_S))
@@ -115,10 +132,16 @@ def test_everybody_who_waits_for_a_server_that_is_closed_gets_an_error(make: Any
 
     ends = asyncio.run(go())
     assert len(ends) == 3
-    assert not [end for end in ends if isinstance(end, BaseException) and not isinstance(end, DependencyError)]
+    assert not [
+        end for end in ends if isinstance(end, BaseException) and not isinstance(end, DependencyError)
+    ]
 
 
-def test_resuming_a_run_whose_server_was_never_started_does_not_block(make: Any, workspace: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_resuming_a_run_whose_server_was_never_started_does_not_block(
+    make: Any,  # noqa: F811
+    workspace: Path,
+    tmp_path: Path,
+) -> None:
     """The approvals are gone, so the tools of the run have to be had anew: in the run, which then goes on."""
     first = make(h=hostile())
     script = [call("h:echo", text="a"), call("h:echo", text="b"), say("done")]
@@ -138,7 +161,10 @@ def test_a_slow_head_after_a_good_request_is_not_waited_for(tmp_path: Path) -> N
     session = Session(tmp_path / "home", model=ScriptedModel(["done"]), env={})
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serve_control(control, request_s=1.0) as (address, _):
+        async with (
+            Control(session, always=True) as control,
+            serve_control(control, request_s=1.0) as (address, _),
+        ):
             good = b"GET /nowhere HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET / HT" % address.port
             async with crowd(address, good) as found:
                 assert await listed(address) == 200
@@ -158,7 +184,8 @@ def test_a_slow_head_after_a_good_request_is_not_waited_for(tmp_path: Path) -> N
 def test_an_absurd_number_in_a_suite_is_a_clear_error(tmp_path: Path, field: str) -> None:
     """Ten to the thirtieth of anything is refused with its place, or does nothing that could fail."""
     (tmp_path / "s.yaml").write_text(
-        f"name: s\n{field}: {10**30}\nscenarios: [{{id: a, goal: g, checks: [{{answer_contains: x}}]}}]\nconfigs: [{{name: m, model: local}}]\n"
+        f"name: s\n{field}: {10**30}\nscenarios: [{{id: a, goal: g, checks: [{{answer_contains: "
+        f"x}}]}}]\nconfigs: [{{name: m, model: local}}]\n"
     )
     with pytest.raises(UsageError, match=field):
         load_suite(tmp_path / "s.yaml")
@@ -178,15 +205,35 @@ _WHOLE = {"cells": [_CELL], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 @pytest.mark.parametrize(
     "text",
     [
-        *(json.dumps(_WHOLE | more) for more in (
-            {"cells": 5}, {"cells": None}, {"cells": [None]}, {"cells": [{**_CELL, "source": [5]}]}, {"cells": [{**_CELL, "source": 5}]},
-            {"cells": [{**_CELL, "cell_type": "zz"}]}, {"cells": [{**_CELL, "outputs": None}]}, {"cells": [{**_CELL, "source": "\ud800"}]},
-            {"metadata": []}, {"metadata": {"kernelspec": "x"}}, {"metadata": {"kernelspec": None}}, {"metadata": {"kernelspec": {"name": 5}}},
-            {"nbformat": 99}, {"nbformat": "4"}, {"nbformat": None}, {"nbformat": -1}, {"nbformat_minor": "x"},
-        )),
-        "[" * 100_000, '{"nbformat": 4, "nbformat_minor": ' + "9" * 5_000 + "}", "", "null", "\x00",
+        *(
+            json.dumps(_WHOLE | more)
+            for more in (
+                {"cells": 5},
+                {"cells": None},
+                {"cells": [None]},
+                {"cells": [{**_CELL, "source": [5]}]},
+                {"cells": [{**_CELL, "source": 5}]},
+                {"cells": [{**_CELL, "cell_type": "zz"}]},
+                {"cells": [{**_CELL, "outputs": None}]},
+                {"cells": [{**_CELL, "source": "\ud800"}]},
+                {"metadata": []},
+                {"metadata": {"kernelspec": "x"}},
+                {"metadata": {"kernelspec": None}},
+                {"metadata": {"kernelspec": {"name": 5}}},
+                {"nbformat": 99},
+                {"nbformat": "4"},
+                {"nbformat": None},
+                {"nbformat": -1},
+                {"nbformat_minor": "x"},
+            )
+        ),
+        "[" * 100_000,
+        '{"nbformat": 4, "nbformat_minor": ' + "9" * 5_000 + "}",
+        "",
+        "null",
+        "\x00",
     ],
-)  # fmt: skip
+)
 def test_a_broken_notebook_is_told_as_such(tmp_path: Path, text: str) -> None:
     """Whatever is wrong with it: one sentence that names the file, and nothing is run or written."""
     (tmp_path / "n.ipynb").write_text(text)

@@ -1,4 +1,6 @@
-"""Attacks on limits, cancellation and interrupts: what was tried to have a run go on for ever, lose its place, or act twice."""
+"""Attacks on limits, cancellation and interrupts: what was tried to have a run go on for ever, lose its
+place, or act twice.
+"""
 
 import asyncio
 import itertools
@@ -40,7 +42,9 @@ async def send(name: str) -> str:
 
 @tool(danger_level="low")
 async def send_slowly(name: str) -> str:
-    """Send it, and be under way until the run is broken off: with a busy processor 5 ms were over before the third began."""
+    """Send it, and be under way until the run is broken off: with a busy processor 5 ms were over before the
+    third began.
+    """
     EFFECTS.append(name)
     await asyncio.sleep(600)
     return f"sent {name}"
@@ -73,7 +77,13 @@ async def gives_up() -> str:
 def session(tmp_path: Path) -> Iterator[Session]:
     """A session with these tools."""
     EFFECTS.clear()
-    opened = Session(tmp_path / "home", env={}, tools=[send, send_slowly, look, stubborn, gives_up], approve="auto", verify="off")
+    opened = Session(
+        tmp_path / "home",
+        env={},
+        tools=[send, send_slowly, look, stubborn, gives_up],
+        approve="auto",
+        verify="off",
+    )
     yield opened
     opened.close()
 
@@ -100,13 +110,17 @@ class Deaf:
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer some time."""
         self.asked += 1
-        return await ScriptedModel(lambda _: [("stubborn", {})] if self.asked < 40 else "never stopped")(request, on_delta)
+        return await ScriptedModel(lambda _: [("stubborn", {})] if self.asked < 40 else "never stopped")(
+            request, on_delta
+        )
 
 
 async def yes(asked: ApprovalAsked) -> ApprovalGiven:
     """Look whether what may have happened did, and say no to that and yes to the rest."""
     again = asked.why == "unknown_outcome" and (asked.tool == "launch" or asked.args["name"] in EFFECTS)
-    return ApprovalGiven(call=asked.call, granted=not again, by="p", how="click", reason="it was sent" if again else "")
+    return ApprovalGiven(
+        call=asked.call, granted=not again, by="p", how="click", reason="it was sent" if again else ""
+    )
 
 
 @pytest.mark.parametrize("how", ["limit", "cancel", "task"])
@@ -115,7 +129,12 @@ def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Ses
 
     async def scene() -> tuple[Run, Deaf]:
         model = Deaf()
-        run = session.start("go", model=model, workspace=tmp_path, limits=Limits(cycles=100, seconds=0.1 if how == "limit" else None))
+        run = session.start(
+            "go",
+            model=model,
+            workspace=tmp_path,
+            limits=Limits(cycles=100, seconds=0.1 if how == "limit" else None),
+        )
         waiting = asyncio.create_task(run.wait())
         if how != "limit":
             asyncio.get_running_loop().call_later(0.06, run.cancel if how == "cancel" else waiting.cancel)
@@ -125,11 +144,17 @@ def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Ses
 
     run, model = asyncio.run(scene())
     assert model.asked < 5
-    assert {"limit": run.outcome == "limit", "cancel": run.outcome == "cancelled", "task": run.report.interrupted}[how]
+    assert {
+        "limit": run.outcome == "limit",
+        "cancel": run.outcome == "cancelled",
+        "task": run.report.interrupted,
+    }[how]
 
 
 def test_a_tool_that_cancels_itself(session: Session, tmp_path: Path) -> None:
-    """A tool that raises `CancelledError` breaks the run off; resumed, the model reads what became of the call."""
+    """A tool that raises `CancelledError` breaks the run off; resumed, the model reads what became of the
+    call.
+    """
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(session.run("go", model=ScriptedModel([[("gives_up", {})], "done"]), workspace=tmp_path))
     run = session.get(session.store.runs()[0].id)
@@ -143,7 +168,9 @@ def test_ctrl_c_twice_at_once(tmp_path: Path) -> None:
     worker = Path(__file__).parents[1] / "runtime" / "resume" / "interrupt_worker.py"
     (work := tmp_path / "work").mkdir()
     command = [sys.executable, str(worker), str(tmp_path / "home"), ".", "effect"]
-    with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         process.send_signal(signal.SIGINT)
@@ -171,12 +198,22 @@ async def launch() -> str:
 
 
 def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_path: Path) -> None:
-    """A run that is interrupted at its first event, resumed, interrupted at the next, and so on to its end sends each parcel once."""
-    script: list[Turn] = [[("send", {"name": "a"}), ("look", {})], [("send", {"name": "b"}), ("send", {"name": "c"})], "done"]
+    """A run that is interrupted at its first event, resumed, interrupted at the next, and so on to its end
+    sends each parcel once.
+    """
+    script: list[Turn] = [
+        [("send", {"name": "a"}), ("look", {})],
+        [("send", {"name": "b"}), ("send", {"name": "c"})],
+        "done",
+    ]
     options: dict[str, Any] = {"model": ScriptedModel(script), "approver": yes}
 
     async def part(known: str | None, after: int) -> Run:
-        run = session.restart(known, **options, limits=Limits(cycles=None)) if known else session.start("go", workspace=tmp_path, **options)
+        run = (
+            session.restart(known, **options, limits=Limits(cycles=None))
+            if known
+            else session.start("go", workspace=tmp_path, **options)
+        )
         count = itertools.count(1)
         run.subscribe(lambda _: run.live.interrupt() if next(count) >= after else None)
         await asyncio.gather(run.wait(), return_exceptions=True)
@@ -194,7 +231,9 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
 
 
 def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path) -> None:
-    """Three effects under way at once when the run is broken off: a person is asked about each, none is repeated unasked."""
+    """Three effects under way at once when the run is broken off: a person is asked about each, none is
+    repeated unasked.
+    """
     plan = Plan(steps=tuple(Step(id=name, tool="send_slowly", args={"name": name}) for name in "abc"))
 
     async def scene() -> str:
@@ -216,14 +255,20 @@ def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path
 
 
 def test_a_macro_goes_on_behind_the_call_that_was_done(session: Session, tmp_path: Path) -> None:
-    """A macro broken off in its second call does not make the first again; it is asked about the second, and makes the third."""
+    """A macro broken off in its second call does not make the first again; it is asked about the second, and
+    makes the third.
+    """
     steps: list[Any] = [{"type": "tool", "name": "send", "args": {"name": name}} for name in "abc"]
-    MacroRegistry(session.store, str(tmp_path)).save(Macro.from_json("parcels", "Sends three.", {"type": "object"}, steps))
+    MacroRegistry(session.store, str(tmp_path)).save(
+        Macro.from_json("parcels", "Sends three.", {"type": "object"}, steps)
+    )
     script = ScriptedModel([[("macro_run", {"name": "parcels"})], "done"])
 
     async def scene() -> str:
         run = session.start("go", model=script, workspace=tmp_path)
-        run.subscribe(lambda event: run.live.interrupt() if event.type == "tool_called" and EFFECTS == ["a"] else None)
+        run.subscribe(
+            lambda event: run.live.interrupt() if event.type == "tool_called" and EFFECTS == ["a"] else None
+        )
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run.id
 
@@ -247,7 +292,11 @@ def test_many_steps_that_never_suspend_beside_each_other(session: Session, tmp_p
 
     async def scene() -> Run:
         run = session.start(
-            "go", plan=plan, model=endless("look", "look"), workspace=tmp_path, limits=Limits(cycles=None, seconds=None, wall_seconds=0.3)
+            "go",
+            plan=plan,
+            model=endless("look", "look"),
+            workspace=tmp_path,
+            limits=Limits(cycles=None, seconds=None, wall_seconds=0.3),
         )
         return await asyncio.wait_for(run.wait(), PATIENCE_S)
 
@@ -256,7 +305,9 @@ def test_many_steps_that_never_suspend_beside_each_other(session: Session, tmp_p
 
 
 def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, tmp_path: Path) -> None:
-    """A question that was open at an interrupt can be decided in the log, also by another session, and is not asked again."""
+    """A question that was open at an interrupt can be decided in the log, also by another session, and is not
+    asked again.
+    """
 
     async def thinks(asked: ApprovalAsked) -> ApprovalGiven:
         await asyncio.sleep(100)
@@ -270,7 +321,14 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
     script = ScriptedModel([[("send", {"name": "x"})], "done"])
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(
-            session.run("go", model=script, approve="ask", rules=[{"tool": "send", "verdict": "ask"}], workspace=tmp_path, approver=thinks)
+            session.run(
+                "go",
+                model=script,
+                approve="ask",
+                rules=[{"tool": "send", "verdict": "ask"}],
+                workspace=tmp_path,
+                approver=thinks,
+            )
         )
     session.change(listeners=())
     name = session.store.runs()[0].id
@@ -284,11 +342,16 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
 
 
 def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interrupted(tmp_path: Path) -> None:
-    """After `kill -9` nobody could say that the run stands still: it is shown all the same, and can be ended for good."""
+    """After `kill -9` nobody could say that the run stands still: it is shown all the same, and can be ended
+    for good.
+    """
     worker = Path(__file__).parents[1] / "runtime" / "resume" / "interrupt_worker.py"
     (work := tmp_path / "work").mkdir()
     with subprocess.Popen(
-        [sys.executable, str(worker), str(tmp_path / "home"), ".", "effect"], cwd=work, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(worker), str(tmp_path / "home"), ".", "effect"],
+        cwd=work,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"

@@ -1,4 +1,6 @@
-"""Attacks on the sandbox that nobody listed: each is a command that does its best, and what the host finds afterwards."""
+"""Attacks on the sandbox that nobody listed: each is a command that does its best, and what the host finds
+afterwards.
+"""
 
 import asyncio
 import json
@@ -26,13 +28,21 @@ HELD = ["S3", "S2", "S1"]
 ME = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
-def attack(level: str, root: Path, *argv: str, memory: int | None = None, timeout_s: float = 60) -> tuple[ProcessEnd, str]:
+def attack(
+    level: str, root: Path, *argv: str, memory: int | None = None, timeout_s: float = 60
+) -> tuple[ProcessEnd, str]:
     """Run it at a level, to its end; also what it wrote."""
     if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     pieces: list[bytes] = []
-    launch = launch_for(Level[level], argv, workspace=root, env=clean_environment() | ME, sandbox=Sandbox(memory=memory))
-    ended = asyncio.run(run_launched(launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=timeout_s))
+    launch = launch_for(
+        Level[level], argv, workspace=root, env=clean_environment() | ME, sandbox=Sandbox(memory=memory)
+    )
+    ended = asyncio.run(
+        run_launched(
+            launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=timeout_s
+        )
+    )
     return ended, b"".join(pieces).decode("utf-8", "replace")
 
 
@@ -43,7 +53,9 @@ def python(code: str) -> tuple[str, ...]:
 
 def git(root: Path, *words: str) -> str:
     """Git as a person runs it."""
-    return subprocess.run(["git", *words], cwd=root, env=os.environ | ME, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", *words], cwd=root, env=os.environ | ME, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.fixture
@@ -72,7 +84,9 @@ os._exit(3)
 
 @pytest.mark.parametrize("level", [*HELD, "S0"])
 def test_a_command_cannot_tell_its_own_end(level: str, tmp_path: Path) -> None:
-    """It writes what the keeper would tell to every descriptor it may have been left: its real code is told."""
+    """It writes what the keeper would tell to every descriptor it may have been left: its real code is
+    told.
+    """
     ended, _ = attack(level, tmp_path, *python(FORGED))
     assert (ended.exit_code, ended.stopped, ended.notes) == (3, "", ())
 
@@ -94,12 +108,20 @@ for number in range(100000):
 
 @pytest.mark.parametrize("level", HELD)
 def test_children_that_end_do_not_keep_the_keeper_busy(level: str, tmp_path: Path) -> None:
-    """A storm of orphans that end at once, of which the keeper is told each time, does not keep it from looking at the memory."""
+    """A storm of orphans that end at once, of which the keeper is told each time, does not keep it from
+    looking at the memory.
+    """
     ended, _ = attack(level, tmp_path, *python(STORM), memory=200 << 20)
     assert ended.stopped == "memory"
 
 
-PATHS = ("/proc", "/proc/self/root/proc", "/proc/1/root/proc", "/proc/thread-self/root/proc", "/proc/self/cwd/../../../../../../proc")
+PATHS = (
+    "/proc",
+    "/proc/self/root/proc",
+    "/proc/1/root/proc",
+    "/proc/thread-self/root/proc",
+    "/proc/self/cwd/../../../../../../proc",
+)
 SETTINGS = (
     "sys/kernel/core_pattern",
     "sys/kernel/modprobe",
@@ -153,15 +175,25 @@ os.mkdir(".git/rebase-apply")
 @pytest.mark.parametrize("level", ["S3", "S2"])
 @pytest.mark.parametrize("code", [DEEP, ODD], ids=["deep", "odd"])
 def test_what_is_odd_in_a_repository_ends_with_the_command(level: str, code: str, repository: Path) -> None:
-    """Folders nested without end, pipes and links under names that git uses: nothing hangs, nothing is left, the repository works."""
+    """Folders nested without end, pipes and links under names that git uses: nothing hangs, nothing is left,
+    the repository works.
+    """
     before = sorted(os.listdir(repository / ".git"))
     ended, _ = attack(level, repository, *python(code))
     assert ended.exit_code == 0
     while any(name.startswith(PREFIX) for name in os.listdir(repository / ".git")):
-        time.sleep(0.01)  # a busy machine takes its time for folders so deep, and nobody is kept waiting for that
+        time.sleep(
+            0.01
+        )  # a busy machine takes its time for folders so deep, and nobody is kept waiting for that
     after = [entry for entry in os.scandir(repository / ".git") if entry.name not in before]
-    assert [entry.name for entry in after if not entry.is_dir() or entry.name not in ("rebase-merge", "rebase-apply")] == []
-    assert all(place.is_file() and not place.is_symlink() for entry in after for place in Path(entry.path).rglob("*"))
+    assert [
+        entry.name
+        for entry in after
+        if not entry.is_dir() or entry.name not in ("rebase-merge", "rebase-apply")
+    ] == []
+    assert all(
+        place.is_file() and not place.is_symlink() for entry in after for place in Path(entry.path).rglob("*")
+    )
     assert git(repository, "log", "--format=%s") == "one\n"
 
 
@@ -174,39 +206,66 @@ WAYS = {
 
 @pytest.mark.parametrize("level", ["S3", "S2"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_repository_that_lies_elsewhere_in_the_workspace_is_guarded(level: str, way: str, repository: Path) -> None:
-    """A person's `.git` that is a link or a file: what it leads to is guarded as the folder itself would be, and commits are made."""
+def test_a_repository_that_lies_elsewhere_in_the_workspace_is_guarded(
+    level: str, way: str, repository: Path
+) -> None:
+    """A person's `.git` that is a link or a file: what it leads to is guarded as the folder itself would be,
+    and commits are made.
+    """
     subprocess.run(WAYS[way], shell=True, cwd=repository, check=True)
     settings = Path(git(repository, "rev-parse", "--absolute-git-dir").strip()) / "config"
     before = settings.read_text()
-    plants = f"cd {settings.parent}; echo '[alias]' >> config; echo alt > commondir; mkdir -p hooks alt; echo x > hooks/post-commit"
+    plants = (
+        f"cd {settings.parent}; echo '[alias]' >> config; echo alt > commondir; mkdir -p hooks alt; "
+        "echo x > hooks/post-commit"
+    )
     attack(level, repository, "bash", "-c", f"echo two > f; git commit -qam two; {plants}")
     assert (settings.read_text(), git(repository, "log", "--format=%s")) == (before, "two\none\n")
     assert not any((settings.parent / name).exists() for name in ("commondir", "hooks/post-commit", "alt"))
 
 
 @pytest.mark.parametrize("level", ["S3", "S2"])
-def test_a_workspace_that_is_named_through_a_link_is_guarded_under_that_name(level: str, repository: Path) -> None:
-    """Where the path of the workspace leads through a link, settings, hooks and the log are as safe as by its real path."""
+def test_a_workspace_that_is_named_through_a_link_is_guarded_under_that_name(
+    level: str, repository: Path
+) -> None:
+    """Where the path of the workspace leads through a link, settings, hooks and the log are as safe as by its
+    real path.
+    """
     (repository.parent / "link").symlink_to(repository)
     (repository / "kestrel.toml").write_text("approve = 'ask'\n")
     (repository / ".kestrel").mkdir()
     (repository / ".kestrel/kestrel.db").write_text("PRIVATE")
     before = (repository / ".git/config").read_text()
-    plants = "echo '[alias]' >> .git/config; echo alt > .git/commondir; echo x > kestrel.toml; cat .kestrel/kestrel.db; echo x > .kestrel/kestrel.db"
-    _, told = attack(level, repository.parent / "link", "bash", "-c", f"echo two > f; git commit -qam two; {plants}")
+    plants = (
+        "echo '[alias]' >> .git/config; echo alt > .git/commondir; echo x > kestrel.toml; cat "
+        ".kestrel/kestrel.db; echo x > .kestrel/kestrel.db"
+    )
+    _, told = attack(
+        level, repository.parent / "link", "bash", "-c", f"echo two > f; git commit -qam two; {plants}"
+    )
     assert ("PRIVATE" in told, (repository / ".kestrel/kestrel.db").read_text()) == (False, "PRIVATE")
-    assert ((repository / ".git/config").read_text(), (repository / "kestrel.toml").read_text()) == (before, "approve = 'ask'\n")
-    assert ((repository / ".git/commondir").exists(), git(repository, "log", "--format=%s")) == (False, "two\none\n")
+    assert ((repository / ".git/config").read_text(), (repository / "kestrel.toml").read_text()) == (
+        before,
+        "approve = 'ask'\n",
+    )
+    assert ((repository / ".git/commondir").exists(), git(repository, "log", "--format=%s")) == (
+        False,
+        "two\none\n",
+    )
 
 
 @pytest.mark.parametrize("level", ["S3", "S2"])
 def test_the_folder_of_a_worktree_is_guarded(level: str, repository: Path) -> None:
-    """In a worktree the settings of its own folder cannot be made, nor where it says that its repository is changed."""
+    """In a worktree the settings of its own folder cannot be made, nor where it says that its repository is
+    changed.
+    """
     git(repository, "worktree", "add", "-q", "../tree")
     tree, own = repository.parent / "tree", repository / ".git/worktrees/tree"
     before = {name: (own / name).read_text() for name in ("commondir", "gitdir")}
-    plants = f"cd {own}; echo alt > new; mv new commondir; rm -f gitdir; echo '[core]' > config.worktree; mkdir hooks"
+    plants = (
+        f"cd {own}; echo alt > new; mv new commondir; rm -f gitdir; echo '[core]' > config.worktree; "
+        "mkdir hooks"
+    )
     attack(level, tree, "bash", "-c", f"echo two > f; git commit -qam two; {plants}")
     assert {name: (own / name).read_text() for name in before} == before
     assert not any((own / name).exists() for name in ("config.worktree", "hooks", "new"))
@@ -218,12 +277,17 @@ def test_a_lock_that_was_left_behind_loses_no_commit(repository: Path) -> None:
     (repository / ".git/index.lock").touch()
     attack("S3", repository, "bash", "-c", "echo two > f; git commit -qam two")
     (repository / ".git/index.lock").unlink()
-    assert (git(repository, "log", "--format=%s"), git(repository, "status", "--porcelain")) == ("two\none\n", "")
+    assert (git(repository, "log", "--format=%s"), git(repository, "status", "--porcelain")) == (
+        "two\none\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize("level", ["S3", "S1"])
 def test_swapping_without_end_opens_nothing(level: str, repository: Path) -> None:
-    """While the logs of a worktree's repository are a folder and a link by turns, no command ever sees what the link leads to."""
+    """While the logs of a worktree's repository are a folder and a link by turns, no command ever sees what
+    the link leads to.
+    """
     if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     git(repository, "worktree", "add", "-q", "../tree")
@@ -244,9 +308,12 @@ def test_swapping_without_end_opens_nothing(level: str, repository: Path) -> Non
     try:
         for _ in range(40):
             launch = launch_for(
-                Level[level], ["cat", str(logs / "key"), str(secrets / "key")], workspace=repository.parent / "tree",
-                env=clean_environment(), sandbox=Sandbox(),
-            )  # fmt: skip
+                Level[level],
+                ["cat", str(logs / "key"), str(secrets / "key")],
+                workspace=repository.parent / "tree",
+                env=clean_environment(),
+                sandbox=Sandbox(),
+            )
             seen += "PRIVATE" in run_blocking(launch, PATIENCE_S)[1]
     finally:
         done.set()
@@ -257,6 +324,9 @@ def test_swapping_without_end_opens_nothing(level: str, repository: Path) -> Non
 @pytest.mark.parametrize("place", ["/dev/shm", "/tmp", "/dev"])
 def test_no_place_in_memory_is_without_a_bound(place: str, tmp_path: Path) -> None:
     """What a command may fill lies in memory with a bound of its own, or cannot be written."""
-    code = f"import os; s = os.statvfs({place!r}); w = os.access({place!r}, os.W_OK); print(int(w) * s.f_blocks * s.f_frsize)"
+    code = (
+        f"import os; s = os.statvfs({place!r}); w = os.access({place!r}, os.W_OK); print(int(w) * "
+        "s.f_blocks * s.f_frsize)"
+    )
     ended, told = attack("S3", tmp_path, *python(code))
     assert (ended.exit_code, int(told) <= 2 << 30) == (0, True)

@@ -18,8 +18,12 @@ from kestrel_lab.core.scores import Score
 
 def judge(check, tmp_path, answer="", events=(), function=None):
     """The score of `check` for a finished run; one event a second."""
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
-    return asyncio.run(check(Trial(goal="g", answer=answer, records=records, workspace=tmp_path, function=function)))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
+    return asyncio.run(
+        check(Trial(goal="g", answer=answer, records=records, workspace=tmp_path, function=function))
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +52,15 @@ def test_citations_are_counted_and_may_have_to_be_seen(tmp_path):
         check="answer cites all of a.py, c.py", passed=False, value=0.5, reason="not cited: c.py"
     )
     assert judge(AnswerCites(sources=("a.py", "c.py"), mode="any"), tmp_path, answer).passed
-    asked = ModelAnswered(call="m", step="s", model="m", calls=[{"id": "1", "name": "read_file", "args": {"path": "b.py"}}])
+    asked = ModelAnswered(
+        call="m", step="s", model="m", calls=[{"id": "1", "name": "read_file", "args": {"path": "b.py"}}]
+    )
     seen = [asked, ToolAnswered(call="1", step="s", tool="read_file", text="a.py:1: x")]
     assert judge(AnswerCites(sources=("a.py", "b.py"), seen=True), tmp_path, answer, seen).passed
-    assert judge(AnswerCites(sources=("a.py", "b.py"), seen=True), tmp_path, answer).reason == "cited, but in no call: a.py, b.py"
+    assert (
+        judge(AnswerCites(sources=("a.py", "b.py"), seen=True), tmp_path, answer).reason
+        == "cited, but in no call: a.py, b.py"
+    )
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -85,13 +94,19 @@ def test_a_schema_is_not_fetched(tmp_path):
     with HTTPServer(("127.0.0.1", 0), Server) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(Exception, match="Unresolvable"):
-            judge(AnswerSchema(schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"}), tmp_path, "{}")
+            judge(
+                AnswerSchema(schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"}),
+                tmp_path,
+                "{}",
+            )
         server.shutdown()
     assert asked == []
 
 
 def test_spending(tmp_path):
-    """Bounds hold for what the run used; stored answers cost nothing and waiting for a person takes no time."""
+    """Bounds hold for what the run used; stored answers cost nothing and waiting for a person takes no
+    time.
+    """
     events = [
         ModelAnswered(call="m1", step="s", model="m", tokens_in=90, tokens_out=10, cost_usd=0.25),
         ModelAnswered(call="m2", step="s", model="m", tokens_in=900, cost_usd=9.0, cached=True),
@@ -109,8 +124,13 @@ def test_spending(tmp_path):
 
 
 def test_an_unknown_price_is_no_bargain(tmp_path):
-    """Where prices are not known nobody can tell that the cost was kept; that it was not may be known all the same."""
-    events = [ModelAnswered(call="m1", step="s", model="m", cost_usd=0.2), ModelAnswered(call="m2", step="s", model="m")]
+    """Where prices are not known nobody can tell that the cost was kept; that it was not may be known all the
+    same.
+    """
+    events = [
+        ModelAnswered(call="m1", step="s", model="m", cost_usd=0.2),
+        ModelAnswered(call="m2", step="s", model="m"),
+    ]
     with pytest.raises(CheckError, match="the price of 1 of 2 model calls is not known"):
         judge(CostAtMost(usd=1.0), tmp_path, events=events)
     assert not judge(CostAtMost(usd=0.1), tmp_path, events=events).passed

@@ -1,4 +1,6 @@
-"""Checks at their bounds: what is exactly enough passes, one more or less does not, and what is shown is what was found."""
+"""Checks at their bounds: what is exactly enough passes, one more or less does not, and what is shown is what
+was found.
+"""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.checks.answer import MAX_MATCHED, MAX_PATTERN, AnswerAbstains, AnswerContains, AnswerForm, AnswerMatches, AnswerSchema
+from kestrel_lab.checks.answer import (
+    MAX_MATCHED,
+    MAX_PATTERN,
+    AnswerAbstains,
+    AnswerContains,
+    AnswerForm,
+    AnswerMatches,
+    AnswerSchema,
+)
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
@@ -23,8 +33,12 @@ FAILED = {"kind": "failed", "message": "no", "transient": False}
 
 def judge(check: Any, folder: Path, answer: str = "", *events: Any, grader: Any = None) -> Score:
     """The score of a finished run."""
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
-    return asyncio.run(check(Trial(goal="g", answer=answer, records=records, workspace=folder, grader=grader)))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
+    return asyncio.run(
+        check(Trial(goal="g", answer=answer, records=records, workspace=folder, grader=grader))
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +53,10 @@ def judge(check: Any, folder: Path, answer: str = "", *events: Any, grader: Any 
         (Grounded(most=2), "what the answer names is there, but for 2"),
         (CitesWhatIsThere(share=0.7), "70% of the claims are cited"),
         (AnswerCites(sources=("a.py",)), "answer cites a.py"),
-        (AnswerCites(sources=("a.py", "b.py"), mode="any", seen=True), "answer cites any of a.py, b.py as seen"),
+        (
+            AnswerCites(sources=("a.py", "b.py"), mode="any", seen=True),
+            "answer cites any of a.py, b.py as seen",
+        ),
         (Recalled(notes=("tax",)), "recall@5 of notes: tax"),
         (Recalled(notes=("tax",), never=("port",)), "recall@5 of notes: tax; never recalled: port"),
     ],
@@ -91,11 +108,16 @@ def test_abstaining_is_explained_where_it_is_wrong(tmp_path: Path) -> None:
 def test_the_form_is_worth_less_with_each_issue(tmp_path: Path) -> None:
     """One issue is half, two are a third."""
     one, two = ("word " * 61).strip(), ("word " * 151).strip()
-    assert [judge(AnswerForm(contract="brief"), tmp_path, answer).value for answer in (one, two)] == [1 / 2, 1 / 3]
+    assert [judge(AnswerForm(contract="brief"), tmp_path, answer).value for answer in (one, two)] == [
+        1 / 2,
+        1 / 3,
+    ]
 
 
 def test_spending_exactly_the_bound_is_within(tmp_path: Path) -> None:
-    """The bound itself is allowed, also where the price of another call is not known: nobody can tell, so that is said."""
+    """The bound itself is allowed, also where the price of another call is not known: nobody can tell, so
+    that is said.
+    """
     paid = ModelAnswered(call="m", step="s", model="m", cost_usd=0.25)
     assert judge(CostAtMost(usd=0.25), tmp_path, "", paid).passed
     with pytest.raises(CheckError, match="price of 1 of 2"):
@@ -110,15 +132,22 @@ def test_a_command_names_a_program(argv: tuple[str, ...]) -> None:
 
 
 def test_what_an_answer_names_is_looked_for(tmp_path: Path) -> None:
-    """Each thing that is not there counts, up to what is allowed; no answer names nothing and fails all the same."""
+    """Each thing that is not there counts, up to what is allowed; no answer names nothing and fails all the
+    same.
+    """
     (tmp_path / "a.py").write_text("x = 1\n")
-    assert judge(Grounded(), tmp_path, " ") == Score(check=Grounded().label, passed=False, value=0.0, reason="there is no answer")
+    assert judge(Grounded(), tmp_path, " ") == Score(
+        check=Grounded().label, passed=False, value=0.0, reason="there is no answer"
+    )
     assert judge(Grounded(), tmp_path, "It is in `a.py:1`.").value == 1.0
     lost = "It is in `gone.py:3`."
     missing = judge(Grounded(), tmp_path, lost)
     assert (missing.passed, missing.value) == (False, 1 / 2)
     assert "gone.py" in missing.reason
-    assert (judge(Grounded(most=1), tmp_path, lost).passed, judge(Grounded(most=1), tmp_path, lost).reason) == (True, "")
+    assert (
+        judge(Grounded(most=1), tmp_path, lost).passed,
+        judge(Grounded(most=1), tmp_path, lost).reason,
+    ) == (True, "")
 
 
 def test_the_share_of_cited_claims_may_be_exactly_enough(tmp_path: Path) -> None:
@@ -131,7 +160,9 @@ def test_the_share_of_cited_claims_may_be_exactly_enough(tmp_path: Path) -> None
 
 
 def test_a_judge_is_asked_about_every_claim(tmp_path: Path) -> None:
-    """Exactly the share is enough; an answer that claims nothing fails, and without a judge there is no opinion."""
+    """Exactly the share is enough; an answer that claims nothing fails, and without a judge there is no
+    opinion.
+    """
     seen = ToolAnswered(call="t", step="s", tool="grep", text="The limit is 20. The port is 80.")
     answer = "The limit of requests is twenty.\n\nThe port of the server is eighty-one."
 
@@ -140,7 +171,13 @@ def test_a_judge_is_asked_about_every_claim(tmp_path: Path) -> None:
         return f'{{"verdict": "{word}", "why": "w"}}'
 
     def by(share: float) -> Score:
-        return judge(Faithful(share=share), tmp_path, answer, seen, grader=lambda _: ScriptedModel(verdict, name="judge"))
+        return judge(
+            Faithful(share=share),
+            tmp_path,
+            answer,
+            seen,
+            grader=lambda _: ScriptedModel(verdict, name="judge"),
+        )
 
     assert (by(0.5).value, by(0.5).passed) == (0.5, True)
     assert by(0.6).reason.startswith("1 of 2 supported; neither: The port of the server")
@@ -151,12 +188,24 @@ def test_a_judge_is_asked_about_every_claim(tmp_path: Path) -> None:
 
 
 def test_a_source_of_a_call_that_failed_was_not_seen(tmp_path: Path) -> None:
-    """Only what a call without an error was made with, or told of, counts; the value leaves out what is missing and what is unseen."""
-    asked = ModelAnswered(call="m", step="s", model="m", calls=[{"id": "1", "name": "read_file", "args": {"path": "a.py"}}])
+    """Only what a call without an error was made with, or told of, counts; the value leaves out what is
+    missing and what is unseen.
+    """
+    asked = ModelAnswered(
+        call="m", step="s", model="m", calls=[{"id": "1", "name": "read_file", "args": {"path": "a.py"}}]
+    )
     failed = ToolAnswered(call="1", step="s", tool="read_file", text="a.py", error=FAILED)
-    score = judge(AnswerCites(sources=("a.py", "b.py", "c.py"), seen=True), tmp_path, "a.py and b.py", asked, failed)
+    score = judge(
+        AnswerCites(sources=("a.py", "b.py", "c.py"), seen=True), tmp_path, "a.py and b.py", asked, failed
+    )
     assert (score.value, score.reason) == (0.0, "not cited: c.py; cited, but in no call: a.py, b.py")
-    other = judge(AnswerCites(sources=("z.py",), seen=True), tmp_path, "z.py", asked, ToolAnswered(call="1", step="s", tool="t", text=""))
+    other = judge(
+        AnswerCites(sources=("z.py",), seen=True),
+        tmp_path,
+        "z.py",
+        asked,
+        ToolAnswered(call="1", step="s", tool="t", text=""),
+    )
     assert not other.passed
 
 

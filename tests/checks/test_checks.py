@@ -20,7 +20,9 @@ from kestrel_lab.core.scores import Score
 
 def judge(check, tmp_path, answer="", events=()):
     """The score of `check` for a finished run."""
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
     return asyncio.run(check(Trial(goal="g", answer=answer, records=records, workspace=tmp_path)))
 
 
@@ -31,9 +33,11 @@ def test_answer_contains_ignores_case_and_white_space(tmp_path):
         check="answer contains 'answer is FORTY'", passed=True, value=1.0
     )
     assert judge(AnswerContains(texts=("forty", "fifty")), tmp_path, answer) == Score(
-        check="answer contains all of 'forty', 'fifty'", passed=False, value=0.5,
+        check="answer contains all of 'forty', 'fifty'",
+        passed=False,
+        value=0.5,
         reason="missing 'fifty'; answered 'The Answer is forty-TWO.'",
-    )  # fmt: skip
+    )
     assert judge(AnswerContains(texts=("forty", "fifty"), mode="any"), tmp_path, answer).passed
     assert judge(AnswerContains(texts=("x",)), tmp_path, " ").reason == "missing 'x'; there is no answer"
 
@@ -61,7 +65,9 @@ def test_a_long_answer_is_searched_at_both_ends(tmp_path):
 
 
 def test_a_runaway_pattern_ends_as_a_broken_check(tmp_path, monkeypatch):
-    """Exponential backtracking is stopped in time and reported as the check's fault, not the answer's; no process is started for it."""
+    """Exponential backtracking is stopped in time and reported as the check's fault, not the answer's; no
+    process is started for it.
+    """
     monkeypatch.setattr("kestrel_lab.checks.answer.MATCH_SECONDS", 0.5)
     monkeypatch.setattr("asyncio.create_subprocess_exec", None)
     with pytest.raises(CheckError, match=r"did not finish on this answer in 0\.5 s"):
@@ -89,7 +95,10 @@ def test_links_and_pipes_are_not_read(tmp_path):
     (tmp_path / "secret").write_text("s")
     (inside / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(inside / "pipe")
-    assert judge(FileContains(path="link", text="s"), inside).reason == "link is a link that leads out of the workspace"
+    assert (
+        judge(FileContains(path="link", text="s"), inside).reason
+        == "link is a link that leads out of the workspace"
+    )
     assert judge(FileContains(path="pipe", text="s"), inside).reason == "pipe is not a file"
     for path in ("../secret", str(tmp_path / "secret"), ""):
         with pytest.raises(UsageError, match=r"must be a relative path without '\.\.'"):
@@ -99,8 +108,12 @@ def test_links_and_pipes_are_not_read(tmp_path):
 def test_a_command_runs_in_the_workspace(tmp_path):
     """Exit code 0 passes; otherwise code and the end of the output are told."""
     (tmp_path / "a.py").write_text("print('hello')")
-    assert judge(CommandSucceeds(argv=("python", "a.py")), tmp_path) == Score(check="python a.py succeeds", passed=True, value=1.0)
-    failed = judge(CommandSucceeds(argv=(sys.executable, "-c", "print('no luck'); raise SystemExit(3)")), tmp_path)
+    assert judge(CommandSucceeds(argv=("python", "a.py")), tmp_path) == Score(
+        check="python a.py succeeds", passed=True, value=1.0
+    )
+    failed = judge(
+        CommandSucceeds(argv=(sys.executable, "-c", "print('no luck'); raise SystemExit(3)")), tmp_path
+    )
     assert failed.reason == "exit code 3: no luck"
     with pytest.raises(CheckError, match="cannot start 'no-such-program'"):
         judge(CommandSucceeds(argv=("no-such-program",)), tmp_path)
@@ -111,7 +124,14 @@ def test_a_command_is_ended_with_its_children(tmp_path):
     mark = f"6100.{os.getpid()}"  # names the processes, whose numbers are others within a sandbox
     command = CommandSucceeds(argv=("sh", "-c", f"sleep {mark} & sleep {mark}"), timeout=1)
     assert judge(command, tmp_path).reason == "not finished after 1 s"
-    until(lambda: not any(mark in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])))
+    until(
+        lambda: (
+            not any(
+                mark in " ".join(process.info["cmdline"] or ())
+                for process in psutil.process_iter(["cmdline"])
+            )
+        )
+    )
 
 
 def test_a_flood_of_output_is_bounded(tmp_path):
@@ -130,7 +150,10 @@ def test_conduct_is_read_from_events(tmp_path):
     ]
     assert judge(ToolUsed(name="tree"), tmp_path, events=events).passed
     assert judge(ToolUsed(name="grep"), tmp_path, events=events).reason == "all 1 calls of grep failed"
-    assert judge(ToolUsed(name="glob"), tmp_path, events=events).reason == "glob was not called; called: grep, tree"
+    assert (
+        judge(ToolUsed(name="glob"), tmp_path, events=events).reason
+        == "glob was not called; called: grep, tree"
+    )
     assert judge(ToolUsed(name="glob"), tmp_path).reason == "glob was not called; no tool was"
     assert judge(ToolNotUsed(name="glob"), tmp_path, events=events).passed
     assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 times"

@@ -14,7 +14,9 @@ from kestrel_lab.core.protocols import Trial
 def judged(check, *given):
     """The score of a run whose memory gave these notes, step by step."""
     events = [MemoryRecalled(step="s", notes=[{"id": one} for one in notes]) for notes in given]
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
     return asyncio.run(check(Trial(goal="g", answer="", records=records, workspace=Path())))
 
 
@@ -32,7 +34,12 @@ A, AB, B = "a0123abcd", "ab0123abcd", "b0123abcd"
         ({"notes": ("a",)}, [], 0.0, False),
         ({"never": ("b",)}, [[A]], 1.0, True),
         ({"never": ("b",)}, [[A, B]], 0.0, False),
-        ({"notes": ("a",), "never": ("b",), "k": 1}, [[A, B]], 1.0, False),  # behind the first k is given all the same
+        (
+            {"notes": ("a",), "never": ("b",), "k": 1},
+            [[A, B]],
+            1.0,
+            False,
+        ),  # behind the first k is given all the same
     ],
     ids=str,
 )
@@ -44,7 +51,15 @@ def test_notes_are_counted_by_name(check, given, value, passed):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"notes": ("a", "a")}, {"notes": ("a",), "never": ("a",)}, {"notes": ("",)}, {"notes": ("a",), "k": 0}], ids=str
+    "wrong",
+    [
+        {},
+        {"notes": ("a", "a")},
+        {"notes": ("a",), "never": ("a",)},
+        {"notes": ("",)},
+        {"notes": ("a",), "k": 0},
+    ],
+    ids=str,
 )
 def test_a_check_of_nothing_is_refused(wrong):
     """No names, one of them twice or empty, and no places are told before anything runs."""

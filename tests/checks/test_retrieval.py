@@ -15,7 +15,9 @@ from kestrel_lab.core.protocols import Trial
 
 def trial(*events, answer=""):
     """A finished run with these events."""
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
     return Trial(goal="g", answer=answer, records=records, workspace=Path())
 
 
@@ -40,12 +42,18 @@ RANKED = answered("doc-1: one\ndoc-2: two\n\ndoc-2: two\ndoc-3: three\ndoc-10: t
         ({"items": ("doc-1",), "tool": "search"}, [answered("doc-1", tool="grep")], 0.0),
         ({"items": ("doc-9",), "k": 1}, [answered("ignored", value=[{"id": "doc-9"}, {"id": "doc-8"}])], 1.0),
         ({"items": ("doc-8",), "k": 1}, [answered("ignored", value=[{"id": "doc-9"}, {"id": "doc-8"}])], 0.0),
-        ({"items": ("a", "b"), "k": 3}, [answered("a\nx"), answered("y\nb")], 0.5),  # over all calls, in their order
+        (
+            {"items": ("a", "b"), "k": 3},
+            [answered("a\nx"), answered("y\nb")],
+            0.5,
+        ),  # over all calls, in their order
     ],
     ids=str,
 )
 def test_recall_is_the_share_among_the_first_k(check, events, value):
-    """Counted by hand: lines or elements, each once, over calls in order; failed calls and other tools give nothing."""
+    """Counted by hand: lines or elements, each once, over calls in order; failed calls and other tools give
+    nothing.
+    """
     score = asyncio.run(RecallAt(**check)(trial(*events)))
     assert (score.value, score.passed, bool(score.reason)) == (value, value == 1.0, value < 1.0)
     assert score.check.startswith(f"recall@{check.get('k', 10)}")
@@ -53,22 +61,36 @@ def test_recall_is_the_share_among_the_first_k(check, events, value):
 
 def looked_up(*paths, call="c"):
     """The end of a look-up that gave these files."""
-    return RetrievalStep(step="s", call=call, hits=[{"path": path, "why": "imports web.py"} for path in paths], stopped="limit")
+    return RetrievalStep(
+        step="s", call=call, hits=[{"path": path, "why": "imports web.py"} for path in paths], stopped="limit"
+    )
 
 
 @pytest.mark.parametrize(
     ("check", "events", "value"),
     [
         # the text of search_code shows lines of files: the files count, not the lines
-        ({"items": ("b.py",), "k": 2}, [looked_up("a.py", "b.py"), answered("a.py:1-9\n1  one\n2  two\n\nb.py:3-4")], 1.0),
-        ({"items": ("web.py",)}, [looked_up("http/web.py"), answered("http/web.py")], 0.0),  # another file of that name
+        (
+            {"items": ("b.py",), "k": 2},
+            [looked_up("a.py", "b.py"), answered("a.py:1-9\n1  one\n2  two\n\nb.py:3-4")],
+            1.0,
+        ),
+        (
+            {"items": ("web.py",)},
+            [looked_up("http/web.py"), answered("http/web.py")],
+            0.0,
+        ),  # another file of that name
         ({"items": ("a.py",)}, [looked_up("a.py", call="other"), answered("nothing")], 0.0),
         (
             {"items": ("x/a.py", "b.py"), "k": 2},
             [StepFinished(step="s", ok=True, output={"files": [{"path": "b.py"}, {"path": "x/a.py"}]})],
             1.0,
         ),
-        ({"items": ("a.py",), "tool": "grep"}, [StepFinished(step="s", ok=True, output={"files": [{"path": "a.py"}]})], 0.0),
+        (
+            {"items": ("a.py",), "tool": "grep"},
+            [StepFinished(step="s", ok=True, output={"files": [{"path": "a.py"}]})],
+            0.0,
+        ),
     ],
     ids=str,
 )
@@ -91,7 +113,14 @@ def test_part_of_the_items_may_do():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"items": ()}, {"items": (" ",)}, {"items": ("a", "a")}, {"items": ("a",), "k": 0}, {"items": ("a",), "at_least": -0.1}]
+    "wrong",
+    [
+        {"items": ()},
+        {"items": (" ",)},
+        {"items": ("a", "a")},
+        {"items": ("a",), "k": 0},
+        {"items": ("a",), "at_least": -0.1},
+    ],
 )
 def test_impossible_recalls_are_refused(wrong):
     """Nothing to find, or nothing to look at, is a mistake in the suite."""

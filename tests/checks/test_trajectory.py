@@ -18,13 +18,20 @@ FAILED = {"kind": "failed", "message": "no", "transient": False}
 
 def trial(tmp_path, *events):
     """A finished run of these events."""
-    records = tuple(Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1))
+    records = tuple(
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate(events, 1)
+    )
     return Trial(goal="g", answer="", records=records, workspace=tmp_path)
 
 
 def asks(*calls):
     """A turn that asks for `(id, tool, args)`."""
-    return ModelAnswered(call="m", step="s", model="m", calls=[{"id": i, "name": name, "args": args} for i, name, args in calls])
+    return ModelAnswered(
+        call="m",
+        step="s",
+        model="m",
+        calls=[{"id": i, "name": name, "args": args} for i, name, args in calls],
+    )
 
 
 def answers(call, tool, **more):
@@ -44,10 +51,14 @@ def judge(check, run):
 
 
 def test_calls_are_in_the_order_asked_for(tmp_path):
-    """Which parallel call ends first does not matter; edited arguments count; given answers and unanswered calls do not."""
+    """Which parallel call ends first does not matter; edited arguments count; given answers and unanswered
+    calls do not.
+    """
     run = trial(
         tmp_path,
-        asks(("a", "tree", {"depth": 1}), ("b", "grep", {"pattern": "x"}), ("c", "bash", {}), ("d", "glob", {})),
+        asks(
+            ("a", "tree", {"depth": 1}), ("b", "grep", {"pattern": "x"}), ("c", "bash", {}), ("d", "glob", {})
+        ),
         ToolCalled(call="b", step="s", tool="grep", args={"pattern": "x"}),
         ApprovalGiven(call="b", granted=True, by="me", how="click", args={"pattern": "y"}),
         answers("b", "grep", error=FAILED),
@@ -57,20 +68,30 @@ def test_calls_are_in_the_order_asked_for(tmp_path):
         answers("e", "count"),
     )
     assert [(call.tool, call.args, call.ok) for call in made_calls(run.records)] == [
-        ("tree", {"depth": 1}, True), ("grep", {"pattern": "y"}, False), ("count", {"n": 2}, True),
-    ]  # fmt: skip
+        ("tree", {"depth": 1}, True),
+        ("grep", {"pattern": "y"}, False),
+        ("count", {"n": 2}, True),
+    ]
 
 
 def test_tools_in_order(tmp_path):
     """Others may be between, none may be missing or too early, and a failed call is none."""
     run = called(tmp_path, ["tree", "glob", "grep", "tree"])
-    assert judge(ToolsInOrder(names=("tree", "grep")), run) == Score(check="tree, then grep", passed=True, value=1.0)
+    assert judge(ToolsInOrder(names=("tree", "grep")), run) == Score(
+        check="tree, then grep", passed=True, value=1.0
+    )
     assert judge(ToolsInOrder(names=("tree", "tree")), run).passed
     assert judge(ToolsInOrder(names=("grep", "glob")), run) == Score(
-        check="grep, then glob", passed=False, value=0.5, reason="no glob after grep; called: tree, glob, grep, tree"
+        check="grep, then glob",
+        passed=False,
+        value=0.5,
+        reason="no glob after grep; called: tree, glob, grep, tree",
     )
     failed = trial(tmp_path, asks(("a", "tree", {})), answers("a", "tree", error=FAILED))
-    assert judge(ToolsInOrder(names=("tree",)), failed).reason == "no tree after the beginning; no tool was called"
+    assert (
+        judge(ToolsInOrder(names=("tree",)), failed).reason
+        == "no tree after the beginning; no tool was called"
+    )
 
 
 def test_at_most_n_times(tmp_path):
@@ -110,7 +131,9 @@ def test_each_mode_by_hand(tmp_path, mode, made, value):
 
 
 def test_arguments_must_agree_where_given(tmp_path):
-    """A call fits that has the arguments given; a wide expectation does not take the only call that fits a narrow one."""
+    """A call fits that has the arguments given; a wide expectation does not take the only call that fits a
+    narrow one.
+    """
     run = trial(
         tmp_path,
         asks(("1", "grep", {"pattern": "x", "path": "a"}), ("2", "grep", {"pattern": "y"})),
@@ -120,7 +143,10 @@ def test_arguments_must_agree_where_given(tmp_path):
     x, none = {"tool": "grep", "args": {"pattern": "x"}}, {"tool": "grep", "args": {"pattern": None}}
     assert judge(TrajectoryMatch(calls=("grep", x), mode="any_order"), run).passed
     assert judge(TrajectoryMatch(calls=(x, x), mode="any_order"), run).value == 0.5
-    assert judge(TrajectoryMatch(calls=({"tool": "grep", "args": {"path": None}},), mode="recall"), run).value == 0.0
+    assert (
+        judge(TrajectoryMatch(calls=({"tool": "grep", "args": {"path": None}},), mode="recall"), run).value
+        == 0.0
+    )
     assert judge(TrajectoryMatch(calls=(none,)), run) == Score(
         check="calls in order: grep", passed=False, value=0.0, reason="called: grep, grep"
     )
@@ -137,15 +163,25 @@ def test_modes_against_brute_force(tmp_path_factory, expected, made):
     """Orders and matchings equal what trying every choice gives."""
     run = called(tmp_path_factory.getbasetemp(), made)
     values = {
-        mode: judge(TrajectoryMatch(calls=tuple(expected), mode=mode), run).value for mode in ("in_order", "recall", "precision", "exact")
+        mode: judge(TrajectoryMatch(calls=tuple(expected), mode=mode), run).value
+        for mode in ("in_order", "recall", "precision", "exact")
     }
-    common = max(n for n in range(len(expected) + 1) for part in combinations(expected, n) if part in set(combinations(made, n)))
+    common = max(
+        n
+        for n in range(len(expected) + 1)
+        for part in combinations(expected, n)
+        if part in set(combinations(made, n))
+    )
     pairs = max(
         sum(a == b for a, b in zip(order, made, strict=False))
         for padded in [expected + "-" * max(0, len(made) - len(expected))]
         for order in permutations(padded)
     )
-    assert values == pytest.approx({
-        "in_order": common / len(expected), "recall": pairs / len(expected),
-        "precision": pairs / len(made) if made else 0.0, "exact": common / max(len(made), len(expected)),
-    })  # fmt: skip
+    assert values == pytest.approx(
+        {
+            "in_order": common / len(expected),
+            "recall": pairs / len(expected),
+            "precision": pairs / len(made) if made else 0.0,
+            "exact": common / max(len(made), len(expected)),
+        }
+    )

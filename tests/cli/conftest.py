@@ -1,4 +1,6 @@
-"""Makes the desk and the fake installer of the tests of the runtime and the web server of the tools' importable."""
+"""Makes the desk and the fake installer of the tests of the runtime and the web server of the tools'
+importable.
+"""
 
 import sys
 from pathlib import Path

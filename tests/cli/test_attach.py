@@ -1,4 +1,6 @@
-"""The attached terminal as a client of the control protocol: what it shows of each message, and what it sends back of what is typed."""
+"""The attached terminal as a client of the control protocol: what it shows of each message, and what it sends
+back of what is typed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ Step = ServerMessage | Callable[["Server"], Any]
 
 
 class Server:
-    """The other end of a link: sends each message of a script, and waits at a function in it until that returns something to send."""
+    """The other end of a link: sends each message of a script, and waits at a function in it until that
+    returns something to send.
+    """
 
     def __init__(self, *script: Step) -> None:
         self._script = script
@@ -89,8 +93,19 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 END = Ended(run="r", seq=9)
-CALL = ApprovalAsked(call="c", step="s", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", why="danger", question="q")
-QUESTION = replace(CALL, tool="ask_user", args={"question": "Which colour?", "options": ["red", "blue"]}, why="question")
+CALL = ApprovalAsked(
+    call="c",
+    step="s",
+    tool="bash",
+    args={"command": "ls"},
+    danger="HIGH",
+    key="k",
+    why="danger",
+    question="q",
+)
+QUESTION = replace(
+    CALL, tool="ask_user", args={"question": "Which colour?", "options": ["red", "blue"]}, why="question"
+)
 GIVEN = ApprovalGiven(call="c", granted=True, by="bob", how="click", question="q")
 MODEL = told(ModelCalled(call="m", step="s", model="gpt", cycle=1, messages=1))
 
@@ -108,7 +123,9 @@ def prompted(server: Server) -> bool:
 def test_a_terminal_asks_for_the_run_and_the_progress_of_jobs() -> None:
     """It shows what comes until the run has ended, and nothing behind that."""
     server = shown(
-        told(ToolCalled(call="t", step="s", tool="grep", args={})), END, told(ToolAnswered(call="t", step="s", tool="grep", text="x"))
+        told(ToolCalled(call="t", step="s", tool="grep", args={})),
+        END,
+        told(ToolAnswered(call="t", step="s", tool="grep", text="x")),
     )
     assert server.sent == [{"type": "watch", "limit": 1}, {"type": "subscribe", "run": "r"}]
     assert server.screen.getvalue() == ""
@@ -120,16 +137,28 @@ def test_a_terminal_asks_for_the_run_and_the_progress_of_jobs() -> None:
         (told(ToolAnswered(call="t", step="s", tool="grep", text="found it")), "grep"),
         (Told(job="suite", at=1.0, text="case 3", done=3, total=9), "3/9 suite: case 3\n"),
         (Told(job="suite", at=1.0, text="begins", done=0), "0/0 suite: begins\n"),
-        (Refused(code="refused", message="the log is locked", todo="try again."), "the log is locked. try again\n"),
+        (
+            Refused(code="refused", message="the log is locked", todo="try again."),
+            "the log is locked. try again\n",
+        ),
         (Refused(code="refused", message="no such run."), "no such run\n"),
     ],
 )
 def test_each_message_is_shown(message: ServerMessage, line: str) -> None:
-    """Events as the display of a run shows them, the progress of jobs, and what the server refused with what to do."""
-    assert line in shown(MODEL, told(ToolCalled(call="t", step="s", tool="grep", args={})), message, END).screen.getvalue()
+    """Events as the display of a run shows them, the progress of jobs, and what the server refused with what
+    to do.
+    """
+    assert (
+        line
+        in shown(
+            MODEL, told(ToolCalled(call="t", step="s", tool="grep", args={})), message, END
+        ).screen.getvalue()
+    )
 
 
-@pytest.mark.parametrize("message", [Accepted(re="of nobody"), Told(job="suite", at=1.0, text="idle"), told(Progress(text="half"))])
+@pytest.mark.parametrize(
+    "message", [Accepted(re="of nobody"), Told(job="suite", at=1.0, text="idle"), told(Progress(text="half"))]
+)
 def test_what_is_nothing_to_read_is_not_printed(message: ServerMessage) -> None:
     """Replies, and progress that has no number."""
     assert shown(message, END).screen.getvalue() == ""
@@ -174,7 +203,11 @@ def test_arguments_that_do_not_fit_are_asked_for_again(typed: Callable[..., None
     """The person sees what is wrong with what they typed, and decides on that."""
 
     def refused(server: Server) -> Any:
-        return Refused(re="q:0", code="bad_arguments", message="comand is no argument") if server.decisions else None
+        return (
+            Refused(re="q:0", code="bad_arguments", message="comand is no argument")
+            if server.decisions
+            else None
+        )
 
     def again(server: Server) -> Any:
         return Accepted(re="q:1") if len(server.decisions) > 1 else None
@@ -189,7 +222,9 @@ def test_a_decision_that_came_too_late_is_not_asked_for_again(typed: Callable[..
     """The refusal is shown, and the question is over."""
 
     def late(server: Server) -> Any:
-        return Refused(re="q:0", code="already_decided", message="bob was faster") if server.decisions else None
+        return (
+            Refused(re="q:0", code="already_decided", message="bob was faster") if server.decisions else None
+        )
 
     typed("y")
     server = shown(told(CALL), late, END)
@@ -205,7 +240,9 @@ def test_a_decision_that_came_too_late_is_not_asked_for_again(typed: Callable[..
         (QUESTION, replace(GIVEN, answer="red"), "answered by bob"),
     ],
 )
-def test_somebody_else_was_faster(typed: Callable[..., None], asked: ApprovalAsked, given: ApprovalGiven, line: str) -> None:
+def test_somebody_else_was_faster(
+    typed: Callable[..., None], asked: ApprovalAsked, given: ApprovalGiven, line: str
+) -> None:
     """The prompt is over, and the terminal says who decided and how; nothing is sent."""
     server = shown(told(asked), prompted, told(given), END)
     assert line in server.screen.getvalue()
@@ -214,7 +251,9 @@ def test_somebody_else_was_faster(typed: Callable[..., None], asked: ApprovalAsk
 
 def test_who_only_watches_is_not_asked() -> None:
     """Where nobody can type, questions and decisions of others are events like any other."""
-    server = shown(told(CALL), told(GIVEN), told(ModelAnswered(call="m", step="s", model="gpt")), END, ask=False)
+    server = shown(
+        told(CALL), told(GIVEN), told(ModelAnswered(call="m", step="s", model="gpt")), END, ask=False
+    )
     assert "wants to run" not in server.screen.getvalue()
     assert "by bob" not in server.screen.getvalue()
     assert server.decisions == []

@@ -39,7 +39,13 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def is_one_error(code: int, err: str) -> bool:
     """Whether a command ended with one line that says what is wrong, and not with a fault of ours."""
-    return code in (1, 2) and err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "bug in kestrel" not in err
+    return (
+        code in (1, 2)
+        and err.startswith("error: ")
+        and err.count("\n") == 1
+        and "Traceback" not in err
+        and "bug in kestrel" not in err
+    )
 
 
 SETTINGS = {
@@ -66,14 +72,33 @@ SETTINGS = {
         "\0",
         "a" * 100_000,
     ],
-    "pyproject.toml": ["tool = 3", "tool = []", "tool = {kestrel = 3}", "[tool]\nkestrel = []", f"x = {HUGE}", f"x = {DEEP}", "[[tool]]"],
-    ".mcp.json": ["3", "[" * 100_000, '{"mcpServers": 3}', '{"mcpServers": {"x": 3}}', f'{{"mcpServers": {HUGE}}}', "{"],
+    "pyproject.toml": [
+        "tool = 3",
+        "tool = []",
+        "tool = {kestrel = 3}",
+        "[tool]\nkestrel = []",
+        f"x = {HUGE}",
+        f"x = {DEEP}",
+        "[[tool]]",
+    ],
+    ".mcp.json": [
+        "3",
+        "[" * 100_000,
+        '{"mcpServers": 3}',
+        '{"mcpServers": {"x": 3}}',
+        f'{{"mcpServers": {HUGE}}}',
+        "{",
+    ],
 }
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, number) for name, texts in SETTINGS.items() for number in range(len(texts))])
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, texts in SETTINGS.items() for number in range(len(texts))]
+)
 def test_settings_that_cannot_be_read(kestrel: Kestrel, name: str, number: int) -> None:
-    """Each broken file of settings is named in one line, or it is none that matters and the command does its work."""
+    """Each broken file of settings is named in one line, or it is none that matters and the command does its
+    work.
+    """
     Path(name).write_text(SETTINGS[name][number])
     for words in (["config"], ["rules"], ["mcp"]):
         code, _, err = kestrel(*words)
@@ -82,8 +107,13 @@ def test_settings_that_cannot_be_read(kestrel: Kestrel, name: str, number: int) 
 
 
 def test_the_seven_that_the_walk_found(kestrel: Kestrel) -> None:
-    """Huge numbers and deep tables in the settings, `tool = 3`, and a limit that no machine counts to: each says what is wrong."""
-    for text, told in ((f"cycles = {HUGE}", "kestrel.toml is not TOML"), (f"x = {DEEP}", "nested too deeply")):
+    """Huge numbers and deep tables in the settings, `tool = 3`, and a limit that no machine counts to: each
+    says what is wrong.
+    """
+    for text, told in (
+        (f"cycles = {HUGE}", "kestrel.toml is not TOML"),
+        (f"x = {DEEP}", "nested too deeply"),
+    ):
         Path("kestrel.toml").write_text(text)
         code, _, err = kestrel("config")
         assert (code, told in err, is_one_error(code, err)) == (2, True, True)
@@ -118,7 +148,9 @@ OPTIONS = [
 def test_numbers_that_nothing_can_count_to(kestrel: Kestrel, words: list[str], value: str) -> None:
     """A number of any size, or what is none, is refused in one line or does no harm."""
     code, _, err = kestrel(*words, value)
-    assert code == 0 or is_one_error(code, err) or ("Traceback" not in err and "bug in kestrel" not in err), err[-2_000:]
+    assert code == 0 or is_one_error(code, err) or ("Traceback" not in err and "bug in kestrel" not in err), (
+        err[-2_000:]
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0"])
@@ -134,7 +166,9 @@ def test_numbers_that_nothing_can_count_to(kestrel: Kestrel, words: list[str], v
     ids=" ".join,
 )
 def test_numbers_that_are_no_amount(kestrel: Kestrel, words: list[str], value: str) -> None:
-    """A time or a sum of nothing, of less, or of no number, is refused before anything begins: compared with it nothing is ever too long."""
+    """A time or a sum of nothing, of less, or of no number, is refused before anything begins: compared with
+    it nothing is ever too long.
+    """
     code, out, err = kestrel(*words, value)
     assert (is_one_error(code, err), out) == (True, ""), err
 
@@ -145,7 +179,8 @@ def test_a_script_whose_arguments_are_no_table(kestrel: Kestrel) -> None:
     assert kestrel("run", "x") == (
         2,
         "",
-        "error: script.yaml: rules[0].turns[0]: the args of read_file are a table of names and values, not 3\n",
+        "error: script.yaml: rules[0].turns[0]: the args of read_file are a table of names and values, "
+        "not 3\n",
     )
 
 
@@ -186,16 +221,25 @@ def test_files_of_another_form(kestrel: Kestrel, words: list[str]) -> None:
     """Suites, workflows, scripts and rules of any other form are refused in one line that names the file."""
     for text in [
         *CONTENT,
-        *(json.dumps({"scenarios": [{"id": "a", "goal": "g", key: value}]}) for key in ("epochs", "checks") for value in ({}, -1, math.pi)),
+        *(
+            json.dumps({"scenarios": [{"id": "a", "goal": "g", key: value}]})
+            for key in ("epochs", "checks")
+            for value in ({}, -1, math.pi)
+        ),
     ]:
         for ending in ("yaml", "toml"):
             Path(f"FILE.{ending}").write_text(text)
         code, _, err = kestrel(*words)
-        assert code == 0 or ("Traceback" not in err and "bug in kestrel" not in err), (text[:80], err[-2_000:])
+        assert code == 0 or ("Traceback" not in err and "bug in kestrel" not in err), (
+            text[:80],
+            err[-2_000:],
+        )
 
 
 def test_a_fault_of_our_own_is_one_line_and_kept(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody foresaw is said in one line, with where the traceback is, for its owner alone; nothing is swallowed."""
+    """What nobody foresaw is said in one line, with where the traceback is, for its owner alone; nothing is
+    swallowed.
+    """
 
     class Broken:
         def __repr__(self) -> str:
@@ -231,7 +275,10 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_an_unknown_command_points_to_help_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     """There is no help of a command that does not exist: that of the commands above it is named."""
-    for words, help_of in ((["frobnicate"], "kestrel --help"), (["eval", "frobnicate"], "kestrel eval --help")):
+    for words, help_of in (
+        (["frobnicate"], "kestrel --help"),
+        (["eval", "frobnicate"], "kestrel eval --help"),
+    ):
         with pytest.raises(SystemExit):
             main(words)
         assert capsys.readouterr().err.strip().endswith(f"See {help_of}.")

@@ -33,8 +33,13 @@ def command(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["/exit\nthree\n", "/quit\nthree\n", ""])
-def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """Every turn is a run that follows the one before; the log has them. A word or the end of the input ends it."""
+def test_lines_of_a_script_are_turns_of_one_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Every turn is a run that follows the one before; the log has them.
+
+    A word or the end of the input ends it.
+    """
     (tmp_path / "script.yaml").write_text(SCRIPT)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"one\n\ntwo\n{end}"))
     done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:script.yaml")
@@ -42,15 +47,23 @@ def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path, monkeyp
     assert done.stdout.count("Heard.") == 2
     with Lab(home=in_process.home_of(tmp_path), env={}) as lab:
         run = lab.get(lab.runs().index[0])
-        assert (run.goal, [one.goal for one in lab.session.history.conversation(run.id)], run.events()[0].earlier["turn"]) == (
+        assert (
+            run.goal,
+            [one.goal for one in lab.session.history.conversation(run.id)],
+            run.events()[0].earlier["turn"],
+        ) == (
             "two",
             ["one", "two"],
             1,
         )
 
 
-def test_a_turn_that_cannot_begin_is_explained_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that needs a script and has none: the reason is printed, no run is made, and the exit code is that of nothing having failed."""
+def test_a_turn_that_cannot_begin_is_explained_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that needs a script and has none: the reason is printed, no run is made, and the exit code is
+    that of nothing having failed.
+    """
     monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
     done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:gone.yaml")
     assert (done.returncode, done.stdout.count("gone.yaml")) == (0, 2)
@@ -59,7 +72,9 @@ def test_a_turn_that_cannot_begin_is_explained_and_the_next_one_goes_on(tmp_path
 def test_a_run_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     """Before anything is typed."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
-    done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:script.yaml", "--follow", "r0")  # which reading would break
+    done = in_process.kestrel(
+        tmp_path, "chat", "--model", "scripted:script.yaml", "--follow", "r0"
+    )  # which reading would break
 
     assert (done.returncode, "r0" in done.stderr) == (2, True)
 
@@ -70,7 +85,9 @@ class Terminal:
     def __init__(self, words: list[str], cwd: Path) -> None:
         own, its = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        self.program = subprocess.Popen(words, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True)
+        self.program = subprocess.Popen(
+            words, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True
+        )
         os.close(its)
         self.fd, self.text = own, ""
         self.seen = 0  # where the last text that was waited for ends: one read may bring several
@@ -97,7 +114,9 @@ class Terminal:
 
 @pytest.mark.long
 def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path) -> None:
-    """The turn that was cancelled can be followed; Ctrl-C on an empty line leaves, and what was typed is in the history."""
+    """The turn that was cancelled can be followed; Ctrl-C on an empty line leaves, and what was typed is in
+    the history.
+    """
     (tmp_path / "script.yaml").write_text(SCRIPT)
     terminal = Terminal(command("--approve", "auto:critical"), tmp_path)
     try:

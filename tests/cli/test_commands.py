@@ -84,7 +84,9 @@ def newest(folder: Path) -> str:
 
 
 def test_a_run_shows_its_calls_and_its_answer(kestrel: Kestrel) -> None:
-    """`kestrel run` prints calls with results, errors the model was told, the answer, usage and the script's label; exit code 0."""
+    """`kestrel run` prints calls with results, errors the model was told, the answer, usage and the script's
+    label; exit code 0.
+    """
     code, out, _ = kestrel("run", "ask", "--model", "scripted:script.yaml")
     assert code == 0
     assert "script.yaml (scripted)" in out
@@ -122,7 +124,9 @@ def test_denied_runs_go_on(kestrel: Kestrel, folder: Path) -> None:
 
 
 def test_a_question_is_answered_from_outside(kestrel: Kestrel, folder: Path) -> None:
-    """With nobody there the run says how to answer; a yes without words is refused; the answer is what the model is told."""
+    """With nobody there the run says how to answer; a yes without words is refused; the answer is what the
+    model is told.
+    """
     code, _, err = kestrel("run", "paint", "--model", "scripted:script.yaml")
     run_id = newest(folder)
     assert code == 3
@@ -156,10 +160,16 @@ def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> N
     """A run that a live process holds is refused with the words that take it, and those take it."""
     kestrel("run", "write", "--model", "scripted:script.yaml")
     run_id = newest(folder)
-    code = "import sys; from kestrel_lab.eventlog.store import SessionStore; store = SessionStore(sys.argv[1] + '/kestrel.db')\n"
+    code = (
+        "import sys; from kestrel_lab.eventlog.store import SessionStore; store = "
+        "SessionStore(sys.argv[1] + '/kestrel.db')\n"
+    )
     code += "print(store.claim(store.run(sys.argv[2])), flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(home_of(folder)), run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(home_of(folder)), run_id],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
@@ -172,18 +182,30 @@ def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> N
 
 
 def test_json_is_for_programs(folder: Path) -> None:
-    """`--json` writes one JSON object to standard output and nothing else, everything else to standard error."""
+    """`--json` writes one JSON object to standard output and nothing else, everything else to standard
+    error.
+    """
     words = [sys.executable, "-m", "kestrel_lab", "run", "talk", "--model", "scripted:script.yaml", "--json"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)
-    assert (said["status"], said["answer"], said["model"]) == ("COMPLETE", "hello", "scripted:script.yaml (scripted)")
+    assert (said["status"], said["answer"], said["model"]) == (
+        "COMPLETE",
+        "hello",
+        "scripted:script.yaml (scripted)",
+    )
 
 
 def test_a_person_at_a_terminal_is_asked(folder: Path) -> None:
-    """At a terminal the call is shown whole; a yes lets it run, an edit runs what was edited, a no with a reason does not run it."""
+    """At a terminal the call is shown whole; a yes lets it run, an edit runs what was edited, a no with a
+    reason does not run it.
+    """
     words = ["-m", "kestrel_lab", "run", "thrice", "--model", "scripted:script.yaml"]
     child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=PATIENCE_S)
-    for name, *keys in (("a", "y"), ("b", "e", '{"path": "b.txt", "content": "edited"}'), ("c", "n", "no files")):
+    for name, *keys in (
+        ("a", "y"),
+        ("b", "e", '{"path": "b.txt", "content": "edited"}'),
+        ("c", "n", "no files"),
+    ):
         child.expect("wants to run")
         child.expect(f"{name}.txt")
         child.expect(r"lways in this run\? ")
@@ -196,7 +218,10 @@ def test_a_person_at_a_terminal_is_asked(folder: Path) -> None:
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-    assert {path.name: path.read_text() for path in folder.glob("*.txt")} == {"a.txt": "hi", "b.txt": "edited"}
+    assert {path.name: path.read_text() for path in folder.glob("*.txt")} == {
+        "a.txt": "hi",
+        "b.txt": "edited",
+    }
 
 
 def test_an_approval_from_another_process_is_enough(kestrel: Kestrel, folder: Path) -> None:
@@ -216,7 +241,9 @@ def test_an_approval_from_another_process_is_enough(kestrel: Kestrel, folder: Pa
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(kestrel: Kestrel, folder: Path) -> None:
-    """Ctrl-C while a question is open ends the process with exit code 130 and says how to go on: approved and resumed, the run is done."""
+    """Ctrl-C while a question is open ends the process with exit code 130 and says how to go on: approved and
+    resumed, the run is done.
+    """
     child = pexpect.spawn(
         sys.executable,
         ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
@@ -241,11 +268,16 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(kestrel: Kestrel, folder: Path)
 
 
 def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestrel, folder: Path) -> None:
-    """`kestrel cancel` ends a run for good; resuming it says so and names the fork that goes on from there, which does."""
+    """`kestrel cancel` ends a run for good; resuming it says so and names the fork that goes on from there,
+    which does.
+    """
     kestrel("run", "write", "--model", "scripted:script.yaml")  # waits for leave
     run = newest(folder)
     code, out, _ = kestrel("cancel", run)
-    assert (code, f"run {run} is cancelled; a new run goes on from there: kestrel fork {run} --at" in out) == (0, True)
+    assert (
+        code,
+        f"run {run} is cancelled; a new run goes on from there: kestrel fork {run} --at" in out,
+    ) == (0, True)
     for words in (("run", "--resume", run), ("resume", run)):
         code, _, told = kestrel(*words)
         assert (code, f"run {run} was cancelled (stopped on request) and is not resumed" in told) == (2, True)
@@ -257,7 +289,9 @@ def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestr
 
 
 def test_a_fork_leaves_the_files_and_apply_takes_its_changes_over(kestrel: Kestrel, folder: Path) -> None:
-    """`kestrel fork` works in a copy; `kestrel apply --dry-run` shows the difference, and `kestrel apply` takes it over; mistakes exit 2."""
+    """`kestrel fork` works in a copy; `kestrel apply --dry-run` shows the difference, and `kestrel apply`
+    takes it over; mistakes exit 2.
+    """
     kestrel("run", "write", "--model", "scripted:script.yaml")  # waits for leave
     run = newest(folder)
     kestrel("cancel", run)
@@ -268,7 +302,12 @@ def test_a_fork_leaves_the_files_and_apply_takes_its_changes_over(kestrel: Kestr
     assert not (folder / "a.txt").exists()
     for words, there in ((("--dry-run",), False), ((), True)):
         code, out, _ = kestrel("apply", fork, *words)
-        assert (code, "new      a.txt" in out, "+hi" in out, (folder / "a.txt").exists()) == (0, True, True, there)
+        assert (code, "new      a.txt" in out, "+hi" in out, (folder / "a.txt").exists()) == (
+            0,
+            True,
+            True,
+            there,
+        )
     assert "works in the workspace itself" in kestrel("apply", run)[2]
 
 
@@ -280,7 +319,10 @@ def test_a_fork_leaves_the_files_and_apply_takes_its_changes_over(kestrel: Kestr
         (["run", "x", "--model", "scripted:nothing.yaml"], "no script"),
         (["run", "x", "--model", "scripted:script.yaml", "--tools", "grpe"], "did you mean 'grep'?"),
         (["run", "x", "--approve", "sometimes"], "unknown approval policy 'sometimes'"),
-        (["run", "x", "--model", "scripted:script.yaml", "--workspace", "nowhere"], "nowhere is not a directory"),
+        (
+            ["run", "x", "--model", "scripted:script.yaml", "--workspace", "nowhere"],
+            "nowhere is not a directory",
+        ),
         (["run", "x", "--resume", "r1"], "not both"),
         (["run", "--aprove", "ask"], "No such option: --aprove. Did you mean --appro"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel --help.\n"),
@@ -288,7 +330,10 @@ def test_a_fork_leaves_the_files_and_apply_takes_its_changes_over(kestrel: Kestr
         (["shwo", "r0"], "kestrel has no command 'shwo': did you mean kestrel show r0?"),
         (["evla", "run", "s.yaml"], "did you mean kestrel eval run s.yaml?"),
         (["clen", "--model", "x"], "No such command 'clen'"),
-        (["clean", "the", "data", "--modle", "x"], "No such option: --modle. Did you mean --model? See kestrel run --help.\n"),
+        (
+            ["clean", "the", "data", "--modle", "x"],
+            "No such option: --modle. Did you mean --model? See kestrel run --help.\n",
+        ),
         (["show", "me", "the", "data"], "If these words are a goal: kestrel run show me the data."),
         (["config", "cache", "of"], "unknown cache mode 'of'; did you mean 'off'?\n"),
         (["show", "r0"], "no run 'r0'"),
@@ -312,7 +357,9 @@ def test_mistakes_are_named(kestrel: Kestrel, words: list[str], told: str) -> No
         ("talk to me", "--model", "scripted:script.yaml"),
     ],
 )
-def test_several_words_that_are_no_command_are_a_goal(kestrel: Kestrel, folder: Path, words: tuple[str, ...]) -> None:
+def test_several_words_that_are_no_command_are_a_goal(
+    kestrel: Kestrel, folder: Path, words: tuple[str, ...]
+) -> None:
     """Wherever options stand among them; `kestrel show` alone then shows that run."""
     code, out, _ = kestrel(*words)
     assert (code, "hello" in out) == (0, True)
@@ -332,7 +379,9 @@ def test_an_unknown_run_names_three_candidates(kestrel: Kestrel) -> None:
     assert 1 <= sum(one in err for one in ids) <= 3 and ids[2] in err
 
 
-def test_settings_say_where_they_come_from(kestrel: Kestrel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_say_where_they_come_from(
+    kestrel: Kestrel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`kestrel config` shows each value with its source."""
     (folder / "kestrel.toml").write_text('approve = "auto:medium"\n')
     monkeypatch.setenv("KESTREL_CYCLES", "7")
@@ -343,11 +392,16 @@ def test_settings_say_where_they_come_from(kestrel: Kestrel, folder: Path, monke
 
 
 def test_the_guidance_of_the_folder_stands_below_the_settings(kestrel: Kestrel, folder: Path) -> None:
-    """Which file it is, its size and its hash, and why one is not used; nothing where there is none, or it is off."""
+    """Which file it is, its size and its hash, and why one is not used; nothing where there is none, or it is
+    off.
+    """
     assert "guidance for agents in this folder" not in kestrel("config")[1]
     (folder / "AGENTS.md").write_text("Use tabs.\n")
     for words in ((), ("guidance_files",)):
-        assert "guidance for agents in this folder: AGENTS.md, 10 bytes, sha256 2d812d6fdf8ecb4d" in kestrel("config", *words)[1]
+        assert (
+            "guidance for agents in this folder: AGENTS.md, 10 bytes, sha256 2d812d6fdf8ecb4d"
+            in kestrel("config", *words)[1]
+        )
     assert "guidance for agents in this folder" not in kestrel("config", "approve")[1]
     (folder / "AGENTS.md").write_bytes(b"\0")
     assert "AGENTS.md is not used: AGENTS.md is a binary file" in kestrel("config")[1]
@@ -361,16 +415,23 @@ def test_skills_are_listed_and_shown(kestrel: Kestrel, folder: Path) -> None:
     assert "no skills" in kestrel("skills")[1]
     for name, says in (("good", "good"), ("bad", "worse")):
         (folder / ".agents/skills" / name).mkdir(parents=True)
-        (folder / ".agents/skills" / name / "SKILL.md").write_text(f"---\nname: {says}\ndescription: Does it.\n---\nHow it is done.\n")
+        (folder / ".agents/skills" / name / "SKILL.md").write_text(
+            f"---\nname: {says}\ndescription: Does it.\n---\nHow it is done.\n"
+        )
     _, out, _ = kestrel("skills")
     assert re.search(r"good +\.agents/skills/good +can be loaded +Does it\.", out)
-    assert ".agents/skills/bad cannot be loaded: SKILL.md: the name 'worse' is not that of its folder, 'bad'" in out
+    assert (
+        ".agents/skills/bad cannot be loaded: SKILL.md: the name 'worse' is not that of its folder, 'bad'"
+        in out
+    )
     assert "How it is done." in kestrel("skills", "show", "good")[1]
     assert "there is no skill 'goods'; did you mean 'good'?" in kestrel("skills", "show", "goods")[2]
 
 
 def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
-    """`kestrel doctor` names the log, the model in force, and for each missing provider the variable to set."""
+    """`kestrel doctor` names the log, the model in force, and for each missing provider the variable to
+    set.
+    """
     code, out, _ = kestrel("doctor")
     assert code == 0
     assert "local/smollm2-135m" in out
@@ -378,17 +439,27 @@ def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
     assert "kestrel.db" in out
 
 
-def test_the_doctor_says_whether_vectors_are_indexed(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line names sqlite-vec; where it cannot be loaded it says why, and that search goes on without it."""
+def test_the_doctor_says_whether_vectors_are_indexed(
+    kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line names sqlite-vec; where it cannot be loaded it says why, and that search goes on without
+    it.
+    """
     assert re.search(r"✓ +sqlite-vec +\d", kestrel("doctor")[1])
     monkeypatch.setattr(doctor, "load_problem", lambda: "no extensions here")
     code, out, _ = kestrel("doctor")
     assert code == 0
-    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +search compares every vector instead, which is slower", out)
+    assert re.search(
+        r"✗ +sqlite-vec +cannot be loaded: no extensions here +search compares every vector instead, "
+        r"which is slower",
+        out,
+    )
 
 
 def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An own server that is down is named with state, reason and advice, and fails the check unless another model stands in."""
+    """An own server that is down is named with state, reason and advice, and fails the check unless another
+    model stands in.
+    """
     assert re.search(r"model local/smollm2-135m +ready", kestrel("doctor")[1])
     monkeypatch.setenv("KESTREL_API_BASE", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("KESTREL_MODEL", "openai/any")
@@ -402,12 +473,29 @@ def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pyt
 
 def test_help_teaches() -> None:
     """`kestrel --help` lists every command with its purpose and where to begin."""
-    done = subprocess.run([sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True)
-    for word in ("run", "resume", "show", "runs", "approve", "deny", "tools", "models", "config", "doctor", "eval", "kestrel doctor"):
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True
+    )
+    for word in (
+        "run",
+        "resume",
+        "show",
+        "runs",
+        "approve",
+        "deny",
+        "tools",
+        "models",
+        "config",
+        "doctor",
+        "eval",
+        "kestrel doctor",
+    ):
         assert word in done.stdout
 
 
-def test_names_in_a_table_are_whole_in_a_narrow_terminal(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_a_table_are_whole_in_a_narrow_terminal(
+    kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leading columns have what is copied from a table: it is not broken at the width of the terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
@@ -420,13 +508,17 @@ def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:
     assert kestrel("runs") == (0, f'no runs in {home_of(folder)} yet: kestrel run "…" makes one\n', "")
     assert kestrel("trust")[1].endswith("so there is nothing to trust\n")
     assert "in a table [mcp.servers.time]" in kestrel("mcp", "check", "time")[2]
-    (folder / "suite.yaml").write_text("name: s\nscenarios: [{id: a, goal: a, checks: [{answer_contains: a}]}]\n")
+    (folder / "suite.yaml").write_text(
+        "name: s\nscenarios: [{id: a, goal: a, checks: [{answer_contains: a}]}]\n"
+    )
     code, _, err = kestrel("eval", "compare", "suite.yaml")
     assert (code, "git init" in err) == (2, True)
 
 
 def test_a_suite_from_the_command_line(kestrel: Kestrel, folder: Path) -> None:
-    """`kestrel eval run` prints the table and writes report and rows; the frame is the one `Lab.eval` gives."""
+    """`kestrel eval run` prints the table and writes report and rows; the frame is the one `Lab.eval`
+    gives.
+    """
     (folder / "suite.yaml").write_text(
         """
 name: small
@@ -454,7 +546,9 @@ scenarios:
 
 
 def test_a_run_is_forked_and_compared(kestrel: Kestrel, folder: Path) -> None:
-    """`kestrel fork` goes on in a new run and exits as `run` does; `kestrel diff` shows where the two part; mistakes exit 2."""
+    """`kestrel fork` goes on in a new run and exits as `run` does; `kestrel diff` shows where the two part;
+    mistakes exit 2.
+    """
     kestrel("run", "ask", "--model", "scripted:script.yaml")
     parent = newest(folder)
     code, out, _ = kestrel("fork", parent, "--answer", "something [bold]else[/bold]")
@@ -487,22 +581,47 @@ limit: 3
 
 
 def test_a_workflow_from_the_command_line(kestrel: Kestrel, folder: Path) -> None:
-    """It is listed, looked at, drawn and run with its inputs; each mistake is one line with file, line and key."""
+    """It is listed, looked at, drawn and run with its inputs; each mistake is one line with file, line and
+    key.
+    """
     (folder / "flow.yaml").write_text(FLOW)
     code, out, _ = kestrel("plans")
     assert (code, "react" in out, "One agent works on the goal" in out) == (0, True, True)
     code, out, _ = kestrel("plan", "the", "sea", "--plan", "flow.yaml", "--input", "tone=calm")
-    assert (code, 'loop until line == "hello", at most 3 rounds' in out, "talk about the sea, calm" in out) == (0, True, True)
-    code, out, _ = kestrel("plan", "sea", "--plan", "flow.yaml", "--input", "tone=calm", "--svg", "out/plan.svg")
-    assert (code, out.strip(), "<svg" in (folder / "out" / "plan.svg").read_text()) == (0, "out/plan.svg", True)
-    code, out, _ = kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone=calm", "--model", "scripted:script.yaml", "--json")
+    assert (
+        code,
+        'loop until line == "hello", at most 3 rounds' in out,
+        "talk about the sea, calm" in out,
+    ) == (0, True, True)
+    code, out, _ = kestrel(
+        "plan", "sea", "--plan", "flow.yaml", "--input", "tone=calm", "--svg", "out/plan.svg"
+    )
+    assert (code, out.strip(), "<svg" in (folder / "out" / "plan.svg").read_text()) == (
+        0,
+        "out/plan.svg",
+        True,
+    )
+    code, out, _ = kestrel(
+        "run",
+        "sea",
+        "--plan",
+        "flow.yaml",
+        "--input",
+        "tone=calm",
+        "--model",
+        "scripted:script.yaml",
+        "--json",
+    )
     assert (code, json.loads(out)["answer"]) == (0, "hello")
     (folder / "flow.yaml").write_text(FLOW.replace("until", "untl"))
     code, _, err = kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone=calm")
     assert (code, "flow.yaml:6: untl: unknown key; did you mean 'until'?" in err) == (2, True)
     code, _, err = kestrel("run", "--resume", newest(folder), "--plan", "react")
     assert (code, "a run that is resumed keeps its plan" in err) == (2, True)
-    assert [kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone")[0], kestrel("plan", "sea", "--plan", "reakt")[0]] == [2, 2]
+    assert [
+        kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone")[0],
+        kestrel("plan", "sea", "--plan", "reakt")[0],
+    ] == [2, 2]
 
 
 def test_schemas_are_printed(kestrel: Kestrel) -> None:
@@ -515,7 +634,9 @@ def test_schemas_are_printed(kestrel: Kestrel) -> None:
 
 def test_a_run_that_reached_its_limit_says_how_to_go_on_and_does(kestrel: Kestrel, folder: Path) -> None:
     """`kestrel resume` takes a higher limit and does nothing again; `kestrel fork` takes one too."""
-    code, out, _ = kestrel("run", "write", "--model", "scripted:script.yaml", "--cycles", "1", "--approve", "auto:medium")
+    code, out, _ = kestrel(
+        "run", "write", "--model", "scripted:script.yaml", "--cycles", "1", "--approve", "auto:medium"
+    )
     failed = newest(folder)
     assert (code, f"kestrel run --resume {failed} --cycles N" in " ".join(out.split())) == (1, True), out
     (folder / "a.txt").unlink()

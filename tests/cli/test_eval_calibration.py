@@ -16,7 +16,8 @@ from kestrel_lab.runtime.session import Session
 SUITE = """\
 name: work
 epochs: 10
-configs: [{name: sure, model: "scripted:script.yaml", verify: judge}, {name: mute, model: "scripted:script.yaml"}]
+configs: [{name: sure, model: "scripted:script.yaml", verify: judge}, {name: mute, model: \
+"scripted:script.yaml"}]
 scenarios:
   - {id: right, goal: talk, checks: [{answer_contains: hello}]}
   - {id: wrong, goal: talk too, checks: [{answer_contains: bye}]}
@@ -50,7 +51,9 @@ def found(folder: Path) -> Reliability:
 
 
 def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
-    """One table for each configuration that says how sure it is; others are named; the diagram is a picture."""
+    """One table for each configuration that says how sure it is; others are named; the diagram is a
+    picture.
+    """
     (only,) = found.configs.values()
     assert (only.config, only.trials, round(only.error, 3)) == ("sure", 20, 0.4)
     assert "90%" in repr(found)
@@ -61,22 +64,52 @@ def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
 
 
 def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) -> None:
-    """Kept, it stands beside answers whose confidence rests on the same; other models and other confidences are not calibrated by it."""
+    """Kept, it stands beside answers whose confidence rests on the same; other models and other confidences
+    are not calibrated by it.
+    """
     lab = Session(folder / ".kestrel", f"scripted:{folder / 'script.yaml'}", env={})
     (line,) = keep_calibrations(lab, found)
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     badge = run.report.confidence
-    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "nothing to check")
+    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (
+        0.9,
+        0.5,
+        20,
+        "work",
+        "nothing to check",
+    )
     told = "of answers this sure (.90), 50 % were right: 20 trials of suite work"
     assert (told in str(badge), told in repr(run.report), told in run._repr_html_()) == (True, True, True)
 
-    assert calibration_for(folder / ".kestrel", run.model.partition(" (")[0], StatedConfidence(value=0.3, basis="verdict", why="")) == {}
-    assert calibration_for(folder / ".kestrel", "another", StatedConfidence(value=0.9, basis="verdict", why="")) == {}
-    assert calibration_for(folder / ".kestrel", run.model.partition(" (")[0], StatedConfidence(value=0.9, basis="claims", why="")) == {}
-    (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
+    assert (
+        calibration_for(
+            folder / ".kestrel",
+            run.model.partition(" (")[0],
+            StatedConfidence(value=0.3, basis="verdict", why=""),
+        )
+        == {}
+    )
+    assert (
+        calibration_for(folder / ".kestrel", "another", StatedConfidence(value=0.9, basis="verdict", why=""))
+        == {}
+    )
+    assert (
+        calibration_for(
+            folder / ".kestrel",
+            run.model.partition(" (")[0],
+            StatedConfidence(value=0.9, basis="claims", why=""),
+        )
+        == {}
+    )
+    (folder / ".kestrel" / FILE).write_text(
+        json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}})
+    )
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (run.report.confidence.calibrated, run.answer) == (None, "hello")
-    assert "is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
+    assert (
+        "is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"
+        in run.report.concerns[0]["what"]
+    )  # type: ignore[operator]
     (folder / ".kestrel" / FILE).unlink()
     lab.close()

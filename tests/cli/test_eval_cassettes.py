@@ -39,7 +39,9 @@ def folder(tmp_path):
     """A suite and its recordings."""
     (tmp_path / "demo.yaml").write_text(SUITE)
     lab = Session(tmp_path / "recording", models={"openai/any": Hello()}, env={})
-    asyncio.run(run_suite(lab, load_suite(tmp_path / "demo.yaml"), cassette="record", cassettes=tmp_path / "taped"))
+    asyncio.run(
+        run_suite(lab, load_suite(tmp_path / "demo.yaml"), cassette="record", cassettes=tmp_path / "taped")
+    )
     lab.close()
     return tmp_path
 
@@ -51,18 +53,37 @@ def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_replay_in_a_terminal(folder):
     """Without a key; what answered is said, and only what is asked for is run."""
-    done = kestrel(folder, "run", "demo.yaml", "--cassette", "replay", "--cassettes", "taped", "--tag", "quick", "--csv", "out.csv")
+    done = kestrel(
+        folder,
+        "run",
+        "demo.yaml",
+        "--cassette",
+        "replay",
+        "--cassettes",
+        "taped",
+        "--tag",
+        "quick",
+        "--csv",
+        "out.csv",
+    )
     assert (done.returncode, done.stderr.count("error")) == (0, 0)
     assert "one (replay)" in done.stdout
-    assert "Replayed from recordings: one (replay). Tokens and cost are those of the recording, times those of the replay." in done.stdout
+    assert (
+        "Replayed from recordings: one (replay). Tokens and cost are those of the recording, times "
+        "those of the replay." in done.stdout
+    )
     assert [line.split(",")[1] for line in (folder / "out.csv").read_text().splitlines()[1:]] == ["b"]
 
 
 def test_a_gate_on_a_replay(folder):
     """Decided like any other; a prompt that changed leaves it undecided (3)."""
-    assert kestrel(folder, "gate", "demo.yaml", "--cassette", "replay", "--cassettes", "taped").returncode == 0
+    assert (
+        kestrel(folder, "gate", "demo.yaml", "--cassette", "replay", "--cassettes", "taped").returncode == 0
+    )
     (folder / "demo.yaml").write_text(SUITE.replace("talk", "speak"))
-    done = kestrel(folder, "gate", "demo.yaml", "--cassette", "replay", "--cassettes", "taped", "--markdown", "m.md")
+    done = kestrel(
+        folder, "gate", "demo.yaml", "--cassette", "replay", "--cassettes", "taped", "--markdown", "m.md"
+    )
     assert done.returncode == 3
     assert "message 2 (user) changed" in (folder / "m.md").read_text()
 
@@ -70,5 +91,7 @@ def test_a_gate_on_a_replay(folder):
 def test_a_schema_is_json_as_it_is_printed(tmp_path):
     """Long lines are not broken at some width, so that the output can go to a file."""
     command = [sys.executable, "-m", "kestrel_lab", "schema", "suite"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout == schema_text("suite")

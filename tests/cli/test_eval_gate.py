@@ -25,7 +25,16 @@ def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def git(folder: Path, *words: str) -> None:
     """Run git with a fixed identity."""
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *words,
+    ]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
@@ -38,9 +47,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_four_codes(folder: Path) -> None:
-    """0 when the bound holds, 1 when it is violated, 2 when two scenarios cannot tell, 3 when nothing could be run."""
-    command = [sys.executable, "-m", "kestrel_lab", "eval", "gate", "suite.yaml", "--junit", "ci/j.xml", "--markdown", "ci/m.md"]
-    done = subprocess.run([*command, "--report", "ci/r.html"], cwd=folder, capture_output=True, text=True, check=False)
+    """0 when the bound holds, 1 when it is violated, 2 when two scenarios cannot tell, 3 when nothing could
+    be run.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "kestrel_lab",
+        "eval",
+        "gate",
+        "suite.yaml",
+        "--junit",
+        "ci/j.xml",
+        "--markdown",
+        "ci/m.md",
+    ]
+    done = subprocess.run(
+        [*command, "--report", "ci/r.html"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "OK: suite demo, 1 gate\n" in done.stdout
     root = ET.parse(folder / "ci" / "j.xml").getroot()
@@ -80,7 +104,9 @@ def test_what_cannot_be_decided_is_no_verdict(folder: Path, words: tuple[str, ..
 
 
 def test_a_gate_goes_on_where_it_was_cut_off(folder: Path) -> None:
-    """What is stored is not made again; options that mean nothing beside --against are refused, as undecided."""
+    """What is stored is not made again; options that mean nothing beside --against are refused, as
+    undecided.
+    """
     assert kestrel(folder, "gate", "suite.yaml", "--scenario", "s1").returncode == 2
     done = kestrel(folder, "gate", "suite.yaml", "--resume", "--retry-errors", "1")
     assert (done.returncode, "1 trials of it are there, 8 are left" in done.stdout) == (0, True)
@@ -106,7 +132,17 @@ def test_against_a_commit(folder: Path) -> None:
 def test_a_run_writes_the_same_files(folder: Path) -> None:
     """`eval run --junit --markdown` writes both and fails for no gate."""
     (folder / "script.yaml").write_text(SAYS.replace("WORD", "bye"))
-    done = kestrel(folder, "run", "suite.yaml", "--junit", "j.xml", "--markdown", "m.md", "--link", "https://ci.example.org/r.html")
+    done = kestrel(
+        folder,
+        "run",
+        "suite.yaml",
+        "--junit",
+        "j.xml",
+        "--markdown",
+        "m.md",
+        "--link",
+        "https://ci.example.org/r.html",
+    )
     assert done.returncode == 0
     assert ET.parse(folder / "j.xml").getroot().get("failures") == "10"
     assert "https://ci.example.org/r.html#run-" in (folder / "m.md").read_text()
@@ -119,7 +155,9 @@ def test_a_run_in_which_every_trial_broke_failed(folder: Path) -> None:
     done = kestrel(folder, "run", "suite.yaml")
     assert done.returncode == 1
     assert "9 broke" in " ".join(done.stdout.split())
-    (folder / "suite.yaml").write_text(SUITE + "  - {id: more, goal: something else, checks: [{answer_contains: hello}]}\n")
+    (folder / "suite.yaml").write_text(
+        SUITE + "  - {id: more, goal: something else, checks: [{answer_contains: hello}]}\n"
+    )
     assert kestrel(folder, "run", "suite.yaml").returncode == 0
 
 
@@ -131,7 +169,9 @@ def test_a_run_in_which_every_trial_broke_failed(folder: Path) -> None:
         ("--csv", "suite.yaml/more/r.csv", "suite.yaml is a file, not a folder"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_the_first_trial(folder: Path, option: str, file: str, why: str) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_trial(
+    folder: Path, option: str, file: str, why: str
+) -> None:
     """Not after all trials have run."""
     (folder / "out").mkdir()
     done = kestrel(folder, "run", "suite.yaml", option, file)

@@ -1,4 +1,6 @@
-"""`kestrel eval ablate`, and `kestrel eval compare --arms`: guidance files measured from the command line, all agents scripted."""
+"""`kestrel eval ablate`, and `kestrel eval compare --arms`: guidance files measured from the command line,
+all agents scripted.
+"""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +35,9 @@ def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a suite, a scripted agent and its AGENTS.md."""
-    scenarios = "\n".join(f"  - {{id: t{n}, goal: Task {n}, checks: [answer_equals: done]}}" for n in range(8))
+    scenarios = "\n".join(
+        f"  - {{id: t{n}, goal: Task {n}, checks: [answer_equals: done]}}" for n in range(8)
+    )
     (tmp_path / "suite.yaml").write_text(SUITE % scenarios)
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "AGENTS.md").write_text("# Rules\n\nWrite a test first.\n\nLook twice.\n")
@@ -41,8 +45,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_configurations_are_compared(folder: Path) -> None:
-    """The first configuration is compared with the others, all questions asked together; without names it is the suite's first."""
-    done = kestrel(folder, "compare", "suite.yaml", "none", "now", "short", "--arms", "--report", "out/page.html")
+    """The first configuration is compared with the others, all questions asked together; without names it is
+    the suite's first.
+    """
+    done = kestrel(
+        folder, "compare", "suite.yaml", "none", "now", "short", "--arms", "--report", "out/page.html"
+    )
     assert done.returncode == 0, done.stderr
     assert "none (scripted) → now (scripted), short (scripted)" in done.stdout
     rates = [line for line in done.stdout.splitlines() if "success_rate" in line]
@@ -53,8 +61,14 @@ def test_configurations_are_compared(folder: Path) -> None:
 
 @pytest.mark.parametrize("in_git", [False, True])
 def test_stored_trials_are_compared(folder: Path, in_git: bool) -> None:
-    """What a run of the whole suite stored counts for some of its configurations; only what is missing is run, and each side says how many."""
-    text = (folder / "suite.yaml").read_text().replace("text: {AGENTS.md: Look twice.}", "text: {prompt.md: Look twice.}")
+    """What a run of the whole suite stored counts for some of its configurations; only what is missing is
+    run, and each side says how many.
+    """
+    text = (
+        (folder / "suite.yaml")
+        .read_text()
+        .replace("text: {AGENTS.md: Look twice.}", "text: {prompt.md: Look twice.}")
+    )
     (folder / "suite.yaml").write_text(text)
     if in_git:
         (folder / ".gitignore").write_text(".kestrel/\n__pycache__/\n")
@@ -88,11 +102,18 @@ def test_what_cannot_be_compared_is_refused(folder: Path, words: list[str], told
 
 
 def test_paragraphs_are_told_apart(folder: Path) -> None:
-    """A table with a verdict for each paragraph, a page, a drawing and a CSV file; the same again without a trial that is stored."""
+    """A table with a verdict for each paragraph, a page, a drawing and a CSV file; the same again without a
+    trial that is stored.
+    """
     words = ["ablate", "suite.yaml", "-f", "AGENTS.md", "-c", "now", "--budget", "48"]
-    done = kestrel(folder, *words, "--report", "out/page.html", "--plot", "out/effects.svg", "--csv", "out/parts.csv")
+    done = kestrel(
+        folder, *words, "--report", "out/page.html", "--plot", "out/effects.svg", "--csv", "out/parts.csv"
+    )
     assert done.returncode == 0, done.stderr
-    assert "AGENTS.md, 2 parts: 1 helps, 1 no difference shown (suite guided, now (scripted), 48 trials)" in done.stdout
+    assert (
+        "AGENTS.md, 2 parts: 1 helps, 1 no difference shown (suite guided, now (scripted), 48 trials)"
+        in done.stdout
+    )
     assert "1 Write a test first." in done.stdout
     assert (folder / "out" / "parts.csv").read_text().startswith("part,heading,text,verdict,effect,low,high")
     assert "<svg" in (folder / "out" / "effects.svg").read_text()

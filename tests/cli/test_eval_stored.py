@@ -12,7 +12,8 @@ epochs: 2
 configs: [{name: script, model: "scripted:script.yaml"}]
 scenarios:
   - {id: a, family: talk, goal: talk, checks: [{answer_contains: bye}]}
-  - {id: b, family: find, tags: [slow], goal: find, tools: [grep], workspace: {files: {a.py: "def one(): pass"}}, checks: [{recall_at: [a.py, b.py]}]}
+  - {id: b, family: find, tags: [slow], goal: find, tools: [grep], workspace: {files: {a.py: "def one(): \
+pass"}}, checks: [{recall_at: [a.py, b.py]}]}
 """
 SCRIPT = """\
 rules:
@@ -53,9 +54,24 @@ def test_rescore_judges_without_running(folder: Path) -> None:
 
 def test_summary_is_by_family(folder: Path) -> None:
     """Families with rates and recall@10, a plot, and a file with every metric and its interval."""
-    done = kestrel(folder, "summary", "suite.yaml", "--by", "family", "-m", "recall@10", "--plot", "f.png", "--csv", "f.csv")
+    done = kestrel(
+        folder,
+        "summary",
+        "suite.yaml",
+        "--by",
+        "family",
+        "-m",
+        "recall@10",
+        "--plot",
+        "f.png",
+        "--csv",
+        "f.csv",
+    )
     assert done.returncode == 0
-    assert [line.split()[2:4] for line in done.stdout.split("\n\n")[0].splitlines()[2:]] == [["talk", "2"], ["find", "2"]]
+    assert [line.split()[2:4] for line in done.stdout.split("\n\n")[0].splitlines()[2:]] == [
+        ["talk", "2"],
+        ["find", "2"],
+    ]
     assert "b.py (first 10)" in done.stdout, "what was wanted and not found stands below"
     assert "50 % (" in done.stdout
     assert (folder / "f.png").read_bytes().startswith(b"\x89PNG")
@@ -63,7 +79,9 @@ def test_summary_is_by_family(folder: Path) -> None:
 
 
 def test_parts_are_chosen_with_the_words_of_run(folder: Path) -> None:
-    """`summary` and `rescore` take --family, --tag and --scenario as `run` does, and leave the other trials alone."""
+    """`summary` and `rescore` take --family, --tag and --scenario as `run` does, and leave the other trials
+    alone.
+    """
     out = kestrel(folder, "summary", "suite.yaml", "--by", "scenario", "--tag", "slow").stdout
     assert [line.split()[2:4] for line in out.split("\n\n")[0].splitlines()[2:]] == [["b", "2"]]
     (folder / "part.yaml").write_text(SUITE.replace("bye", "hello"))
@@ -84,7 +102,9 @@ def test_parts_are_chosen_with_the_words_of_run(folder: Path) -> None:
     ],
 )
 def test_wrong_parts_are_told(folder: Path, words: tuple[str, ...], message: str) -> None:
-    """What fits nothing, a suite named twice or not at all, and too many commits; both places of the suite are understood."""
+    """What fits nothing, a suite named twice or not at all, and too many commits; both places of the suite
+    are understood.
+    """
     done = kestrel(folder, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -93,9 +113,15 @@ def test_wrong_parts_are_told(folder: Path, words: tuple[str, ...], message: str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("summary", "suite.yaml", "--by", "famly"), "trials are grouped by config, family, scenario, not by 'famly'"),
+        (
+            ("summary", "suite.yaml", "--by", "famly"),
+            "trials are grouped by config, family, scenario, not by 'famly'",
+        ),
         (("summary", "suite.yaml", "-m", "recal@10"), "did you mean 'recall@10'?"),
-        (("summary", "suite.yaml", "--commit", "abc"), "no trials of suite 'demo' at commit 'abc' are stored"),
+        (
+            ("summary", "suite.yaml", "--commit", "abc"),
+            "no trials of suite 'demo' at commit 'abc' are stored",
+        ),
         (("rescore", "missing.yaml"), "missing.yaml"),
         (("rescore", "suite.yaml", "--config", "other"), "no configuration 'other'"),
     ],

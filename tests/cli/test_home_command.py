@@ -1,4 +1,6 @@
-"""`kestrel home`: the log is kept outside of the folder that one works in, and found again after either was moved."""
+"""`kestrel home`: the log is kept outside of the folder that one works in, and found again after either was
+moved.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ def run(folder: Path, goal: str) -> None:
 
 
 def test_the_log_is_kept_outside_of_the_workspace(shop: Path, tmp_path: Path) -> None:
-    """In a folder with a readable name, private, that says whose it is; the workspace stays as it was, also through a link."""
+    """In a folder with a readable name, private, that says whose it is; the workspace stays as it was, also
+    through a link.
+    """
     run(shop, "one")
     home = home_of(shop)
     assert home.parent == tmp_path / "state" / "kestrel" and home.name.startswith("shop-")
@@ -44,7 +48,9 @@ def test_the_log_is_kept_outside_of_the_workspace(shop: Path, tmp_path: Path) ->
 
 
 def test_a_log_in_the_workspace_goes_on_being_used(shop: Path) -> None:
-    """As long as there is no other; one that appears when there is another, from a command or an archive, counts for nothing."""
+    """As long as there is no other; one that appears when there is another, from a command or an archive,
+    counts for nothing.
+    """
     Lab(home=shop / ".kestrel", env={}).close()
     run(shop, "one")
     assert home_of(shop) == shop / ".kestrel"
@@ -59,7 +65,9 @@ def test_a_log_in_the_workspace_goes_on_being_used(shop: Path) -> None:
 
 
 def test_a_home_is_moved(shop: Path, tmp_path: Path) -> None:
-    """Out of the workspace, to a folder that is named, and back; its runs come with it, and what is open is left alone."""
+    """Out of the workspace, to a folder that is named, and back; its runs come with it, and what is open is
+    left alone.
+    """
     with Lab(home=shop / ".kestrel", env={}) as lab:
         opened = kestrel(shop, "home", "--move")
         assert (opened.returncode, "is open, here or in another process" in opened.stderr) == (2, True)
@@ -108,7 +116,9 @@ def test_a_folder_that_is_full_is_not_written_over(shop: Path, tmp_path: Path) -
 
 
 def test_a_workspace_that_was_moved_says_where_its_runs_are(shop: Path, tmp_path: Path) -> None:
-    """The notice names the command, which takes the runs over; `kestrel home` lists homes whose workspace is gone."""
+    """The notice names the command, which takes the runs over; `kestrel home` lists homes whose workspace is
+    gone.
+    """
     run(shop, "one")
     home = home_of(shop)
     moved = shop.rename(tmp_path / "store")
@@ -116,7 +126,9 @@ def test_a_workspace_that_was_moved_says_where_its_runs_are(shop: Path, tmp_path
     assert f"kestrel home --take {home.name}" in told and str(shop) in told
     assert home.name in kestrel(moved, "home").stdout
     assert "are those of" in kestrel(moved, "home", "--take", home.name).stdout
-    assert "one" in kestrel(moved, "runs").stdout and not home.exists() and moved_notice(moved, os.environ) == ""
+    assert (
+        "one" in kestrel(moved, "runs").stdout and not home.exists() and moved_notice(moved, os.environ) == ""
+    )
     assert "which is there" in kestrel(tmp_path, "home", "--take", home_of(moved).name).stderr
 
 
@@ -129,7 +141,9 @@ def test_runs_are_never_replaced_by_those_of_another_folder(shop: Path, tmp_path
     assert "two" in kestrel(moved, "runs").stdout
 
 
-def test_where_nothing_can_be_kept_outside_the_log_is_in_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_kept_outside_the_log_is_in_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For a user without a home folder; a name of signs and spaces is still a name."""
     monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     monkeypatch.delenv("XDG_STATE_HOME")

@@ -46,10 +46,14 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_a_workflow_done_three_times_is_one_call_the_fourth(kestrel: Kestrel, tmp_path: Path) -> None:
-    """Three runs, `macros`, `macros show`, `macros accept`: the fourth run calls one tool, which still has to be approved."""
+    """Three runs, `macros`, `macros show`, `macros accept`: the fourth run calls one tool, which still has to
+    be approved.
+    """
     assert "none to propose" in kestrel("macros")[1]
     for word in WORDS:
-        assert kestrel("run", f"by hand {word}", "--model", "scripted:script.yaml", "--approve", "auto")[0] == 0
+        assert (
+            kestrel("run", f"by hand {word}", "--model", "scripted:script.yaml", "--approve", "auto")[0] == 0
+        )
     code, out, _ = kestrel("macros")
     assert code == 0
     assert "glob_read_file_write_file(pattern, path)" in out
@@ -57,7 +61,9 @@ def test_a_workflow_done_three_times_is_one_call_the_fourth(kestrel: Kestrel, tm
     shown = kestrel("macros", "show", "glob_read_file_write_file")[1]
     assert '2. read_file {"path":"{{steps[0].content}}"}' in shown
     assert '3. write_file {"path":"{{path}}","content":"{{steps[1].content}}"}' in shown
-    assert kestrel("macros", "accept", "glob_read_file_write_file", "--as", "copy")[1].startswith("kept copy(pattern, path): ")
+    assert kestrel("macros", "accept", "glob_read_file_write_file", "--as", "copy")[1].startswith(
+        "kept copy(pattern, path): "
+    )
     assert "proposed" not in kestrel("macros")[1]
 
     code, _, err = kestrel("run", "by macro", "--model", "scripted:script.yaml")
@@ -70,7 +76,9 @@ def test_a_workflow_done_three_times_is_one_call_the_fourth(kestrel: Kestrel, tm
 
 
 def test_macros_are_disabled_enabled_and_removed(kestrel: Kestrel) -> None:
-    """Each command says what it did; a disabled macro is not offered; an unknown one is told with the nearest, exit code 2."""
+    """Each command says what it did; a disabled macro is not offered; an unknown one is told with the
+    nearest, exit code 2.
+    """
     for word in WORDS:
         kestrel("run", f"by hand {word}", "--model", "scripted:script.yaml", "--approve", "auto")
     kestrel("macros", "accept", "glob_read_file_write_file", "--as", "copy")
@@ -78,7 +86,10 @@ def test_macros_are_disabled_enabled_and_removed(kestrel: Kestrel) -> None:
     assert "disabled" in kestrel("macros")[1]
     assert "there is no tool 'macro_run'" in kestrel("run", "by macro", "--model", "scripted:script.yaml")[1]
     assert kestrel("macros", "enable", "copy")[1] == "enabled copy\n"
-    assert kestrel("macros", "disable", "copi")[::2] == (2, f"error: there is no macro 'copi' for {Path.cwd()}; did you mean 'copy'?\n")
+    assert kestrel("macros", "disable", "copi")[::2] == (
+        2,
+        f"error: there is no macro 'copi' for {Path.cwd()}; did you mean 'copy'?\n",
+    )
     assert kestrel("macros", "remove", "copy")[1] == "removed copy\n"
     assert "proposed, 3 times" in kestrel("macros")[1]
     assert kestrel("macros", "accept", "nothing")[0] == 2

@@ -19,10 +19,14 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """Runs a command line in a folder with two servers configured; gives exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "script.yaml").write_text("rules:\n- when: .\n  turns:\n  - - {tool: 'h:echo', args: {text: hello}}\n  - done\n")
+    (tmp_path / "script.yaml").write_text(
+        "rules:\n- when: .\n  turns:\n  - - {tool: 'h:echo', args: {text: hello}}\n  - done\n"
+    )
     args = ["-S", str(HOSTILE), f"changed={tmp_path / 'now'}"]
     off = '[mcp.servers.off]\ncommand = "x"\nenabled = false\n'
-    (tmp_path / "kestrel.toml").write_text(f'[mcp.servers.h]\ncommand = "{sys.executable}"\nargs = {args}\ndanger = "low"\n{off}')
+    (tmp_path / "kestrel.toml").write_text(
+        f'[mcp.servers.h]\ncommand = "{sys.executable}"\nargs = {args}\ndanger = "low"\n{off}'
+    )
 
     def run(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -35,7 +39,9 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_a_server_is_looked_at_approved_used_and_withdrawn(kestrel: Kestrel, tmp_path: Path) -> None:
-    """Nothing starts before approval; a run uses the tool; a change is shown as a diff; `doctor` and `mcp` say how each stands."""
+    """Nothing starts before approval; a run uses the tool; a change is shown as a diff; `doctor` and `mcp`
+    say how each stands.
+    """
     code, out, _ = kestrel("mcp")
     assert code == 0
     assert "not approved" in out
@@ -75,17 +81,26 @@ def test_wrong_words_are_answered(kestrel: Kestrel, words: list[str], said: str)
     assert said in error
 
 
-def test_a_server_is_found_shown_installed_used_and_removed(kestrel: Kestrel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is installed before `--yes`; what it would run is shown whole; a run is offered the tools where it names them."""
+def test_a_server_is_found_shown_installed_used_and_removed(
+    kestrel: Kestrel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is installed before `--yes`; what it would run is shown whole; a run is offered the tools where
+    it names them.
+    """
     monkeypatch.setenv("PATH", make_uv(tmp_path / "uv"))
     monkeypatch.setenv("KESTREL_MCP_CATALOGUE", write_catalogue(tmp_path / "catalogue.jsonl", entry()))
-    (tmp_path / "echo.yaml").write_text("rules:\n- when: .\n  turns:\n  - - {tool: 'echo:echo', args: {text: hello}}\n  - done\n")
+    (tmp_path / "echo.yaml").write_text(
+        "rules:\n- when: .\n  turns:\n  - - {tool: 'echo:echo', args: {text: hello}}\n  - done\n"
+    )
     out = kestrel("mcp", "find", "echo", "some", "text")[1]
     assert "io.github.someone/mcp-echo" in out and "75 of 100" in out
     assert "nothing was found for 'bake bread'" in kestrel("mcp", "find", "bake", "bread")[1]
     out = "".join(kestrel("mcp", "install", "mcp-echo")[1].split())
     folder = str(home_of(tmp_path) / "mcp" / "mcp-echo-1.0.0")
-    assert f"thenstarts:{folder}/bin/mcp-echo" in out and "nothingwasinstalledyet:kestrelmcpinstallmcp-echo==1.0.0--yesdoesit" in out
+    assert (
+        f"thenstarts:{folder}/bin/mcp-echo" in out
+        and "nothingwasinstalledyet:kestrelmcpinstallmcp-echo==1.0.0--yesdoesit" in out
+    )
     assert "no MCP server is installed" in kestrel("mcp", "installed")[1]
     assert "installed as echo: echo:echo" in kestrel("mcp", "install", "mcp-echo==1.0.0", "--yes")[1]
     assert "as installed" in kestrel("mcp", "installed")[1]

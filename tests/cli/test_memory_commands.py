@@ -39,13 +39,17 @@ def note_id(output: str) -> str:
 
 
 def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path) -> None:
-    """Added, listed, found, shown, edited, drawn, replaced, forgotten: each command says what became of it."""
+    """Added, listed, found, shown, edited, drawn, replaced, forgotten: each command says what became of
+    it.
+    """
     assert "nothing is remembered yet" in kestrel("memory")[1]
     main_branch = note_id(kestrel("memory", "add", "The default branch is main.", "--tag", "git")[1])
     assert "The default branch is main." in kestrel("memory")[1]
     assert main_branch in kestrel("memory", "search", "which branch is the default")[1]
     assert "no note has to do with that" in kestrel("memory", "search", "marmalade")[1]
-    code, out, _ = kestrel("memory", "edit", main_branch[:5], "--text", "The default branch is zqtrunkx.", "--confidence", "0.5")
+    code, out, _ = kestrel(
+        "memory", "edit", main_branch[:5], "--text", "The default branch is zqtrunkx.", "--confidence", "0.5"
+    )
     assert (code, "zqtrunkx" in out, "0.50" in out, "tags:        git" in out) == (0, True, True, True)
     code, out, _ = kestrel("memory", "add", "The default branch is develop.", "--ttl", "30d")
     assert f"replaces:    {main_branch}: The default branch is zqtrunkx." in out
@@ -62,11 +66,14 @@ def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path)
 
 
 def test_what_has_expired_is_listed_only_as_such(kestrel: Kestrel) -> None:
-    """After its time a note is in no list, no search and no drawing; `expired` still means it, to be wiped from the files."""
+    """After its time a note is in no list, no search and no drawing; `expired` still means it, to be wiped
+    from the files.
+    """
     kestrel("memory", "add", "The demo is zqtodayx.", "--ttl", "0.01s")
     time.sleep(0.02)
     assert "zqtodayx" not in "".join(
-        kestrel("memory", *words)[1] for words in ((), ("search", "demo"), ("graph",), ("--select", "kind:fact"))
+        kestrel("memory", *words)[1]
+        for words in ((), ("search", "demo"), ("graph",), ("--select", "kind:fact"))
     )
     assert "zqtodayx" in kestrel("memory", "--select", "expired")[1]
     assert kestrel("memory", "forget", "expired")[1] == "forgot 1 note\n"
@@ -102,7 +109,12 @@ def test_hostile_notes_are_shown_as_text(tmp_path: Path) -> None:
     drawing = memory.graph()
     for shown in (memory, memory.list(), memory.show(note.id), drawing):
         markup = shown._repr_html_()
-        assert ("<img" in markup, "<script" in markup, "<b>" in markup, "&lt;img" in markup) == (False, False, False, True)
+        assert ("<img" in markup, "<script" in markup, "<b>" in markup, "&lt;img" in markup) == (
+            False,
+            False,
+            False,
+            True,
+        )
         assert "\x1b" not in repr(shown)
     assert "<script" not in drawing.save(tmp_path / "m.html").read_text()
     lab.close()

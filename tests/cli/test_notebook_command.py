@@ -21,14 +21,21 @@ from kestrel_lab import Lab
 lab = Lab(model="scripted:script.yaml", approve="ask")
 run = await lab.run("write it")
 """
-SCRIPT = "rules:\n  - when: write\n    turns:\n      - [{tool: write_file, args: {path: a.txt, content: hi}}]\n      - written\n"
+SCRIPT = (
+    "rules:\n  - when: write\n    turns:\n      - [{tool: write_file, args: {path: a.txt, content: "
+    "hi}}]\n      - written\n"
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a notebook that fits, one that fails and one with a risky call."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
-    for name, sources in {"good": ["n = 1", "print(n + 1)"], "bad": ["n = 1", "1 / 0"], "risky": ["n = 1", RISKY]}.items():
+    for name, sources in {
+        "good": ["n = 1", "print(n + 1)"],
+        "bad": ["n = 1", "1 / 0"],
+        "risky": ["n = 1", RISKY],
+    }.items():
         cells = [new_code_cell(source) for source in sources]
         cells[0].metadata["tags"] = ["parameters"]
         nbformat.write(new_notebook(cells=cells), tmp_path / f"{name}.ipynb")
@@ -37,7 +44,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_parameters_and_outputs(folder: Path) -> None:
     """Exit code 0, and the executed notebook has the injected cell with its outputs."""
-    done = in_process.kestrel(folder, "notebook", "run", "good.ipynb", "-p", "n=41", "--out", "out/good.ipynb")
+    done = in_process.kestrel(
+        folder, "notebook", "run", "good.ipynb", "-p", "n=41", "--out", "out/good.ipynb"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     cells = json.loads((folder / "out" / "good.ipynb").read_text())["cells"]
     assert [cell["metadata"].get("tags") for cell in cells] == [["parameters"], ["injected-parameters"], None]
@@ -48,7 +57,9 @@ def test_a_failure_names_the_cell(folder: Path) -> None:
     """Exit code 1, and one line that names cell and error."""
     done = in_process.kestrel(folder, "notebook", "run", "bad.ipynb", "--out", "out.ipynb")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: bad.ipynb: cell 2 of 2 (1 / 0): ZeroDivisionError: division by zero")
+    assert done.stderr.startswith(
+        "error: bad.ipynb: cell 2 of 2 (1 / 0): ZeroDivisionError: division by zero"
+    )
 
 
 def test_wrong_words_are_told(folder: Path) -> None:
@@ -76,14 +87,22 @@ def test_a_risky_call_ends_it(folder: Path) -> None:
 
 def test_ctrl_c_stops_it(folder: Path) -> None:
     """Exit code 130 within seconds, the outputs so far in the file, no kernel left behind."""
-    cells = [new_code_cell("import os\nprint(os.getpid())"), new_code_cell("import time\nopen('begun', 'w').close()\ntime.sleep(86400)")]
+    cells = [
+        new_code_cell("import os\nprint(os.getpid())"),
+        new_code_cell("import time\nopen('begun', 'w').close()\ntime.sleep(86400)"),
+    ]
     nbformat.write(new_notebook(cells=cells), folder / "long.ipynb")
     command = [sys.executable, "-m", "kestrel_lab", "notebook", "run", "long.ipynb", "--out", "out.ipynb"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         while not (folder / "begun").exists():
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, told) == (130, "error: stopped long.ipynb; its outputs up to there: out.ipynb\n")
+    assert (process.returncode, told) == (
+        130,
+        "error: stopped long.ipynb; its outputs up to there: out.ipynb\n",
+    )
     kernel = json.loads((folder / "out.ipynb").read_text())["cells"][0]["outputs"][0]["text"][0]
     assert not Path(f"/proc/{int(kernel)}").exists()

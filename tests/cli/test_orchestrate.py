@@ -17,7 +17,8 @@ rules:
   - when: ^Look around
     turns: [There is nothing.]
   - when: ^Judge
-    turns: ['{"criteria": [{"criterion": 1, "met": MET, "why": "see above", "evidence": []}], "confidence": 1}']
+    turns: ['{"criteria": [{"criterion": 1, "met": MET, "why": "see above", "evidence": []}], "confidence": \
+1}']
   - when: ^Put an answer
     turns: [Still nothing.]
   - when: ^A run has
@@ -73,8 +74,12 @@ def test_orchestrate_is_run_with_the_plan_standard(kestrel: Kestrel, tmp_path: P
 
 
 def test_a_failed_session_is_resumed_in_a_new_run(kestrel: Kestrel, tmp_path: Path) -> None:
-    """A failed session ends with exit code 1 and its criterion; resumed with another model it says where it goes on, and completes."""
-    code, out, _ = kestrel("orchestrate", "What is here?", "--model", "scripted:bad.yaml", "--rounds", "0", "--steps", "3")
+    """A failed session ends with exit code 1 and its criterion; resumed with another model it says where it
+    goes on, and completes.
+    """
+    code, out, _ = kestrel(
+        "orchestrate", "What is here?", "--model", "scripted:bad.yaml", "--rounds", "0", "--steps", "3"
+    )
     assert (code, "not met: it says something: see above" in out) == (1, True)
     failed = newest(tmp_path)
     code, out, _ = kestrel("run", "--resume", failed, "--model", "scripted:good.yaml")
@@ -86,4 +91,7 @@ def test_a_failed_session_is_resumed_in_a_new_run(kestrel: Kestrel, tmp_path: Pa
 def test_a_resumed_run_follows_its_own_plan(kestrel: Kestrel) -> None:
     """A plan or an input beside --resume is refused."""
     code, _, err = kestrel("run", "--resume", "r1", "--plan", "standard")
-    assert (code, "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out" in err) == (2, True)
+    assert (
+        code,
+        "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out" in err,
+    ) == (2, True)

@@ -33,7 +33,11 @@ ORDERS = [
 def orders_in(text: str) -> list[str]:
     """Lines that a build server would obey, as the runners of GitHub, Azure and TeamCity find them."""
     lines = re.split(r"[\r\n]", text)
-    return [line for line in lines if line.strip().startswith("::") or re.search(r"##(vso|teamcity)?\[", line, re.IGNORECASE)]
+    return [
+        line
+        for line in lines
+        if line.strip().startswith("::") or re.search(r"##(vso|teamcity)?\[", line, re.IGNORECASE)
+    ]
 
 
 def written(pieces: list[str]) -> str:
@@ -57,7 +61,9 @@ PIECES = st.lists(st.text(st.sampled_from(":#[ \n\r\tavso"), max_size=6), max_si
 
 @given(PIECES)
 def test_nothing_else_is_changed(pieces: list[str]) -> None:
-    """However a text is cut into pieces, no order is in what is written, and what was meant can be told from it."""
+    """However a text is cut into pieces, no order is in what is written, and what was meant can be told from
+    it.
+    """
     text = "".join(pieces)
     shown = written(pieces)
     assert orders_in(shown) == []
@@ -85,8 +91,15 @@ def test_a_stream_that_only_knows_whole_writes_is_caught() -> None:
 
 
 def test_what_a_run_says_gives_no_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piped `kestrel show`, `runs` and errors: goal, answer and tool output with orders in them print none."""
-    lab = Lab(home=tmp_path / ".kestrel", env={}, model=ScriptedModel([[("read_file", {"path": "a"})], "\n".join(ORDERS)]), approve="auto")
+    """Piped `kestrel show`, `runs` and errors: goal, answer and tool output with orders in them print
+    none.
+    """
+    lab = Lab(
+        home=tmp_path / ".kestrel",
+        env={},
+        model=ScriptedModel([[("read_file", {"path": "a"})], "\n".join(ORDERS)]),
+        approve="auto",
+    )
     (tmp_path / "a").write_text("\n".join(ORDERS))
     done = lab.run_sync("::error::goal", workspace=tmp_path)
     lab.close()
@@ -95,7 +108,9 @@ def test_what_a_run_says_gives_no_orders(tmp_path: Path, monkeypatch: pytest.Mon
     for words in (["show", done.id], ["runs"], ["show", "::error::x"], ["tools", "\n::error::x"]):
         if words[0] == "show":  # in a process, whose output is a pipe; the others take the same way out
             command = [sys.executable, "-m", "kestrel_lab", *words]
-            told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+            told = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            )
         else:
             told = in_process.kestrel(tmp_path, *words)
         assert "add-mask" in told.stdout or words[0] != "show" or told.returncode

@@ -23,7 +23,13 @@ def test_the_overview_is_that_of_the_loaded_commands(
     """`kestrel --help` prints every command in order, exactly as the application with all of them does."""
     monkeypatch.setenv("COLUMNS", width)
     pages = [
-        subprocess.run([sys.executable, "-m", "kestrel_lab", word], capture_output=True, text=True, check=True, timeout=120).stdout
+        subprocess.run(
+            [sys.executable, "-m", "kestrel_lab", word],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
         for word in ("--help", "-h")
     ]
     with pytest.raises(SystemExit) as end:
@@ -34,20 +40,32 @@ def test_the_overview_is_that_of_the_loaded_commands(
 
 
 def test_without_words_there_is_a_short_start_page() -> None:
-    """`kestrel` alone prints what to type first, within a screen of 24 lines, and every command on it exists."""
-    page = subprocess.run([sys.executable, "-m", "kestrel_lab"], capture_output=True, text=True, check=True, timeout=120).stdout
+    """`kestrel` alone prints what to type first, within a screen of 24 lines, and every command on it
+    exists.
+    """
+    page = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     assert len(page.splitlines()) < 24
     assert {line.split()[1] for line in page.splitlines() if line.startswith("  kestrel ")} <= {*COMMANDS}
 
 
 def test_every_command_has_a_heading() -> None:
-    """Each command stands below one heading of the overview, and no heading names a command that does not exist."""
+    """Each command stands below one heading of the overview, and no heading names a command that does not
+    exist.
+    """
     assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
 
 
 def test_other_words_reach_the_commands() -> None:
     """What is not the overview is run by the commands: a wrong word ends with status 2 and a sentence."""
-    done = subprocess.run([sys.executable, "-m", "kestrel_lab", "nothing"], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "nothing"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 2
     assert "No such command" in done.stderr
 
@@ -82,7 +100,11 @@ def test_no_word_of_help_is_taken_for_markup() -> None:
     ],
 )
 def test_each_way_in(
-    words: list[str], code: int | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    code: int | None,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The start page, the version, the overview, and the commands with what they are told."""
     monkeypatch.setattr("sys.argv", ["kestrel", *words])
@@ -91,7 +113,9 @@ def test_each_way_in(
     assert told in capsys.readouterr().out
 
 
-def test_a_shell_that_completes_gets_it_from_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_that_completes_gets_it_from_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also where no word is typed yet: the start page would be taken for words."""
     monkeypatch.setattr("sys.argv", ["kestrel"])
     monkeypatch.setenv("_KESTREL_COMPLETE", "complete_bash")
@@ -100,9 +124,15 @@ def test_a_shell_that_completes_gets_it_from_the_commands(monkeypatch: pytest.Mo
     assert capsys.readouterr().out == "asked\n"
 
 
-@pytest.mark.parametrize(("terminal", "kind", "said"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)])
-def test_a_terminal_is_told_that_commands_are_loaded(terminal: bool, kind: str, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a line that is gone afterwards; a file and a terminal without control of its lines are left alone."""
+@pytest.mark.parametrize(
+    ("terminal", "kind", "said"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)]
+)
+def test_a_terminal_is_told_that_commands_are_loaded(
+    terminal: bool, kind: str, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a line that is gone afterwards; a file and a terminal without control of its lines are left
+    alone.
+    """
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr("sys.stderr", screen)

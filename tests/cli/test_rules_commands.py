@@ -47,7 +47,12 @@ def test_the_rules_in_force_are_listed(kestrel: Kestrel) -> None:
     for words in (["rules"], ["config"]):
         code, out, _ = kestrel(*words)
         assert code == 0
-        for text in ("bash `git status`, `pytest ...`", "write_file `secret/**`", "rule 2 of kestrel.toml", "not yours"):
+        for text in (
+            "bash `git status`, `pytest ...`",
+            "write_file `secret/**`",
+            "rule 2 of kestrel.toml",
+            "not yours",
+        ):
             assert text in out
     Path("kestrel.toml").unlink()
     assert "Write some as [[rules]] in kestrel.toml" in kestrel("rules")[1]
@@ -57,7 +62,10 @@ def test_a_call_can_be_tried(kestrel: Kestrel) -> None:
     """`rules try` says what would become of a call, by which rule and why, and runs nothing."""
     for words, told in (
         (["bash", "git", "status"], ["bash (HIGH) goes on: rule 1 of kestrel.toml"]),
-        (["bash", "git status && make"], ["bash (HIGH) is asked about: policy ask", "it runs: git status · make"]),
+        (
+            ["bash", "git status && make"],
+            ["bash (HIGH) is asked about: policy ask", "it runs: git status · make"],
+        ),
         (["bash", "git status > x"], ["no rule can allow it: it reads or writes a file by a redirection"]),
         (
             ["write_file", '{"path": "a/../secret/x", "content": ""}', "--approve", "auto"],
@@ -84,8 +92,12 @@ def test_what_cannot_be_tried_is_explained(kestrel: Kestrel) -> None:
 
 def test_rules_for_one_run(kestrel: Kestrel) -> None:
     """`run --rules FILE` adds rules to those of the settings; what they decide is in the log of the run."""
-    Path("more.toml").write_text('[[rules]]\ntool = "write_file"\npath = ["docs/**", "secret/**"]\nverdict = "allow"\n')
-    turns = [[{"tool": "write_file", "args": {"path": path, "content": "x"}}] for path in ("docs/a", "secret/a")]
+    Path("more.toml").write_text(
+        '[[rules]]\ntool = "write_file"\npath = ["docs/**", "secret/**"]\nverdict = "allow"\n'
+    )
+    turns = [
+        [{"tool": "write_file", "args": {"path": path, "content": "x"}}] for path in ("docs/a", "secret/a")
+    ]
     Path("script.yaml").write_text(json.dumps({"rules": [{"when": "write", "turns": [*turns, "done"]}]}))
     code, _, err = kestrel("run", "write", "--model", "scripted:script.yaml", "--rules", "more.toml")
     assert (code, err) == (0, "")

@@ -13,7 +13,8 @@ rules:
   - when: .
     turns:
       - - {tool: read_file, args: {path: a.txt}}
-      - "It says `[bold]hello[/bold]`, and then a very long line follows that no terminal of eighty columns can hold without breaking it."
+      - "It says `[bold]hello[/bold]`, and then a very long line follows that no terminal of eighty columns \
+can hold without breaking it."
 """
 
 Kestrel = Callable[..., tuple[int, str, str]]
@@ -40,13 +41,21 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_a_run_becomes_a_scenario_of_a_suite(kestrel: Kestrel, tmp_path: Path) -> None:
     """Run, draft, look, take in, run the suite: each with a command, and what is printed is the file."""
-    assert kestrel("run", "What does a.txt say?", "--model", "scripted:script.yaml", "--workspace", "work")[0] == 0
+    assert (
+        kestrel("run", "What does a.txt say?", "--model", "scripted:script.yaml", "--workspace", "work")[0]
+        == 0
+    )
     run = next(word for word in kestrel("runs")[1].split() if word.startswith("r") and "-" in word)
     code, out, _ = kestrel("scenario", "from-run", run)
-    assert (code, kestrel("scenario", "from-run", run, "--out", "evals/found.yaml")[:2]) == (0, (0, "evals/found.yaml\n"))
+    assert (code, kestrel("scenario", "from-run", run, "--out", "evals/found.yaml")[:2]) == (
+        0,
+        (0, "evals/found.yaml\n"),
+    )
     assert out == (tmp_path / "evals" / "found.yaml").read_text()
     assert 'a.txt: "hello\\n"' in out
-    (tmp_path / "evals" / "suite.yaml").write_text('configs: [{name: c, model: "scripted:../script.yaml"}]\nscenarios_from: [found.yaml]\n')
+    (tmp_path / "evals" / "suite.yaml").write_text(
+        'configs: [{name: c, model: "scripted:../script.yaml"}]\nscenarios_from: [found.yaml]\n'
+    )
     code, out, _ = kestrel("eval", "run", "evals/suite.yaml")
     assert (code, "100 %" in out) == (0, True)
 
@@ -57,5 +66,9 @@ def test_mistakes_are_told(kestrel: Kestrel, tmp_path: Path) -> None:
     run = next(word for word in kestrel("runs")[1].split() if word.startswith("r") and "-" in word)
     (tmp_path / "mine.yaml").write_text("mine")
     code, _, err = kestrel("scenario", "from-run", run, "--out", "mine.yaml")
-    assert (code, "mine.yaml is there already" in err, (tmp_path / "mine.yaml").read_text()) == (2, True, "mine")
+    assert (code, "mine.yaml is there already" in err, (tmp_path / "mine.yaml").read_text()) == (
+        2,
+        True,
+        "mine",
+    )
     assert kestrel("scenario", "from-run", "r-none")[0] == 2

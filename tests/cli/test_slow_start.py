@@ -42,7 +42,9 @@ def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_that_waits_says_for_what_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the library of models that is loaded once: otherwise a piped command is silent for as long as that takes."""
+    """As the library of models that is loaded once: otherwise a piped command is silent for as long as that
+    takes.
+    """
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     display = TerminalDisplay(Console(file=io.StringIO()))

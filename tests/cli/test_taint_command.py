@@ -9,8 +9,12 @@ from webserver import answer, serving
 from kestrel_lab.cli.main import main
 
 
-def test_files_are_listed_and_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The list names file, run and page; what somebody trusts leaves it, and a run that reads it is free; nothing is trusted unnamed."""
+def test_files_are_listed_and_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list names file, run and page; what somebody trusts leaves it, and a run that reads it is free;
+    nothing is trusted unnamed.
+    """
 
     def kestrel(*words: str) -> tuple[int, str]:
         capsys.readouterr()

@@ -1,4 +1,6 @@
-"""The display of a run in a terminal: what has settled is printed once, and a streamed piece costs the same in a long run."""
+"""The display of a run in a terminal: what has settled is printed once, and a streamed piece costs the same
+in a long run.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ModelCalled, call=names, step=names, model=names, cycle=st.just(1), messages=st.just(1)),
     st.builds(ModelDelta, call=names, text=names),
     st.builds(
-        ModelAnswered, call=names, step=names, model=names, text=names | st.just(""), calls=st.just([{"id": "c", "name": "x", "args": {}}])
+        ModelAnswered,
+        call=names,
+        step=names,
+        model=names,
+        text=names | st.just(""),
+        calls=st.just([{"id": "c", "name": "x", "args": {}}]),
     ),
     st.builds(ToolCalled, call=names, step=names, tool=names, args=st.just({})),
     st.builds(ToolAnswered, call=names, step=names, tool=names, text=names),
@@ -57,14 +64,20 @@ events: st.SearchStrategy[Event] = st.one_of(
 
 
 def walked(history: list[Event]) -> list[str]:
-    """The ids of the rows that are printed, in order and without empty texts, found by walking all rows after each event."""
+    """The ids of the rows that are printed, in order and without empty texts, found by walking all rows after
+    each event.
+    """
     view, printed, texts = RunView(), [], {}
     for event in history:
         view.apply(event, 1.0)
         last = next(reversed(view.rows), "")
         for row in view.rows.values():
             undecided = isinstance(row, TextRow) and row.id == last and not view.done
-            if row.id not in printed and not undecided and (isinstance(row, StageRow) or row.state in terminal._SETTLED):
+            if (
+                row.id not in printed
+                and not undecided
+                and (isinstance(row, StageRow) or row.state in terminal._SETTLED)
+            ):
                 printed.append(row.id)
                 texts[row.id] = row.text if isinstance(row, TextRow) else "x"
     return [name for name in printed if texts[name].strip()]
@@ -112,18 +125,26 @@ def test_the_reason_of_a_failure_is_printed_once() -> None:
 
     def printed(*events: Event) -> str:
         display = TerminalDisplay(Console(file=(out := io.StringIO()), width=200))
-        for event in (*events, RunFinished(outcome="failed", reason=why), StateTransition(source="EXECUTING", target="FAILED")):
+        for event in (
+            *events,
+            RunFinished(outcome="failed", reason=why),
+            StateTransition(source="EXECUTING", target="FAILED"),
+        ):
             display.tell(event)
         display._console.print(display.ending())
         return out.getvalue()
 
     asked = ModelCalled(call="a", step="s", model="m", cycle=1, messages=1)
-    assert printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why})).count(why) == 1
+    assert (
+        printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why})).count(why) == 1
+    )
     assert printed().count(why) == 1
 
 
 def test_a_run_that_is_shown_later_took_as_long_as_it_did() -> None:
-    """The last line says so, from its log and not from the clock on the wall; of a run that never began there is nothing to say."""
+    """The last line says so, from its log and not from the clock on the wall; of a run that never began there
+    is nothing to say.
+    """
     display = TerminalDisplay(Console(file=io.StringIO(), width=200))
     assert "0 ms" in display.ending().plain
     display.tell(RunStarted(goal="go", workspace="/w", model="m"), 100.0)
@@ -143,13 +164,19 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     keyboard, line = os.openpty()
     with open(line) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        yield lambda *lines: os.write(keyboard, "".join(one if one == END else f"{one}\n" for one in lines).encode())
+        yield lambda *lines: os.write(
+            keyboard, "".join(one if one == END else f"{one}\n" for one in lines).encode()
+        )
     os.close(keyboard)
 
 
 END = "\x04"
-CALL = ApprovalAsked(call="c", step="s", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", why="danger")
-QUESTION = replace(CALL, tool="ask_user", args={"question": "Which colour?", "options": ["red", "blue"]}, why="question")
+CALL = ApprovalAsked(
+    call="c", step="s", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", why="danger"
+)
+QUESTION = replace(
+    CALL, tool="ask_user", args={"question": "Which colour?", "options": ["red", "blue"]}, why="question"
+)
 
 
 def decide(asked: ApprovalAsked, timeout_s: float | None = PATIENCE_S) -> tuple[ApprovalGiven, str]:
@@ -164,15 +191,30 @@ def decide(asked: ApprovalAsked, timeout_s: float | None = PATIENCE_S) -> tuple[
     ("asked", "lines", "decided", "told"),
     [
         (CALL, ["y"], {"granted": True}, "bash · HIGH · wants to run"),
-        (CALL, [" YES "], {"granted": True}, "[y]es, [n]o, [e]dit, [s]ame call always, [a]lways in this run? "),
-        (CALL, ["n", " too risky "], {"granted": False, "reason": "too risky"}, "reason for the model (may be empty): "),
+        (
+            CALL,
+            [" YES "],
+            {"granted": True},
+            "[y]es, [n]o, [e]dit, [s]ame call always, [a]lways in this run? ",
+        ),
+        (
+            CALL,
+            ["n", " too risky "],
+            {"granted": False, "reason": "too risky"},
+            "reason for the model (may be empty): ",
+        ),
         (CALL, ["no", ""], {"granted": False}, ""),
         (CALL, [END, END], {"granted": False}, ""),
         (CALL, ["a"], {"granted": True, "scope": "run"}, ""),
         (CALL, ["what", "s"], {"granted": True, "scope": "same"}, ""),
         (CALL, ["l", "y"], {"granted": True}, ""),
         (replace(CALL, offer="ls ..."), ["l"], {"granted": True, "scope": "like"}, "[l]ike ls ... always"),
-        (CALL, ["e", '{"command": "pwd"}'], {"granted": True, "args": {"command": "pwd"}}, "arguments as JSON: "),
+        (
+            CALL,
+            ["e", '{"command": "pwd"}'],
+            {"granted": True, "args": {"command": "pwd"}},
+            "arguments as JSON: ",
+        ),
         (CALL, ["edit", "{", "y"], {"granted": True}, "not JSON: "),
         (CALL, ["e", "[]", "y"], {"granted": True}, "the arguments must be a JSON object"),
         (QUESTION, ["2"], {"granted": True, "answer": "blue"}, "the agent asks"),
@@ -184,7 +226,9 @@ def decide(asked: ApprovalAsked, timeout_s: float | None = PATIENCE_S) -> tuple[
 def test_what_is_typed_is_the_decision(
     typed: Callable[..., None], asked: ApprovalAsked, lines: list[str], decided: dict[str, Any], told: str
 ) -> None:
-    """Keys, words and edited arguments decide on a call; what is not understood is asked again, and the end of the input is a no."""
+    """Keys, words and edited arguments decide on a call; what is not understood is asked again, and the end
+    of the input is a no.
+    """
     typed(*lines)
     given, screen = decide(asked)
     assert given == ApprovalGiven(call="c", by="ann", how="prompt", **decided)
@@ -203,22 +247,41 @@ def test_nobody_at_the_terminal_is_a_no(typed: Callable[..., None]) -> None:
     ("asked", "shown", "hidden"),
     [
         (CALL, ["command", "ls"], ["danger", "sandbox", "Run it again"]),
-        (replace(CALL, why="unknown_outcome"), ["The last session ended while this call ran", "Run it again?"], ["unknown_outcome"]),
+        (
+            replace(CALL, why="unknown_outcome"),
+            ["The last session ended while this call ran", "Run it again?"],
+            ["unknown_outcome"],
+        ),
         (replace(CALL, why="rule 2 says so"), ["rule 2 says so"], []),
         (replace(CALL, sandbox="S0 (none here)"), ["sandbox S0 (none here)"], []),
         (replace(CALL, preview="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n"), ["-old", "+new"], []),
-        (replace(CALL, origins=[{"arg": "command", "from": [{"kind": "goal", "source": ""}]}]), ["command: from the goal"], []),
         (
-            replace(CALL, why="contained", contained={"untrusted": ["a.txt"], "private": ["mail"], "effect": "sends it"}),
-            ["The model has read what others wrote (a.txt) and can know what is private (mail); sends it.", "none from here on"],
+            replace(CALL, origins=[{"arg": "command", "from": [{"kind": "goal", "source": ""}]}]),
+            ["command: from the goal"],
+            [],
+        ),
+        (
+            replace(
+                CALL,
+                why="contained",
+                contained={"untrusted": ["a.txt"], "private": ["mail"], "effect": "sends it"},
+            ),
+            [
+                "The model has read what others wrote (a.txt) and can know what is private (mail); sends it.",
+                "none from here on",
+            ],
             ["\ncontained"],
         ),
         (QUESTION, ["Which colour?", "1. red", "2. blue"], ["wants to run"]),
         (replace(QUESTION, tool="tracker:ask"), ["tracker:ask"], ["the agent asks"]),
     ],
 )
-def test_what_is_decided_on_is_shown_whole(typed: Callable[..., None], asked: ApprovalAsked, shown: list[str], hidden: list[str]) -> None:
-    """Arguments, what the call would change, where its words come from and why it is asked; a server that asks is not the agent."""
+def test_what_is_decided_on_is_shown_whole(
+    typed: Callable[..., None], asked: ApprovalAsked, shown: list[str], hidden: list[str]
+) -> None:
+    """Arguments, what the call would change, where its words come from and why it is asked; a server that
+    asks is not the agent.
+    """
     typed("y")
     screen = decide(asked)[1]
     assert [text for text in shown if text not in screen] == []
@@ -242,7 +305,9 @@ def test_questions_wait_for_each_other(typed: Callable[..., None]) -> None:
 
 
 def moving(*events: Event) -> str:
-    """The moving lines of a terminal after these events: they are drawn at once when a question has been asked."""
+    """The moving lines of a terminal after these events: they are drawn at once when a question has been
+    asked.
+    """
     at = Console(file=(out := io.StringIO()), width=200, force_terminal=True, color_system=None)
     display = TerminalDisplay(at)
     with display.shown():
@@ -263,8 +328,16 @@ WORKS = ToolCalled(call="t", step="s", tool="bash", args={"command": "make"})
     [
         ([], ["starting …"], []),
         ([ASKED], ["waiting for gpt: the first answer takes longest", "0 tokens"], ["starting"]),
-        ([ASKED, ModelDelta(call="m", text="one\n2\n3\n4\n5\n6\n7\n8\n9")], ["2", "9"], ["one", "waiting for"]),
-        ([ASKED, ModelDelta(call="m", text="first\nthen", thinking=True)], ["thinking: then"], ["first", "waiting"]),
+        (
+            [ASKED, ModelDelta(call="m", text="one\n2\n3\n4\n5\n6\n7\n8\n9")],
+            ["2", "9"],
+            ["one", "waiting for"],
+        ),
+        (
+            [ASKED, ModelDelta(call="m", text="first\nthen", thinking=True)],
+            ["thinking: then"],
+            ["first", "waiting"],
+        ),
         (
             [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="hello"), replace(ASKED, call="n")],
             ["waiting for gpt"],
@@ -274,8 +347,12 @@ WORKS = ToolCalled(call="t", step="s", tool="bash", args={"command": "make"})
         ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="made")], [], ["bash"]),
     ],
 )
-def test_what_goes_on_is_in_the_moving_lines(events: list[Event], shown: list[str], hidden: list[str]) -> None:
-    """Calls under way and the end of what a model writes or thinks; what has ended is printed above them and no longer there."""
+def test_what_goes_on_is_in_the_moving_lines(
+    events: list[Event], shown: list[str], hidden: list[str]
+) -> None:
+    """Calls under way and the end of what a model writes or thinks; what has ended is printed above them and
+    no longer there.
+    """
     lines = moving(RunStarted(goal="go", workspace="/w", model="gpt"), *events) if events else moving()
     assert [text for text in shown if text not in lines] == []
     assert [text for text in hidden if text in lines] == []
@@ -305,7 +382,9 @@ def test_progress_is_printed_now_and_then_and_at_the_end(monkeypatch: pytest.Mon
 
 
 def test_a_terminal_draws_a_bar_with_the_note_below() -> None:
-    """The bar says how far it is; the note is harmless text on a line of its own, and both are gone at the end."""
+    """The bar says how far it is; the note is harmless text on a line of its own, and both are gone at the
+    end.
+    """
     at = Console(file=(out := io.StringIO()), width=60, force_terminal=True, color_system=None)
     with terminal.progress_bar(at) as report:
         report(3, 9, "trial \x1b[31m3\nof it")
@@ -327,17 +406,30 @@ FAILED = {"kind": "failed", "message": "no such file", "transient": False}
         ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="made it")], "    made it\n"),
         ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="", error=FAILED)], "✗ bash make"),
         (
-            [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="first", thinking=[{"text": "hm"}], calls=[ASKS]), WORKS],
+            [
+                ASKED,
+                ModelAnswered(
+                    call="m", step="s", model="gpt", text="first", thinking=[{"text": "hm"}], calls=[ASKS]
+                ),
+                WORKS,
+            ],
             "  thinking: hm",
         ),
         (
-            [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="done"), RunFinished(outcome="complete", answer="done"), ENDED],
+            [
+                ASKED,
+                ModelAnswered(call="m", step="s", model="gpt", text="done"),
+                RunFinished(outcome="complete", answer="done"),
+                ENDED,
+            ],
             "─ answer ─",
         ),
     ],
 )
 def test_each_kind_of_row_has_its_line(events: list[Event], lines: str) -> None:
-    """Stages, calls with the beginning of their result, what a model said and thought, and the answer in a frame."""
+    """Stages, calls with the beginning of their result, what a model said and thought, and the answer in a
+    frame.
+    """
     at, out = console()
     display = TerminalDisplay(at)
     for event in events:

@@ -1,4 +1,6 @@
-"""`kestrel time` in a terminal: readings as tables, refusals as errors, options that settle what was not sure."""
+"""`kestrel time` in a terminal: readings as tables, refusals as errors, options that settle what was not
+sure.
+"""
 
 import subprocess
 import sys
@@ -26,13 +28,19 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         told = capsys.readouterr()
         rows = dict(line.split("  ", 1) for line in told.out.splitlines() if "  " in line)
         assert list(tmp_path.iterdir()) == []  # nothing is opened, nothing is kept
-        return int(end.value.code or 0), {name.strip(): value.strip() for name, value in rows.items()}, told.err
+        return (
+            int(end.value.code or 0),
+            {name.strip(): value.strip() for name, value in rows.items()},
+            told.err,
+        )
 
     return run
 
 
 def test_an_expression_and_how_it_was_read(kestrel: Kestrel) -> None:
-    """Words need no quotes; the table has the moment, how exact it is, the zone and where it came from, and what was not sure."""
+    """Words need no quotes; the table has the moment, how exact it is, the zone and where it came from, and
+    what was not sure.
+    """
     code, table, _ = kestrel("next", "Friday", "at", "15:30", *AT)
     assert (code, table) == (
         0,
@@ -100,13 +108,17 @@ def test_options_settle_what_was_not_sure(kestrel: Kestrel, words: tuple[str, ..
     ],
 )
 def test_refusals(kestrel: Kestrel, words: tuple[str, ...], error: str) -> None:
-    """What cannot be told ends with 2 and one line that says what to write; nothing is printed as an answer."""
+    """What cannot be told ends with 2 and one line that says what to write; nothing is printed as an
+    answer.
+    """
     code, table, errors = kestrel(*AT[2:], *AT[:2], *words)
     assert (code, table, error in errors, "Traceback" in errors) == (2, {}, True, False)
 
 
 def test_nothing_is_loaded_that_is_not_used() -> None:
-    """Telling what English words mean loads no dateparser; importing the package loads neither it nor the zone lookup."""
+    """Telling what English words mean loads no dateparser; importing the package loads neither it nor the
+    zone lookup.
+    """
     code = (
         "import sys, kestrel_lab.lab, kestrel_lab.tools.builtin\n"
         "from datetime import datetime, UTC\n"
@@ -115,5 +127,7 @@ def test_nothing_is_loaded_that_is_not_used() -> None:
         "parse_relative('next friday at 3pm', datetime.now(UTC))\n"
         "print('dateparser' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert done.stdout == "[False, False, False]\nFalse\n"

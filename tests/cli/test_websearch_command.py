@@ -40,7 +40,9 @@ def brave() -> Iterator[WebServer]:
 
 
 @pytest.fixture
-def kestrel(tmp_path: Path, brave: WebServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kestrel:
+def kestrel(
+    tmp_path: Path, brave: WebServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Kestrel:
     """Runs a command line in an empty folder; gives exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BRAVE_API_KEY", "recorded")
@@ -57,7 +59,9 @@ def kestrel(tmp_path: Path, brave: WebServer, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_a_search_without_a_model_and_its_evidence_afterwards(kestrel: Kestrel) -> None:
-    """Results with their extracts are shown, it is said that there are no facts, and `--show` gives the same again, also as JSON."""
+    """Results with their extracts are shown, it is said that there are no facts, and `--show` gives the same
+    again, also as JSON.
+    """
     code, out, _ = kestrel("websearch", "Do kestrels hover?", "--model", "none")
     assert (code, "0 facts from 0 pages read, 2 results, confidence none" in out) == (0, True)
     assert "no model was asked" in out
@@ -70,7 +74,9 @@ def test_a_search_without_a_model_and_its_evidence_afterwards(kestrel: Kestrel) 
     body = json.loads(kestrel("websearch", "--show", run, "--json")[1])
     assert [row["url"] for row in body["results"]] == ["https://birds.example/kestrel", "http://10.0.0.1/x"]
     assert (body["kind"], body["facts"], body["confidence"]) == ("evidence_bundle", [], None)
-    assert "[r1] The kestrel https://birds.example/kestrel (not read)" in kestrel("websearch", "--show", run)[1]
+    assert (
+        "[r1] The kestrel https://birds.example/kestrel (not read)" in kestrel("websearch", "--show", run)[1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,13 @@ def compared(sign: str, left: Any, right: Any) -> bool:
             return (left in right) == (sign == "in")
         raise Wrong
     kinds = {
-        bool if isinstance(side, bool) else str if isinstance(side, str) else float if isinstance(side, (int, float)) else type(side)
+        bool
+        if isinstance(side, bool)
+        else str
+        if isinstance(side, str)
+        else float
+        if isinstance(side, (int, float))
+        else type(side)
         for side in (left, right)
     }
     if kinds not in ({str}, {float}):
@@ -125,7 +131,9 @@ scalars = (
 )
 literals = st.builds(literal, scalars | st.lists(scalars, max_size=3))
 paths = st.sampled_from([Expression(path, 4, value) for path, value in PATHS.items()])
-exists = st.sampled_from([Expression(f"exists({path})", 4, value is not Wrong) for path, value in PATHS.items()])
+exists = st.sampled_from(
+    [Expression(f"exists({path})", 4, value is not Wrong) for path, value in PATHS.items()]
+)
 
 
 def wrapped(part: Expression, least: int, full: bool) -> str:
@@ -141,7 +149,9 @@ def joined(word: str, left: Expression, right: Expression, full: bool) -> Expres
         first = yes(value_of(left))
         return first if first is (word == "or") else yes(value_of(right))
 
-    return Expression(f"{wrapped(left, binds, full)} {word} {wrapped(right, binds + 1, full)}", binds, attempt(compute))
+    return Expression(
+        f"{wrapped(left, binds, full)} {word} {wrapped(right, binds + 1, full)}", binds, attempt(compute)
+    )
 
 
 def negated(part: Expression, full: bool) -> Expression:
@@ -170,7 +180,9 @@ expressions = st.recursive(
 
 @given(expression=expressions)
 def test_a_condition_means_what_the_reference_computes(expression: Expression) -> None:
-    """Over random questions, written with as few or as many parentheses as can be: the same yes or no, or refused by both."""
+    """Over random questions, written with as few or as many parentheses as can be: the same yes or no, or
+    refused by both.
+    """
     condition = parse_condition(expression.text)
     if isinstance(expression.value, bool):
         assert condition.holds(SCOPE) is expression.value
@@ -179,7 +191,9 @@ def test_a_condition_means_what_the_reference_computes(expression: Expression) -
             condition.holds(SCOPE)
 
 
-@given(left=scalars | st.lists(scalars, max_size=3), right=scalars | st.lists(scalars, max_size=3), sign=signs)
+@given(
+    left=scalars | st.lists(scalars, max_size=3), right=scalars | st.lists(scalars, max_size=3), sign=signs
+)
 def test_literals_are_read_as_written(left: Any, right: Any, sign: str) -> None:
     """Every literal that can be written is read as itself: a comparison of two is that of the values."""
     expected = attempt(lambda: compared(sign, left, right))
@@ -195,18 +209,36 @@ def test_a_condition_tells_its_text_and_its_names() -> None:
     """`str`, `names` and equality by text; the names in `exists` count."""
     text = "a.b[0] == 1 and (not exists(c.d) or 'e' in [f, a])"
     condition = parse_condition(text)
-    assert (str(condition), condition.names, condition) == (text, {"a", "c", "f"}, Condition(text, frozenset(), condition._question))
+    assert (str(condition), condition.names, condition) == (
+        text,
+        {"a", "c", "f"},
+        Condition(text, frozenset(), condition._question),
+    )
     assert parse_condition("'a.b' == \"c\"").names == frozenset()
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("name < 1", "a text ('kestrel') and a number (1) cannot be put in order by <: it takes two numbers or two texts"),
-        ("yes >= 1", "true or false and a number (1) cannot be put in order by >=: it takes two numbers or two texts"),
-        ("1 in n", "a number (1) cannot be looked for in a number (2): in takes an item of a list, a part of a text or a key of an object"),
+        (
+            "name < 1",
+            "a text ('kestrel') and a number (1) cannot be put in order by <: it takes two numbers or "
+            "two texts",
+        ),
+        (
+            "yes >= 1",
+            "true or false and a number (1) cannot be put in order by >=: it takes two numbers or two texts",
+        ),
+        (
+            "1 in n",
+            "a number (1) cannot be looked for in a number (2): in takes an item of a list, a part of "
+            "a text or a key of an object",
+        ),
         ("n", "a number (2) is not the answer to a yes/no question: compare it with something"),
-        ("yes and name", "a text ('kestrel') is not the answer to a yes/no question: compare it with something"),
+        (
+            "yes and name",
+            "a text ('kestrel') is not the answer to a yes/no question: compare it with something",
+        ),
         ("result.stats == 1", "'result.stats': result has no 'stats'; did you mean 'status'?"),
         ("nam == 1", "'nam': there is no 'nam'; did you mean 'name'?"),
         ("items[9] == 1", "'items[9]': items has 7 items, counted from [0]"),
@@ -278,14 +310,39 @@ def test_nothing_of_python_gets_in(attack: str) -> None:
         parse_condition(attack)
 
 
-@pytest.mark.parametrize("attribute", ["name.__class__", "items.append", "result.keys", "n.real", "yes.__doc__", "result.__class__"])
+@pytest.mark.parametrize(
+    "attribute",
+    ["name.__class__", "items.append", "result.keys", "n.real", "yes.__doc__", "result.__class__"],
+)
 def test_paths_reach_no_attribute(attribute: str) -> None:
     """A path finds keys of objects and nothing else."""
     assert parse_condition(f"exists({attribute})").holds(SCOPE) is False
 
 
 pieces = st.sampled_from(
-    ["and", "or", "not", "in", "exists", "(", ")", "[", "]", ",", "==", "<", "n", "items[0]", "'a'", "1", "-1.5e3", "true", ".", '"', " "]
+    [
+        "and",
+        "or",
+        "not",
+        "in",
+        "exists",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        "==",
+        "<",
+        "n",
+        "items[0]",
+        "'a'",
+        "1",
+        "-1.5e3",
+        "true",
+        ".",
+        '"',
+        " ",
+    ]
 )
 
 
@@ -321,7 +378,9 @@ def test_a_condition_is_bounded(text: str) -> None:
 
 
 def test_long_conditions_are_refused_and_wide_ones_answered() -> None:
-    """One character too many is refused; a condition as wide as the cap and values as deep as can be are answered."""
+    """One character too many is refused; a condition as wide as the cap and values as deep as can be are
+    answered.
+    """
     with pytest.raises(UsageError, match="more than 2,000 characters"):
         parse_condition("yes" + " " * (MAX_LENGTH - 2))
     wide = " or ".join(["no"] * 300) + " or yes"

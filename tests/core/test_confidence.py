@@ -11,11 +11,15 @@ def said(verifier: str, confidence: float | None, *, passed: bool = True) -> Ver
 
 def end(*states: str) -> RunFinished:
     """The end of a run whose claims are in these states."""
-    return RunFinished(outcome="complete", answer="a", support=0.9, claims=[{"state": state} for state in states])
+    return RunFinished(
+        outcome="complete", answer="a", support=0.9, claims=[{"state": state} for state in states]
+    )
 
 
 def test_it_is_made_as_its_formula_says() -> None:
-    """The least of the last verdicts; without any the share of claims that are cited; what words had in common counts no more."""
+    """The least of the last verdicts; without any the share of claims that are cited; what words had in
+    common counts no more.
+    """
     assert stated_confidence([end()]) is None
     assert stated_confidence([said("form", None), end()]) is None
     assert stated_confidence([said("facts", 1.0, passed=False), said("facts", None), end()]) is None
@@ -23,7 +27,9 @@ def test_it_is_made_as_its_formula_says() -> None:
     assert found == StatedConfidence(value=0.8, basis="verdict", why="verifiers are sure of it by .80")
     refused = stated_confidence([said("a", 0.75, passed=False)])
     assert refused == StatedConfidence(value=0.25, basis="verdict", why="verifiers are sure of it by .25")
-    assert stated_confidence([end("cited", "wrong")]) == StatedConfidence(value=0.5, basis="claims", why="1 of 2 claims cite what is there")
+    assert stated_confidence([end("cited", "wrong")]) == StatedConfidence(
+        value=0.5, basis="claims", why="1 of 2 claims cite what is there"
+    )
 
 
 def test_shares_are_short() -> None:

@@ -100,7 +100,9 @@ def test_steps_have_places_of_their_own_and_lines_go_right(plan: list[Node]) -> 
 
 @given(nodes())
 def test_arrows_that_others_imply_are_left_out_and_no_more(plan: list[Node]) -> None:
-    """What waits for what is the same by the arrows drawn as by the needs; without any one of them it is not."""
+    """What waits for what is the same by the arrows drawn as by the needs; without any one of them it is
+    not.
+    """
     drawn = reduced_edges(plan)
     assert before(plan, drawn) == before(plan, {node.id: node.needs for node in plan})
     for name, needs in drawn.items():
@@ -117,9 +119,12 @@ def test_a_circle_is_drawn_too(plan: list[Node]) -> None:
 
 @given(nodes(most=6), st.data())
 def test_long_plans_fold_what_is_done(plan: list[Node], data: st.DataObject) -> None:
-    """Growth that is done is one node with what grew it: nothing is lost, nothing open is hidden, no circle appears."""
+    """Growth that is done is one node with what grew it: nothing is lost, nothing open is hidden, no circle
+    appears.
+    """
     many = [
-        Node(id=f"x{number}", needs=data.draw(st.sampled_from([(), (plan[0].id,)]) if plan else st.just(()))) for number in range(FOLD_FROM)
+        Node(id=f"x{number}", needs=data.draw(st.sampled_from([(), (plan[0].id,)]) if plan else st.just(())))
+        for number in range(FOLD_FROM)
     ]
     shown = fold_nodes([*plan, *many])
     assert sum(1 + node.folded for node in shown) == len(plan) + len(many)
@@ -143,14 +148,25 @@ def test_a_group_that_others_run_through_is_not_folded() -> None:
 
 
 def test_two_hundred_steps_are_arranged_while_one_waits() -> None:
-    """A plan of 200 steps that depend on each other irregularly is legal, and has few more crossings than none."""
-    plan = [Node(id=f"s{n}", needs=tuple(f"s{n - d}" for d in (1, 3, 7) if n >= d and (n * d) % 5 > 1)) for n in range(200)]
+    """A plan of 200 steps that depend on each other irregularly is legal, and has few more crossings than
+    none.
+    """
+    plan = [
+        Node(id=f"s{n}", needs=tuple(f"s{n - d}" for d in (1, 3, 7) if n >= d and (n * d) % 5 > 1))
+        for n in range(200)
+    ]
     legal(lay_out(plan))
 
 
 def test_a_bad_arrangement_would_be_noticed() -> None:
     """The laws are broken by steps in one place, by a line to the left and by a line through a step."""
-    plan = [Node(id="a"), Node(id="b", needs=("a",)), Node(id="c", needs=("b",)), Node(id="d", needs=("c",)), Node(id="e", needs=("a",))]
+    plan = [
+        Node(id="a"),
+        Node(id="b", needs=("a",)),
+        Node(id="c", needs=("b",)),
+        Node(id="d", needs=("c",)),
+        Node(id="e", needs=("a",)),
+    ]
     layout = lay_out([*plan, Node(id="f", needs=("e", "d"))])
     long = max(layout.lines, key=lambda line: len(line.points))
     box = next(box for box in layout.boxes if box.x == long.points[1][0])
@@ -173,18 +189,50 @@ def test_crossings_are_avoided() -> None:
     assert (row["a"] < row["b"]) == (row["of a"] < row["of b"])
 
 
-HOSTILE = ("<script>alert(1)</script>", '"/><image href="//x"/>', "]]><!--", "\x1b[31m\u202ered\uffff", "javascript:alert(1)", "&amp;")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"/><image href="//x"/>',
+    "]]><!--",
+    "\x1b[31m\u202ered\uffff",
+    "javascript:alert(1)",
+    "&amp;",
+)
 ELEMENTS = {"svg", "style", "title", "desc", "g", "rect", "path", "text"}
 ATTRIBUTES = {
-    *("class", "role", "aria-label", "width", "height", "viewBox", "font-size", "style", "x", "y", "rx", "d", "opacity"),
-    *("fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "text-anchor", "font-weight"),
+    *(
+        "class",
+        "role",
+        "aria-label",
+        "width",
+        "height",
+        "viewBox",
+        "font-size",
+        "style",
+        "x",
+        "y",
+        "rx",
+        "d",
+        "opacity",
+    ),
+    *(
+        "fill",
+        "fill-opacity",
+        "stroke",
+        "stroke-opacity",
+        "stroke-width",
+        "stroke-dasharray",
+        "text-anchor",
+        "font-weight",
+    ),
 }
 
 
 @pytest.mark.parametrize("alone", [True, False])
 @given(st.text(min_size=1, max_size=30) | st.sampled_from(HOSTILE))
 def test_foreign_text_is_text_in_the_svg(alone: bool, hostile: str) -> None:
-    """Whatever steps are called, the SVG is well-formed, has our own elements and attributes only, and loads nothing."""
+    """Whatever steps are called, the SVG is well-formed, has our own elements and attributes only, and loads
+    nothing.
+    """
     plan = [
         Node(id=hostile + "1", work=hostile, stage=hostile, state=hostile),
         Node(id="b", needs=(hostile + "1",), state="ok", exclusive=True),
@@ -200,7 +248,11 @@ def test_foreign_text_is_text_in_the_svg(alone: bool, hostile: str) -> None:
 
 def test_a_tooltip_says_what_a_step_does() -> None:
     """Where it has work that can be said; a file alone has no more to say of a step without any."""
-    drawn = ET.fromstring(plan_svg(lay_out([Node(id="read", work="look at the files"), Node(id="b", needs=("read",))]), alone=True))
+    drawn = ET.fromstring(
+        plan_svg(
+            lay_out([Node(id="read", work="look at the files"), Node(id="b", needs=("read",))]), alone=True
+        )
+    )
     titles = [node.text or "" for node in drawn.iter() if node.tag.endswith("title")]
     assert [text.count("look at the files") for text in titles if text.startswith(("read", "b"))] == [1, 0]
     assert not any(text.endswith(": ") for text in titles)
@@ -216,10 +268,20 @@ PLAN = Plan(
 
 
 def test_a_plan_is_drawn_as_a_figure() -> None:
-    """Every step with its state, every arrow and every stage is in the drawing; a notebook gets a PNG, a file may be an SVG."""
+    """Every step with its state, every arrow and every stage is in the drawing; a notebook gets a PNG, a file
+    may be an SVG.
+    """
     figure = PLAN.plot({"b": "ok", "c": "failed"})
     (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == ["end", r"<a> \$x\$", "· pending", "b", "✓ ok", "c", "✗ failed"]
+    assert [text.get_text() for text in axes.texts] == [
+        "end",
+        r"<a> \$x\$",
+        "· pending",
+        "b",
+        "✓ ok",
+        "c",
+        "✗ failed",
+    ]
     assert len(axes.patches) == 1 + 2 + 3
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     target = BytesIO()
@@ -228,14 +290,24 @@ def test_a_plan_is_drawn_as_a_figure() -> None:
 
 
 def test_a_plan_is_an_svg_file() -> None:
-    """State is told by word and mark, not by colour alone; exclusive steps are dashed; a reader hears what waits for what."""
+    """State is told by word and mark, not by colour alone; exclusive steps are dashed; a reader hears what
+    waits for what.
+    """
     root = ET.fromstring(PLAN.to_svg({"b": "ok"}))
     space = {"s": "http://www.w3.org/2000/svg"}
     assert root.get("aria-label") == "Plan of 3 steps: 2 pending, 1 ok"
-    assert root.findtext("s:desc", namespaces=space) == "<a> $x$ (pending); b (ok) after <a> $x$; c (pending) after b"
+    assert (
+        root.findtext("s:desc", namespaces=space)
+        == "<a> $x$ (pending); b (ok) after <a> $x$; c (pending) after b"
+    )
     texts = [text.text for text in root.iterfind(".//s:text", space)]
     assert texts == ["end", "<a> $x$", "· pending", "b", "✓ ok", "c", "· pending"]
-    assert ["stroke-dasharray" in rect.attrib for rect in root.iterfind(".//s:rect", space)] == [False, False, True, False]
+    assert ["stroke-dasharray" in rect.attrib for rect in root.iterfind(".//s:rect", space)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_plan_shows_itself_as_a_drawing_and_a_table() -> None:
@@ -249,8 +321,12 @@ def test_a_plan_shows_itself_as_a_drawing_and_a_table() -> None:
 
 
 def test_a_plan_has_a_readable_plain_form() -> None:
-    """What a terminal, or a notebook opened as text, shows: a line per step with what it waits for, no fields."""
-    text = pretty(Plan(steps=(Step(id="a", tool="t", produces=("x",)), Step(id="b", goal="do", consumes=("x",)))))
+    """What a terminal, or a notebook opened as text, shows: a line per step with what it waits for, no
+    fields.
+    """
+    text = pretty(
+        Plan(steps=(Step(id="a", tool="t", produces=("x",)), Step(id="b", goal="do", consumes=("x",))))
+    )
     assert text == "Plan of 2 steps\n  a: call t (produces x)\n  b: do (after a)"
     assert pretty(Plan.single("do")).startswith("Plan of 1 step\n")
 

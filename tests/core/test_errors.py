@@ -17,7 +17,9 @@ from kestrel_lab.core.errors import (
 
 
 def test_a_failure_goes_before_a_signal() -> None:
-    """Of several errors the first failure is raised, with the other failures as notes; groups count as what is in them."""
+    """Of several errors the first failure is raised, with the other failures as notes; groups count as what
+    is in them.
+    """
     stopped, one, two = RunCancelled("stop"), ValueError("one"), KeyError("two")
     found = most_severe([stopped, ExceptionGroup("g", [one, ExceptionGroup("h", [two])])])
     assert found is one
@@ -43,8 +45,13 @@ def test_a_run_that_waits_says_how_it_goes_on(tool: str, question: bool, words: 
 
 
 def test_foreign_errors_get_a_name_and_our_own_pass() -> None:
-    """An error of foreign code becomes the given kind and says what failed; cancellations and our own errors stay."""
-    with pytest.raises(CheckError, match="the check x failed: ZeroDivisionError: ") as caught, error_boundary(CheckError, "the check x"):
+    """An error of foreign code becomes the given kind and says what failed; cancellations and our own errors
+    stay.
+    """
+    with (
+        pytest.raises(CheckError, match="the check x failed: ZeroDivisionError: ") as caught,
+        error_boundary(CheckError, "the check x"),
+    ):
         print(1 // 0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(UsageError, match="mine"), error_boundary(CheckError, "x"):
@@ -60,8 +67,14 @@ def test_an_error_is_one_harmless_line_in_a_notebook() -> None:
 
 @pytest.mark.parametrize(
     ("word", "options", "clause"),
-    [("gerp", ("grep", "glob"), "did you mean 'grep'?"), ("zzz", ("b", "a"), "known: a, b"), ("x", (), "known: none")],
+    [
+        ("gerp", ("grep", "glob"), "did you mean 'grep'?"),
+        ("zzz", ("b", "a"), "known: a, b"),
+        ("x", (), "known: none"),
+    ],
 )
-def test_a_mistyped_word_is_answered_with_what_there_is(word: str, options: tuple[str, ...], clause: str) -> None:
+def test_a_mistyped_word_is_answered_with_what_there_is(
+    word: str, options: tuple[str, ...], clause: str
+) -> None:
     """The nearest option, else all of them."""
     assert did_you_mean(word, options) == clause

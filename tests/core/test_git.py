@@ -1,4 +1,6 @@
-"""No repository makes a git call of ours start a program, whatever its settings, attributes and hooks name."""
+"""No repository makes a git call of ours start a program, whatever its settings, attributes and hooks
+name.
+"""
 
 import asyncio
 import os
@@ -23,12 +25,23 @@ from kestrel_lab.retrieval.indexing.file_list import files_of
 from kestrel_lab.retrieval.indexing.git_history import head_of
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 
-WHO = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main")
+WHO = (
+    "-c",
+    "user.name=a",
+    "-c",
+    "user.email=a@b.c",
+    "-c",
+    "commit.gpgsign=false",
+    "-c",
+    "init.defaultBranch=main",
+)
 
 
 def git(folder: Path, *words: str) -> str:
     """Git as a person uses it."""
-    return subprocess.run(["git", *WHO, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *WHO, *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def repository(folder: Path) -> Path:
@@ -60,7 +73,9 @@ def everything_of_ours(folder: Path, home: Path) -> tuple[object, ...]:
     explained = explain_rank(index, "one", "x.log").reason
     index.close()
     place = GitCheckout(repository=folder.name, commit=head_of(folder)[:12])
-    suite = Suite(name="s", scenarios=(Scenario(id="a", goal="g", checks=(), place=place),), path=folder.parent / "s")
+    suite = Suite(
+        name="s", scenarios=(Scenario(id="a", goal="g", checks=(), place=place),), path=folder.parent / "s"
+    )
     made = checkout_folder(suite, place, home)
 
     async def evals() -> tuple[object, ...]:
@@ -87,8 +102,12 @@ EXPECTED = (
 
 
 def hostile_settings(program: Path) -> str:
-    """Every setting that the installed git knows, each naming the program; and where it says so, by the name that attributes use."""
-    listed = subprocess.run(["git", "help", "--config"], capture_output=True, text=True, check=True).stdout.split("\n")
+    """Every setting that the installed git knows, each naming the program; and where it says so, by the name
+    that attributes use.
+    """
+    listed = subprocess.run(
+        ["git", "help", "--config"], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     lines = []
     for key in listed:
         if not re.fullmatch(r"[A-Za-z][\w.<>*()|/-]*\.[\w<>*-]+", key) or key.startswith("include"):
@@ -97,7 +116,13 @@ def hostile_settings(program: Path) -> str:
         lines.append(f'[{section} "{".".join(middle)}"]' if middle else f"[{section}]")
         lines.append(f"\t{name} = {program}")
     for driver in ('filter "x"', 'diff "x"', 'merge "x"'):
-        lines += [f"[{driver}]", *(f"\t{key} = {program}" for key in ("clean", "smudge", "process", "command", "textconv", "driver"))]
+        lines += [
+            f"[{driver}]",
+            *(
+                f"\t{key} = {program}"
+                for key in ("clean", "smudge", "process", "command", "textconv", "driver")
+            ),
+        ]
     lines += [
         '[alias]\n\tls-files = "!' + str(program) + '"',
         "[core]",
@@ -109,21 +134,32 @@ def hostile_settings(program: Path) -> str:
 
 
 def make_hostile(folder: Path, program: Path, settings: str) -> None:
-    """Give a repository such settings, by an include too, attributes for every file, every hook, and a change."""
+    """Give a repository such settings, by an include too, attributes for every file, every hook, and a
+    change.
+    """
     (folder / ".gitattributes").write_text("* filter=x diff=x merge=x text\n")
     (folder / ".git" / "info").mkdir(exist_ok=True)
     (folder / ".git" / "info" / "attributes").write_text("* filter=x diff=x merge=x\n")
     (folder / "a.py").write_text("def changed(): ...\n")
     for place in (folder / ".git" / "hooks", program.parent / "hooks"):
         place.mkdir(exist_ok=True)
-        for hook in ("post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman", "pre-auto-gc", "post-commit"):
+        for hook in (
+            "post-checkout",
+            "post-index-change",
+            "reference-transaction",
+            "fsmonitor-watchman",
+            "pre-auto-gc",
+            "post-commit",
+        ):
             shutil.copy(program, place / hook)
     (folder / ".git" / "more").write_text(settings)
     (folder / ".git" / "config").write_text(f"[include]\n\tpath = more\n{settings}")
 
 
 def test_no_setting_of_a_repository_runs_or_disturbs_anything(tmp_path: Path) -> None:
-    """With every setting that git knows set to a program, with attributes and hooks, each call says what it says without, and none runs."""
+    """With every setting that git knows set to a program, with attributes and hooks, each call says what it
+    says without, and none runs.
+    """
     program, trapped = trap(tmp_path)
     folder = repository(tmp_path / "repo")
     make_hostile(folder, program, hostile_settings(program))
@@ -132,11 +168,21 @@ def test_no_setting_of_a_repository_runs_or_disturbs_anything(tmp_path: Path) ->
 
 
 def test_the_trap_catches_git_as_it_is_usually_called(tmp_path: Path) -> None:
-    """The mutant: the same repository and git called with its own folder runs the monitor, filters and hooks."""
+    """The mutant: the same repository and git called with its own folder runs the monitor, filters and
+    hooks.
+    """
     program, trapped = trap(tmp_path)
     folder = repository(tmp_path / "repo")
-    make_hostile(folder, program, f'[core]\n\tfsmonitor = {program}\n[filter "x"]\n\tclean = {program}\n\tsmudge = {program}\n')
-    for words in (("ls-files", "--others"), ("diff", "HEAD"), ("worktree", "add", "-q", "--detach", str(tmp_path / "w"), "one")):
+    make_hostile(
+        folder,
+        program,
+        f'[core]\n\tfsmonitor = {program}\n[filter "x"]\n\tclean = {program}\n\tsmudge = {program}\n',
+    )
+    for words in (
+        ("ls-files", "--others"),
+        ("diff", "HEAD"),
+        ("worktree", "add", "-q", "--detach", str(tmp_path / "w"), "one"),
+    ):
         before = len(trapped())
         subprocess.run(["git", *words], cwd=folder, check=False, capture_output=True)
         assert len(trapped()) > before, words
@@ -144,19 +190,27 @@ def test_the_trap_catches_git_as_it_is_usually_called(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_where_a_repository_is_found(tmp_path: Path, bare: bool) -> None:
-    """In folders of it, in its worktrees, and bare; an empty `.git` folder is none, and a `.git` file that leads nowhere ends the search."""
+    """In folders of it, in its worktrees, and bare; an empty `.git` folder is none, and a `.git` file that
+    leads nowhere ends the search.
+    """
     folder = repository(tmp_path / "repo")
     if bare:
         git(tmp_path, "clone", "-q", "--bare", "repo", "b.git")
         found = Repository.around(tmp_path / "b.git")
         assert found == Repository(top=None, own=tmp_path / "b.git", common=tmp_path / "b.git")
-        assert run_git(tmp_path / "b.git", "rev-parse", "HEAD").stdout.decode().strip() == git(folder, "rev-parse", "HEAD")
+        assert run_git(tmp_path / "b.git", "rev-parse", "HEAD").stdout.decode().strip() == git(
+            folder, "rev-parse", "HEAD"
+        )
         return
     (folder / "deep" / ".git").mkdir(parents=True)
-    assert Repository.around(folder / "deep") == Repository(top=folder, own=folder / ".git", common=folder / ".git")
+    assert Repository.around(folder / "deep") == Repository(
+        top=folder, own=folder / ".git", common=folder / ".git"
+    )
     git(folder, "worktree", "add", "-q", "../tree")
     tree = tmp_path / "tree"
-    assert Repository.around(tree) == Repository(top=tree, own=folder / ".git/worktrees/tree", common=folder / ".git")
+    assert Repository.around(tree) == Repository(
+        top=tree, own=folder / ".git/worktrees/tree", common=folder / ".git"
+    )
     (tree / ".git").write_text("gitdir: nowhere\n")
     assert Repository.around(tree) is None
     assert run_git(tree, "ls-files").returncode != 0
@@ -178,7 +232,9 @@ def test_what_a_user_set_about_files_still_counts(tmp_path: Path) -> None:
 
 
 def test_git_is_never_found_where_agents_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `git` in the repository, in the current folder or at a relative place of PATH is not the one that is run; without another, that is said."""
+    """A `git` in the repository, in the current folder or at a relative place of PATH is not the one that is
+    run; without another, that is said.
+    """
     program, trapped = trap(tmp_path)
     folder = repository(tmp_path / "repo")
     here = tmp_path / "here"
@@ -188,7 +244,10 @@ def test_git_is_never_found_where_agents_work(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(here)
     (tmp_path / "link").symlink_to(folder / "bin")
     monkeypatch.setenv(
-        "PATH", os.pathsep.join([str(folder / "bin"), "", ".", "bin", str(here), str(tmp_path / "link"), os.environ["PATH"]])
+        "PATH",
+        os.pathsep.join(
+            [str(folder / "bin"), "", ".", "bin", str(here), str(tmp_path / "link"), os.environ["PATH"]]
+        ),
     )
     assert files_of(folder) == [".gitignore", "a.py", "bin/git"]
     assert trapped() == []
@@ -199,7 +258,9 @@ def test_git_is_never_found_where_agents_work(tmp_path: Path, monkeypatch: pytes
 
 
 def test_calls_see_the_logs_heads_and_ignored_names_of_a_repository(tmp_path: Path) -> None:
-    """What a person sees: the reflog, names of heads such as ORIG_HEAD, and what `info/exclude` ignores; in a worktree those of its own."""
+    """What a person sees: the reflog, names of heads such as ORIG_HEAD, and what `info/exclude` ignores; in a
+    worktree those of its own.
+    """
     folder = repository(tmp_path / "repo")
     (folder / "b.py").write_text("b\n")
     git(folder, "add", ".")
@@ -224,7 +285,11 @@ def test_a_git_file_is_read_whole_or_is_none(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repo")
     place = tmp_path / "place"
     place.mkdir()
-    for text, found in ((f"gitdir: {folder / '.git'}\n", True), (f"x gitdir: {folder / '.git'}\n", False), ("gitdir: \n", False)):
+    for text, found in (
+        (f"gitdir: {folder / '.git'}\n", True),
+        (f"x gitdir: {folder / '.git'}\n", False),
+        ("gitdir: \n", False),
+    ):
         (place / ".git").write_text(text)
         assert (Repository.around(place) is not None) is found, text
     for missing in ("objects", "refs", "HEAD"):

@@ -1,4 +1,6 @@
-"""Lines are counted as files and editors count them, and what was read is current as long as its lines are the same."""
+"""Lines are counted as files and editors count them, and what was read is current as long as its lines are
+the same.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,35 @@ SIGNS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x85", "\u2028", "\u2029"]
     + [(f"a{sign}b\nc", [f"a{sign}b", "c"]) for sign in SIGNS],
 )
 def test_lines(text: str, lines: list[str]) -> None:
-    """Line feeds end lines, carriage returns only where there is no line feed at all; together with their ends lines are the text."""
+    """Line feeds end lines, carriage returns only where there is no line feed at all; together with their
+    ends lines are the text.
+    """
     assert split_lines(text) == lines
     assert "".join(lines_with_ends(text)) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["one\ntwo\n\nfour\n\n\nseven\n", "one\r\ntwo\r\n\r\nfour\r\n", "a\n", "a", "\n\n\n", "x\x0cy\n\nz\u2028\n\n"]
+    "text",
+    [
+        "one\ntwo\n\nfour\n\n\nseven\n",
+        "one\r\ntwo\r\n\r\nfour\r\n",
+        "a\n",
+        "a",
+        "\n\n\n",
+        "x\x0cy\n\nz\u2028\n\n",
+    ],
 )
 def test_untouched_lines_are_current(text: str) -> None:
-    """Whatever range of a file is cited, also one that begins or ends with blank lines, it has not moved while nobody touched the file."""
+    """Whatever range of a file is cited, also one that begins or ends with blank lines, it has not moved
+    while nobody touched the file.
+    """
     span = answer_spans("main.1.1", "read_file", {"path": "a.txt"}, text)
     count = len(split_lines(text))
     for first in range(1, count + 1):
         for last in range(first, count + 1):
-            found = resolve_citation(Citation(text="", at=0, path="a.txt", first=first, last=last), span, lambda _: text)
+            found = resolve_citation(
+                Citation(text="", at=0, path="a.txt", first=first, last=last), span, lambda _: text
+            )
             assert found is not None
             assert (found.first, found.last, is_current(found, lambda _: text)) == (first, last, "current")
 
@@ -65,8 +81,12 @@ def test_touched_lines_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", SIGNS)
 def test_places_behind_a_sign_are_right(tmp_path: Path, sign: str) -> None:
-    """A form feed or a separator in a file shifts no line number: what is cited behind it is found there, and no line more is in the file."""
-    (tmp_path / "a.py").write_text(f"'''x{sign}y{sign}z'''\n{sign}\n" + "\n" * 20 + "def target():\n    return 1\n", newline="")
+    """A form feed or a separator in a file shifts no line number: what is cited behind it is found there, and
+    no line more is in the file.
+    """
+    (tmp_path / "a.py").write_text(
+        f"'''x{sign}y{sign}z'''\n{sign}\n" + "\n" * 20 + "def target():\n    return 1\n", newline=""
+    )
     subject = Subject(answer="`target` is in a.py:23-24.", ground=Files(tmp_path))
     assert check_answer(subject) == ()
     assert [one.state for one in evidence_of(subject)] == ["cited"]

@@ -5,13 +5,25 @@ from typing import Any
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.messages import NO_PARAMS, ImagePart, Message, ModelParams, ModelRequest, ThinkingPart, ToolRequest, ToolSpec
+from kestrel_lab.core.messages import (
+    NO_PARAMS,
+    ImagePart,
+    Message,
+    ModelParams,
+    ModelRequest,
+    ThinkingPart,
+    ToolRequest,
+    ToolSpec,
+)
 
 IMAGE = ImagePart.of(b"pixels", "image/png")
 SAID = Message(
     role="assistant",
     text="Look",
-    calls=(ToolRequest(id="1", name="grep", args={"n": 3}), ToolRequest(id="2", name="ls", problem="no JSON")),
+    calls=(
+        ToolRequest(id="1", name="grep", args={"n": 3}),
+        ToolRequest(id="2", name="ls", problem="no JSON"),
+    ),
     thinking=(ThinkingPart(text="hm"),),
     images=(IMAGE,),
 )
@@ -115,7 +127,9 @@ def test_parameters_are_read_by_name(given: Any, params: ModelParams) -> None:
     assert ModelParams.of(given) == params
 
 
-@pytest.mark.parametrize(("given", "why"), [({"temprature": 1}, "did you mean 'temperature'"), ({"stop": 3}, "stop cannot be 3")])
+@pytest.mark.parametrize(
+    ("given", "why"), [({"temprature": 1}, "did you mean 'temperature'"), ({"stop": 3}, "stop cannot be 3")]
+)
 def test_unknown_parameters_are_refused(given: Any, why: str) -> None:
     """A name that is none is answered with the nearest one."""
     with pytest.raises(UsageError, match=why):
@@ -123,10 +137,18 @@ def test_unknown_parameters_are_refused(given: Any, why: str) -> None:
 
 
 def test_parameters_fill_only_what_a_request_leaves_open() -> None:
-    """What the request sets stays; what neither sets stays unset; the same request comes back where nothing is to fill."""
+    """What the request sets stays; what neither sets stays unset; the same request comes back where nothing
+    is to fill.
+    """
     request = ModelRequest(messages=[], temperature=0.0, stop=("own",))
     filled = ModelParams(temperature=1.0, seed=7, stop=("END",), max_tokens=5).over(request)
-    assert (filled.temperature, filled.seed, filled.stop, filled.max_tokens, filled.top_p) == (0.0, 7, ("own",), 5, None)
+    assert (filled.temperature, filled.seed, filled.stop, filled.max_tokens, filled.top_p) == (
+        0.0,
+        7,
+        ("own",),
+        5,
+        None,
+    )
     assert ModelParams(temperature=1.0).over(request) is request
     assert NO_PARAMS.over(request) is request
 

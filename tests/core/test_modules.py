@@ -9,7 +9,9 @@ import pytest
 from waits import PATIENCE_S
 
 PLANTED = ("pandas", "yaml", "pyarrow", "difflib", "numpy", "six", "jsonschema")
-"""What we import late, what that imports, what it would import if it were there, and a module of Python's own."""
+"""What we import late, what that imports, what it would import if it were there, and a module of Python's
+own.
+"""
 
 _OURS = """
 from kestrel_lab.core.yaml.reader import parse_yaml
@@ -20,7 +22,8 @@ from kestrel_lab.core.errors import did_you_mean
 did_you_mean("ab", ["abc"])
 """
 _UNGUARDED = (
-    "import sys, kestrel_lab\nfor i, f in enumerate(sys.meta_path):\n    if type(f).__name__ == 'Guard': sys.meta_path[i] = f._usual\n"
+    "import sys, kestrel_lab\nfor i, f in enumerate(sys.meta_path):\n    if type(f).__name__ == "
+    "'Guard': sys.meta_path[i] = f._usual\n"
 )
 
 
@@ -32,10 +35,14 @@ def plant(folder: Path, *names: str) -> Path:
 
 
 def run(folder: Path, code: str, *, how: str = "kernel") -> str:
-    """Run `code` with `folder` in front of the path as kernels, scripts, `-m` and variables put it; what was run of it."""
+    """Run `code` with `folder` in front of the path as kernels, scripts, `-m` and variables put it; what was
+    run of it.
+    """
     argv, env = [sys.executable, "-c", f"import kestrel_lab\n{code}"], {"PATH": "/usr/bin:/bin"}
     if how == "script":
-        (folder / "main.py").write_text(f"from kestrel_lab.host.programs import exclude_folder\nexclude_folder({str(folder)!r})\n{code}")
+        (folder / "main.py").write_text(
+            f"from kestrel_lab.host.programs import exclude_folder\nexclude_folder({str(folder)!r})\n{code}"
+        )
         argv = [sys.executable, "main.py"]
     elif how == "variable":
         env["PYTHONPATH"] = str(folder)
@@ -49,7 +56,9 @@ def run(folder: Path, code: str, *, how: str = "kernel") -> str:
 
 @pytest.mark.parametrize("how", ["kernel", "script", "-m", "variable"])
 def test_planted_modules_are_not_imported(tmp_path: Path, how: str) -> None:
-    """Neither what we import late nor what its libraries import, Python's own modules and missing extras included."""
+    """Neither what we import late nor what its libraries import, Python's own modules and missing extras
+    included.
+    """
     assert run(plant(tmp_path / "work", *PLANTED), f"import kestrel_lab\n{_OURS}", how=how) == ""
 
 
@@ -61,7 +70,9 @@ def test_without_the_guard_they_are(tmp_path: Path) -> None:
 
 
 def test_the_users_own_imports_are_as_they_were(tmp_path: Path) -> None:
-    """A module in the current folder is the user's to import, by name or by a function, from cells and from tools that a run calls."""
+    """A module in the current folder is the user's to import, by name or by a function, from cells and from
+    tools that a run calls.
+    """
     folder = plant(tmp_path / "work", "helper", "pyarrow", "tabulate", "late")
     code = f"""
 import asyncio
@@ -77,14 +88,17 @@ def look() -> str:
     import tabulate
     return str(importlib.import_module("late").VALUE)
 
-lab = Lab({str(tmp_path / "home")!r}, model=ScriptedModel([[("look", {{}})], "done"]), tools=[look], approve="auto")
+lab = Lab({str(tmp_path / "home")!r}, model=ScriptedModel([[("look", {{}})], "done"]), tools=[look], \
+approve="auto")
 assert asyncio.run(lab.run("look", workspace={str(folder)!r})).answer == "done"
 """
     assert run(folder, code, how="script").split() == ["helper", "pyarrow", "tabulate", "late"]
 
 
 def test_it_is_told_why_a_module_is_not_taken(tmp_path: Path) -> None:
-    """Only there: an import says where it found the module and what to do, a question whether it is there is answered with no."""
+    """Only there: an import says where it found the module and what to do, a question whether it is there is
+    answered with no.
+    """
     folder = plant(tmp_path / "work", "redis")
     code = """
 import json, sys
@@ -102,7 +116,12 @@ print(json.dumps({"there": found["there"], "said": found["said"]}))
 """
     plant(folder, "plainly_planted")
     done = subprocess.run(
-        [sys.executable, "-c", f"import kestrel_lab\n{code}"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        [sys.executable, "-c", f"import kestrel_lab\n{code}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     said = json.loads(done.stdout)
     assert not said["there"]
@@ -111,7 +130,9 @@ print(json.dumps({"there": found["there"], "said": found["said"]}))
 
 
 def test_an_environment_in_the_workspace_is_no_plant(tmp_path: Path) -> None:
-    """Installed packages are imported wherever the environment lies: `.venv` in the project is where most have it."""
+    """Installed packages are imported wherever the environment lies: `.venv` in the project is where most
+    have it.
+    """
     folder = tmp_path / "work"
     installed = folder / ".venv" / "lib" / "python3" / "site-packages"
     installed.mkdir(parents=True)
@@ -127,14 +148,25 @@ exec("import lately", {{"__name__": "kestrel_lab.late"}})
 
 
 def test_the_grammars_of_jsonschema_are_compiled_when_they_are_used(tmp_path: Path) -> None:
-    """The library checks the format `iri` as it does by itself, and a module that has been loaded late is whole for everybody."""
+    """The library checks the format `iri` as it does by itself, and a module that has been loaded late is
+    whole for everybody.
+    """
     pytest.importorskip("rfc3987_syntax", reason="JupyterLab, which brings it, is not installed")
     code = """
 import sys, kestrel_lab
 from jsonschema import FormatChecker
-before, valid = "lark" in sys.modules, [FormatChecker().conforms(one, "iri") for one in ("http://a/\u00fc", "no iri", "http://a/\u00fc")]
+before, valid = "lark" in sys.modules, [FormatChecker().conforms(one, "iri") for one in ("http://a/\u00fc", \
+"no iri", "http://a/\u00fc")]
 from rfc3987_syntax import *
-print(before, valid, "lark" in sys.modules, is_valid_syntax_iri("http://a"), sys.modules["rfc3987_syntax"].parse.__name__)
+print(before, valid, "lark" in sys.modules, is_valid_syntax_iri("http://a"), \
+sys.modules["rfc3987_syntax"].parse.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.stdout.strip() == "False [True, False, True] True True parse", done.stderr

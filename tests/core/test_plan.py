@@ -24,14 +24,18 @@ graphs = st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max
 def has_cycle(edges: list[tuple[str, str]]) -> bool:
     """Whether a walk along the edges can return, found by taking away nodes that need nothing."""
     left = set(names)
-    while free := {name for name in left if not any(after == name and before in left for before, after in edges)}:
+    while free := {
+        name for name in left if not any(after == name and before in left for before, after in edges)
+    }:
         left -= free
     return bool(left)
 
 
 @given(edges=graphs)
 def test_a_plan_is_accepted_if_and_only_if_it_has_no_cycle(edges: list[tuple[str, str]]) -> None:
-    """Over random graphs: an acyclic one becomes a plan with exactly its edges; another names steps that do form a circle."""
+    """Over random graphs: an acyclic one becomes a plan with exactly its edges; another names steps that do
+    form a circle.
+    """
     steps = tuple(step(name, *(before for before, after in edges if after == name)) for name in names)
     if not has_cycle(edges):
         assert set(Plan(steps=steps).graph().edges) == set(edges)
@@ -47,7 +51,12 @@ def test_an_artifact_is_an_edge(edges: list[tuple[str, str]]) -> None:
     """Consuming what a step produces means the same as depending on it."""
     written = tuple(step(name, *(before for before, after in edges if after == name)) for name in names)
     implied = tuple(
-        step(name, produces=(f"of {name}",), consumes=tuple(f"of {before}" for before, after in edges if after == name)) for name in names
+        step(
+            name,
+            produces=(f"of {name}",),
+            consumes=tuple(f"of {before}" for before, after in edges if after == name),
+        )
+        for name in names
     )
     if has_cycle(edges):
         with pytest.raises(UsageError, match="circle"):
@@ -102,7 +111,11 @@ def test_a_step_is_one_thing(fields: dict[str, Any], message: str) -> None:
     [
         ({"r": {1}}, (step("a"),), "the artifacts of the plan are not JSON"),
         ({}, (Step(id="a", tool="t", args={"x": {1}}),), "the args of step 'a' of the plan are not JSON"),  # type: ignore[dict-item]
-        ({"r": 1}, (step("a", produces=("r",)),), "step 'a' produces 'r', which is there before the first step"),
+        (
+            {"r": 1},
+            (step("a", produces=("r",)),),
+            "step 'a' produces 'r', which is there before the first step",
+        ),
     ],
 )
 def test_a_plan_can_be_stored(artifacts: dict[str, Any], steps: tuple[Step, ...], message: str) -> None:
@@ -113,12 +126,21 @@ def test_a_plan_can_be_stored(artifacts: dict[str, Any], steps: tuple[Step, ...]
 
 @given(edges=graphs)
 def test_a_plan_comes_back_from_json(edges: list[tuple[str, str]]) -> None:
-    """Written as JSON and read again a plan is equal; its order keeps every need; its ends are what nothing needs."""
+    """Written as JSON and read again a plan is equal; its order keeps every need; its ends are what nothing
+    needs.
+    """
     if has_cycle(edges):
         return
     plan = Plan(
         steps=tuple(
-            Step(id=n, tool="t", args={"x": [n]}, depends_on=tuple(a for a, b in edges if b == n), stage="one", needs_approval=True)
+            Step(
+                id=n,
+                tool="t",
+                args={"x": [n]},
+                depends_on=tuple(a for a, b in edges if b == n),
+                stage="one",
+                needs_approval=True,
+            )
             for n in names
         ),
         artifacts={"r": [1, None]},
@@ -132,11 +154,16 @@ def test_a_plan_comes_back_from_json(edges: list[tuple[str, str]]) -> None:
 
 
 def test_json_that_is_no_plan_is_refused() -> None:
-    """Reading checks as building does; what an older version did not write has defaults, what a newer one wrote is ignored."""
+    """Reading checks as building does; what an older version did not write has defaults, what a newer one
+    wrote is ignored.
+    """
     old = {"steps": [{"id": "answer", "goal": "go", "shape": "round"}]}
     assert Plan.from_json(old) == Plan.single("go")  # type: ignore[arg-type]
     step = {"id": "a", "goal": "go"}
-    wrong = [{"steps": [step | {key: 1}]} for key in ("goal", "tool", "args", "depends_on", "needs_approval", "stage")]
+    wrong = [
+        {"steps": [step | {key: 1}]}
+        for key in ("goal", "tool", "args", "depends_on", "needs_approval", "stage")
+    ]
     wrong += [{"steps": [step], "artifacts": [1]}, {"steps": [step], "acceptance_criteria": "works"}]
     for body in ({}, {"steps": "a"}, {"steps": [{"goal": "go"}]}, {"steps": [{"id": "a"}]}, *wrong):
         with pytest.raises(UsageError):
@@ -144,7 +171,9 @@ def test_json_that_is_no_plan_is_refused() -> None:
 
 
 def test_a_step_id_can_be_seen() -> None:
-    """An id with hidden characters, which a person or a front end could not tell from another, is refused by name."""
+    """An id with hidden characters, which a person or a front end could not tell from another, is refused by
+    name.
+    """
     for hidden in ("a\u202eb", "a\ud800", "a\x1b[2J", "a\u200b"):
         with pytest.raises(UsageError, match="cannot be seen: leave them out"):
             Step(id=hidden, goal="x")

@@ -41,7 +41,11 @@ def ways(shape: Shape) -> dict[str, tuple[tuple[str, ...], tuple[str, ...], str]
 
 def test_in_a_sequence_each_waits_for_the_one_before() -> None:
     """A fed part is given what that made; where it may be skipped, also what was made before it."""
-    assert ways(in_sequence([A, agent("b", fed=True), C])) == {"a": ((), (), ""), "b": (("a",), ("a_made",), ""), "c": (("b",), (), "")}
+    assert ways(in_sequence([A, agent("b", fed=True), C])) == {
+        "a": ((), (), ""),
+        "b": (("a",), ("a_made",), ""),
+        "c": (("b",), (), ""),
+    }
     skipped = in_sequence([A, agent("b", when="true", consumes=()), agent("c", fed=True)])
     assert ways(skipped)["c"] == (("b",), ("a_made", "b_made"), "")
 
@@ -54,7 +58,9 @@ def test_side_by_side_nothing_waits_but_the_join() -> None:
 
 
 def test_a_loop_is_one_step_with_what_its_parts_make() -> None:
-    """Artifacts are null before they are made, or as the state says; its name is free; the last part's product is the answer."""
+    """Artifacts are null before they are made, or as the state says; its name is free; the last part's
+    product is the answer.
+    """
     shape = loop_plan([A, agent("loop")], until="a_made > 3", limit=2, state={"a_made": 1})
     (step,) = shape.steps
     assert (step.id, step.operation, shape.artifacts) == ("loop_", "loop", {"a_made": 1, "loop_made": None})
@@ -67,34 +73,53 @@ def test_a_loop_is_one_step_with_what_its_parts_make() -> None:
 
 
 def test_a_graph_without_cycles_is_steps_with_conditions() -> None:
-    """A node runs if an edge leads to it from a node that ran and its condition holds; the order is that of the edges."""
-    shape = along_edges([C, A, agent("b", fed=True)], [Edge("a", "b", "a_made > 1"), Edge("a", "c"), Edge("b", "c", "b_made")])
+    """A node runs if an edge leads to it from a node that ran and its condition holds; the order is that of
+    the edges.
+    """
+    shape = along_edges(
+        [C, A, agent("b", fed=True)], [Edge("a", "b", "a_made > 1"), Edge("a", "c"), Edge("b", "c", "b_made")]
+    )
     assert [step.id for step in shape.steps] == ["a", "b", "c"]
     found = ways(shape)
     assert found["a"] == ((), (), "")
     assert found["b"] == (("a",), ("a_made",), "(a_made > 1)")
     assert found["c"] == (("a", "b"), (), "")  # one edge is always followed
-    both = ways(along_edges([A, B, C], [Edge("a", "b", "a_made > 1"), Edge("a", "c", "a_made < 1"), Edge("b", "c", "b_made")]))
+    both = ways(
+        along_edges(
+            [A, B, C], [Edge("a", "b", "a_made > 1"), Edge("a", "c", "a_made < 1"), Edge("b", "c", "b_made")]
+        )
+    )
     assert both["c"][2] == "((a_made < 1)) or (not steps.b.skipped and (b_made))"
     assert both["c"][1] == ("a_made", "b_made")
-    own = along_edges([A, agent("b", when="a_made > 0", consumes=("a_made",))], [Edge("a", "b", "a_made < 9")])
+    own = along_edges(
+        [A, agent("b", when="a_made > 0", consumes=("a_made",))], [Edge("a", "b", "a_made < 9")]
+    )
     assert own.steps[1].when == "((a_made < 9)) and (a_made > 0)"
     held = along_edges([A], [], state={"a_made": 7})
     assert (held.artifacts, held.steps[0].consumes) == ({"a_made": 7}, ("a_made",))
 
 
 def test_a_graph_with_cycles_is_one_step() -> None:
-    """Its nodes, edges and start are arguments; it needs a limit; conditions of edges are told in the plan."""
+    """Its nodes, edges and start are arguments; it needs a limit; conditions of edges are told in the
+    plan.
+    """
     edges = [Edge("a", "b"), Edge("b", "a", "b_made < 3"), Edge("b", "c", "b_made >= 3")]
     (step,) = along_edges([A, B, C], edges, start=["a"], limit=9).steps
-    assert (step.operation, step.args["start"], step.args["limit"], step.args["result"]) == ("graph", ["a"], 9, "")
+    assert (step.operation, step.args["start"], step.args["limit"], step.args["result"]) == (
+        "graph",
+        ["a"],
+        9,
+        "",
+    )
     rows = planned_rows(step)
     assert rows[0][2] == "graph, at most 9 visits"
     assert [row[3:5] for row in rows[1:]] == [("b", "b_made < 3"), ("a", ""), ("b", "b_made >= 3")]
 
 
 def test_a_router_chooses_one_route() -> None:
-    """Each route has the condition that it was chosen; the one for doubt is taken below a confidence as well."""
+    """Each route has the condition that it was chosen; the one for doubt is taken below a confidence as
+    well.
+    """
     plain = router_plan(A, [B, C], {"b": "for tea"})
     assert [step.when for step in plain.steps[1:]] == ["(a_made.route == 'b')", "(a_made.route == 'c')"]
     assert plain.steps[0].goal.endswith("- b: for tea\n- c: c")
@@ -109,14 +134,25 @@ def test_a_router_chooses_one_route() -> None:
 def test_the_synthesiser_begins_where_any_member_made_something() -> None:
     """Failures of others do not hold it back; a condition of its own stays."""
     step = ensemble_plan([A, B], agent("c", fed=True)).steps[-1]
-    assert (step.after_failure, step.when, step.consumes) == (True, "steps.a.ok or steps.b.ok", ("a_made", "b_made"))
+    assert (step.after_failure, step.when, step.consumes) == (
+        True,
+        "steps.a.ok or steps.b.ok",
+        ("a_made", "b_made"),
+    )
     assert ensemble_plan([A, B], agent("c", when="steps.a.ok")).steps[-1].when == "steps.a.ok"
 
 
 def test_councils_and_escalations_hold_their_agents() -> None:
     """One step each, which is given what its agents consume; where confidence decides, agents say theirs."""
-    (council,) = council_plan([agent("a", consumes=("x",)), agent("b", consumes=("x", "y"))], C, rounds=3, majority=0.6).steps
-    assert (council.operation, council.consumes, council.args["rounds"], council.args["majority"]) == ("council", ("x", "y"), 3, 0.6)
+    (council,) = council_plan(
+        [agent("a", consumes=("x",)), agent("b", consumes=("x", "y"))], C, rounds=3, majority=0.6
+    ).steps
+    assert (council.operation, council.consumes, council.args["rounds"], council.args["majority"]) == (
+        "council",
+        ("x", "y"),
+        3,
+        0.6,
+    )
     assert [step.id for step in all_steps([council])] == ["council", "a", "b", "c"]
     schema = {"type": "object", "properties": {"confidence": {"type": "number"}}}
     (sure,) = escalation_plan([A, agent("b", schema=schema)], below=0.7).steps
@@ -135,14 +171,23 @@ SCHEMA = {"type": "object", "properties": {}}
         (lambda: loop_plan([A], until="x", limit=0), "limit must be from 1 to 50, not 0"),
         (lambda: loop_plan([A], until="x", limit=51), "limit must be from 1 to 50, not 51"),
         (lambda: loop_plan([A], until="steps.a.ok", limit=2), "conditions are about artifacts"),
-        (lambda: loop_plan([agent("a", after_failure=True)], until="x", limit=2), "after_failure is for steps that run once"),
+        (
+            lambda: loop_plan([agent("a", after_failure=True)], until="x", limit=2),
+            "after_failure is for steps that run once",
+        ),
         (lambda: along_edges([A], [Edge("a", "z")]), "there is no node 'z'"),
         (lambda: along_edges([A], [Edge("z", "a")]), "there is no node 'z'"),
         (lambda: along_edges([A, B], [Edge("a", "b")], start=["z"]), "there is no node 'z'"),
         (lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")]), "none is the first"),
-        (lambda: along_edges([A, B, C], [Edge("b", "c"), Edge("c", "b")]), "no path of edges leads from the start to 'b', 'c'"),
+        (
+            lambda: along_edges([A, B, C], [Edge("b", "c"), Edge("c", "b")]),
+            "no path of edges leads from the start to 'b', 'c'",
+        ),
         (lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"]), "give it a limit"),
-        (lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], limit=201), "from 1 to 200, not 201"),
+        (
+            lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], limit=201),
+            "from 1 to 200, not 201",
+        ),
         (lambda: along_edges([A], [], result="x"), "only for graphs with cycles"),
         (lambda: along_edges([A, agent("b", depends_on=("a",))], []), "depends_on or after_failure"),
         (lambda: along_edges([agent("a", after_failure=True)], []), "depends_on or after_failure"),
@@ -157,12 +202,18 @@ SCHEMA = {"type": "object", "properties": {}}
         (lambda: council_plan([A, B], C, majority=1.0), "less than 1"),
         (lambda: council_plan([A, B], C, majority=-0.1), "less than 1"),
         (lambda: council_plan([A, B], agent("c", schema=SCHEMA)), "'c' must be an agent without a schema"),
-        (lambda: council_plan([A, Part(Step(id="b", tool="ls"))], C), "'b' must be an agent without a schema"),
+        (
+            lambda: council_plan([A, Part(Step(id="b", tool="ls"))], C),
+            "'b' must be an agent without a schema",
+        ),
         (lambda: council_plan([A, agent("b", depends_on=("a",))], C), "decides itself"),
         (lambda: escalation_plan([A]), "at least two tiers"),
         (lambda: escalation_plan([A, B], below=1.1), "from 0 to 1, not 1.1"),
         (lambda: escalation_plan([A, B], below=-0.1), "from 0 to 1, not -0.1"),
-        (lambda: escalation_plan([A, agent("b", schema=SCHEMA)], below=0.5), "schema of 'b' needs a property 'confidence'"),
+        (
+            lambda: escalation_plan([A, agent("b", schema=SCHEMA)], below=0.5),
+            "schema of 'b' needs a property 'confidence'",
+        ),
         (lambda: escalation_plan([A, agent("b", after_failure=True)]), "decides itself"),
         (lambda: condition_names("nowhere > 1", ["somewhere"]), "nothing makes 'nowhere'"),
     ],
@@ -194,7 +245,10 @@ def test_bounds_belong_to_what_can_be_a_shape() -> None:
         ({"id": "a", "goal": "x", "args": {"b": 1}}, "args without a tool"),
         ({"id": "a", "goal": "x", "depends_on": "b"}, "must be a list, not the text 'b'"),
         ({"id": "a", "tool": "ls", "team": {"b": {}}}, "a team and no goal"),
-        ({"id": "a", "goal": "x", "given": {"b": 1}, "consumes": ("b",)}, "both consumes 'b' and is given it"),
+        (
+            {"id": "a", "goal": "x", "given": {"b": 1}, "consumes": ("b",)},
+            "both consumes 'b' and is given it",
+        ),
         ({"id": "a", "goal": "x", "turns": 0}, "at least one is needed"),
         ({"id": "a", "tool": "ls", "args": {"x": "{{b}}"}}, "refers to 'b', which it does not consume"),
         ({"id": "a", "goal": "x", "when": "b >"}, "step 'a': "),

@@ -1,13 +1,24 @@
 """Labels in figures: none covers another, none leaves the axes, and long names are told apart."""
 
-from kestrel_lab.core.drawing.matplotlib_figure import WIDTH, label_points, needs_numbers, numbered_labels, shown_figure, wrap_label
+from kestrel_lab.core.drawing.matplotlib_figure import (
+    WIDTH,
+    label_points,
+    needs_numbers,
+    numbered_labels,
+    shown_figure,
+    wrap_label,
+)
 
 
 def test_labels_do_not_overlap() -> None:
-    """Twenty points, some in one place and some close together, have labels that do not cover each other and stay inside."""
+    """Twenty points, some in one place and some close together, have labels that do not cover each other and
+    stay inside.
+    """
     figure = shown_figure()(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
-    points = [(x % 5 / 4 + 0.004 * (x % 3), (x // 5) / 4 + 0.003 * (x % 2), str(x + 1)) for x in range(20)] + [
+    points = [
+        (x % 5 / 4 + 0.004 * (x % 3), (x // 5) / 4 + 0.003 * (x % 2), str(x + 1)) for x in range(20)
+    ] + [
         (0.62, 0.62, "21"),
         (0.62, 0.62, "22"),
     ]
@@ -23,8 +34,13 @@ def test_labels_do_not_overlap() -> None:
 
 
 def test_long_names_are_folded_and_numbered() -> None:
-    """A name of any length takes three lines at most, its end is kept, and numbers stand for names that do not fit beside points."""
-    long = "provider/some-rather-long-model-name-2026 [temperature=0.1, reasoning_effort=high, seed=12345, top_p=0.95, stop=none]"
+    """A name of any length takes three lines at most, its end is kept, and numbers stand for names that do
+    not fit beside points.
+    """
+    long = (
+        "provider/some-rather-long-model-name-2026 [temperature=0.1, reasoning_effort=high, "
+        "seed=12345, top_p=0.95, stop=none]"
+    )
     lines = wrap_label(long).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) <= WIDTH and lines[-1].endswith("stop=none]")
     assert needs_numbers(["a", long]) and needs_numbers(list("abcdefg")) and not needs_numbers(["a", "b"])

@@ -26,8 +26,20 @@ def closed(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("how", ["in it", "below it", "by a link to the folder", "by a link to the program", "relative", "writable by all"])
-def test_a_program_that_an_agent_can_write_is_not_taken(closed: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "in it",
+        "below it",
+        "by a link to the folder",
+        "by a link to the program",
+        "relative",
+        "writable by all",
+    ],
+)
+def test_a_program_that_an_agent_can_write_is_not_taken(
+    closed: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever way a folder of the workspace comes to be on the PATH, the next one on it is taken."""
     real = plant(tmp_path / "real")
     folder = closed / "bin" if how != "in it" else closed
@@ -55,7 +67,9 @@ def test_a_program_that_an_agent_can_write_is_not_taken(closed: Path, tmp_path: 
 
 
 def test_a_workspace_that_only_the_caller_knows(tmp_path: Path) -> None:
-    """`outside` closes a folder for one question; without it the same program is found, which the test would notice."""
+    """`outside` closes a folder for one question; without it the same program is found, which the test would
+    notice.
+    """
     program = plant(tmp_path / "elsewhere" / "bin")
     path = str(program.parent)
     assert find_program("bash", path=path, outside=[tmp_path / "elsewhere"]) is None
@@ -77,8 +91,12 @@ def test_what_was_found_is_kept_until_a_workspace_is_opened_there(tmp_path: Path
     assert find_program("bash", path=path) == str(second)
 
 
-def test_the_environment_of_this_python_comes_last_if_agents_work_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `rg` of the environment is taken before that of the PATH, unless the environment is in the workspace."""
+def test_the_environment_of_this_python_comes_last_if_agents_work_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An `rg` of the environment is taken before that of the PATH, unless the environment is in the
+    workspace.
+    """
     own, other = plant(tmp_path / "work" / ".venv" / "bin", "rg"), plant(tmp_path / "usr", "rg")
     monkeypatch.setattr("sys.executable", str(own.parent / "python"))
     monkeypatch.setenv("PATH", str(other.parent))
@@ -101,9 +119,13 @@ def test_the_check_notices_a_search_that_knows_no_workspace(closed: Path) -> Non
         programs._found.clear()
 
 
-def test_a_relative_folder_of_the_path_is_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_of_the_path_is_never_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where nobody's workspace is: it is another one wherever the process stands."""
     program = plant(tmp_path / "bin", "lonely")
     monkeypatch.chdir(tmp_path)
     assert find_program("lonely", path="bin") is None
-    assert find_program("lonely", path=os.pathsep.join(["missing", "bin", str(program.parent)])) == str(program)
+    assert find_program("lonely", path=os.pathsep.join(["missing", "bin", str(program.parent)])) == str(
+        program
+    )

@@ -29,7 +29,9 @@ ENCODED = {
 
 @pytest.mark.parametrize("text", ENCODED.values(), ids=ENCODED)
 def test_a_secret_is_found_in_every_form(text: str) -> None:
-    """As it is, in an address, in JSON, in hex and in base64 at any place; what has the form of a key without being known."""
+    """As it is, in an address, in JSON, in hex and in base64 at any place; what has the form of a key without
+    being known.
+    """
     shown = REDACTOR.text(f"before {text} after")
     assert REDACTED in shown
     assert (shown.startswith("before "), shown.endswith(" after")) == (True, True)
@@ -46,10 +48,14 @@ def test_what_is_no_secret_stays() -> None:
 
 
 @given(
-    st.text("ab \n-hunter2", max_size=30), st.sampled_from([SECRET, KEY, quote(SECRET, safe="")]), st.lists(st.integers(0, 90), max_size=8)
+    st.text("ab \n-hunter2", max_size=30),
+    st.sampled_from([SECRET, KEY, quote(SECRET, safe="")]),
+    st.lists(st.integers(0, 90), max_size=8),
 )
 def test_pieces_hide_what_the_whole_hides(around: str, secret: str, cuts: list[int]) -> None:
-    """Law: however a text is cut, what is settled piece by piece and redacted holds no secret, and nothing else is lost."""
+    """Law: however a text is cut, what is settled piece by piece and redacted holds no secret, and nothing
+    else is lost.
+    """
     whole = f"{around} {secret} {around}"
     told, held, last = "", "", 0
     for cut in [*sorted(cuts), len(whole)]:
@@ -69,7 +75,9 @@ def test_without_waiting_a_cut_would_let_it_through() -> None:
 
 @pytest.mark.parametrize("word", ["eyJ-", "sk-", "sk_", "xoxb-", "-----BEGIN ", "bearer ", "ghp_", "AKIA"])
 def test_looking_for_keys_takes_time_as_text_grows(word: str) -> None:
-    """Four times the text takes about four times the work, whatever it repeats; a mutant without a bound takes sixteen times."""
+    """Four times the text takes about four times the work, whatever it repeats; a mutant without a bound
+    takes sixteen times.
+    """
 
     def growth(pattern: re.Pattern[str], once: int) -> float:
         def work(times: int) -> float:

@@ -39,7 +39,9 @@ def _faults(parse: Callable[[str], ast.Module]) -> int:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    """However threads take turns, every text that is Python has its tree; `ast.parse` by itself is disturbed on CPython 3.11."""
+    """However threads take turns, every text that is Python has its tree; `ast.parse` by itself is disturbed
+    on CPython 3.11.
+    """
     assert _faults(tree_of) == 0
 
 

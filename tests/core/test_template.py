@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.expressions.json_paths import JsonPath
-from kestrel_lab.core.expressions.templates import MAX_TEMPLATE, escape_template, referenced_names, render_template
+from kestrel_lab.core.expressions.templates import (
+    MAX_TEMPLATE,
+    escape_template,
+    referenced_names,
+    render_template,
+)
 from kestrel_lab.core.json_types import Json, dumps
 
 SCOPE: dict[str, Json] = {
@@ -23,8 +28,15 @@ SCOPE: dict[str, Json] = {
 
 odd_text = st.text(alphabet="{}$ab. [0]'\\\n", max_size=12)
 json_values: st.SearchStrategy[Json] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | odd_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | odd_text, inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | odd_text,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | odd_text, inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -48,17 +60,24 @@ json_values: st.SearchStrategy[Json] = st.recursive(
         ("${{count}} costs", "$3 costs"),
         ("{${root}}", "{src}"),
         ("$HOME } }} { $ {} $(x)", "$HOME } }} { $ {} $(x)"),
-        ({"path": "{{root}}", "more": [{"n": "{{count}}"}, 5], "{{root}}": None}, {"path": "src", "more": [{"n": 3}, 5], "{{root}}": None}),
+        (
+            {"path": "{{root}}", "more": [{"n": "{{count}}"}, 5], "{{root}}": None},
+            {"path": "src", "more": [{"n": 3}, 5], "{{root}}": None},
+        ),
         (7, 7),
     ],
 )
 def test_a_reference_stands_for_its_value(value: Json, rendered: Json) -> None:
-    """Both spellings; alone a value keeps its type, in a text it is written; what is put in is not looked at again; keys stay."""
+    """Both spellings; alone a value keeps its type, in a text it is written; what is put in is not looked at
+    again; keys stay.
+    """
     assert dumps(render_template(value, SCOPE)) == dumps(rendered)
 
 
 def test_the_names_a_template_needs() -> None:
-    """`referenced_names` gives the first name of each reference in values at any depth, not in keys and not where it is escaped."""
+    """`referenced_names` gives the first name of each reference in values at any depth, not in keys and not
+    where it is escaped.
+    """
     value: Json = {"{{key}}": ["{{a.b}} ${c[0]}", {"x": "{{a}}{{{{d}}$${e}"}], "n": 1}
     assert referenced_names(value) == {"a", "c"}
     assert template.references_in(value) == (JsonPath("a", ("b",)), JsonPath("c", (0,)), JsonPath("a"))
@@ -68,15 +87,32 @@ def test_the_names_a_template_needs() -> None:
     ("value", "told"),
     [
         ("{{rot}}", "'rot': there is no 'rot'; did you mean 'root'?"),
-        ("{{previous.content.file}}", "'previous.content.file': previous.content has no 'file'; did you mean 'files'?"),
+        (
+            "{{previous.content.file}}",
+            "'previous.content.file': previous.content has no 'file'; did you mean 'files'?",
+        ),
         ("{{steps[2].content}}", "'steps[2].content': steps has 2 items, counted from [0]"),
         ("{{root.x}}", "'root.x': root is a text, and root.x asks for a key of an object"),
-        ("{{previous[0]}}", "'previous[0]': previous is an object, and previous[0] asks for a place in a list"),
+        (
+            "{{previous[0]}}",
+            "'previous[0]': previous is an object, and previous[0] asks for a place in a list",
+        ),
         ("{{}}", "'' is not a path: write a name, then .key or [0] as often as needed"),
         ("{{a b}}", "'a b' is not a path: write a name, then .key or [0] as often as needed"),
-        ("x {{count", "'{{count' begins a reference that does not end: write {{path}} or ${path}; {{{{ and $${ stand for themselves"),
-        ("{{{count}}}", "'{{{count}}}' begins a reference that does not end: write {{path}} or ${path}; {{{{ and $${ stand for themselves"),
-        ("{{a.__class__}}", "'a.__class__': there is no 'a'; known: count, flag, none, previous, root, steps"),
+        (
+            "x {{count",
+            "'{{count' begins a reference that does not end: write {{path}} or ${path}; {{{{ and $${ "
+            "stand for themselves",
+        ),
+        (
+            "{{{count}}}",
+            "'{{{count}}}' begins a reference that does not end: write {{path}} or ${path}; {{{{ and "
+            "$${ stand for themselves",
+        ),
+        (
+            "{{a.__class__}}",
+            "'a.__class__': there is no 'a'; known: count, flag, none, previous, root, steps",
+        ),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_told(value: Json, told: str) -> None:
@@ -115,7 +151,8 @@ def test_what_is_more_than_a_path_is_refused(attack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "harmless", ["{0}", "{root.__class__}", "%(root)s", "$root", "$(root)", "`root`", "{% if x %}", "#{root}", "{#x#}"]
+    "harmless",
+    ["{0}", "{root.__class__}", "%(root)s", "$root", "$(root)", "`root`", "{% if x %}", "#{root}", "{#x#}"],
 )
 def test_other_template_languages_are_plain_text(harmless: str) -> None:
     """Only the two documented spellings mean anything."""
@@ -124,8 +161,12 @@ def test_other_template_languages_are_plain_text(harmless: str) -> None:
 
 @given(value=json_values)
 def test_a_value_alone_keeps_its_type(value: Json) -> None:
-    """Whatever JSON is referred to comes out equal, type by type, also when its text looks like a template."""
-    assert dumps(render_template(["{{x}}", "${y.z[0]}"], {"x": value, "y": {"z": [value]}})) == dumps([value, value])
+    """Whatever JSON is referred to comes out equal, type by type, also when its text looks like a
+    template.
+    """
+    assert dumps(render_template(["{{x}}", "${y.z[0]}"], {"x": value, "y": {"z": [value]}})) == dumps(
+        [value, value]
+    )
 
 
 @given(value=json_values)
@@ -135,13 +176,21 @@ def test_what_is_escaped_comes_out_as_it_was(value: Json) -> None:
     assert dumps(render_template(escape_template(value), {})) == dumps(value)
 
 
-@given(parts=st.lists(st.tuples(odd_text | st.text(max_size=5), st.sampled_from(["{{x}}", "${x}"]), odd_text), min_size=1, max_size=4))
+@given(
+    parts=st.lists(
+        st.tuples(odd_text | st.text(max_size=5), st.sampled_from(["{{x}}", "${x}"]), odd_text),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_values_in_a_text_are_only_written(parts: list[tuple[str, str, str]]) -> None:
     """Literal text around references stays itself; a text put in stays itself whatever it looks like."""
     made, expected = "", ""
     scope: dict[str, Json] = {}
     for number, (before, reference, value) in enumerate(parts):
-        literal = before.rstrip("{$")  # what stands right before a reference may be read as part of its opening
+        literal = before.rstrip(
+            "{$"
+        )  # what stands right before a reference may be read as part of its opening
         made += str(escape_template(literal)) + reference.replace("x", f"x{number}")
         expected += literal + value
         scope[f"x{number}"] = value
@@ -151,7 +200,9 @@ def test_values_in_a_text_are_only_written(parts: list[tuple[str, str, str]]) ->
 
 @given(text=st.text(alphabet="{}$ab.[0] ", max_size=40))
 def test_any_text_is_rendered_or_refused(text: str) -> None:
-    """No text raises anything but `UsageError`, and `referenced_names` refuses exactly what cannot be read."""
+    """No text raises anything but `UsageError`, and `referenced_names` refuses exactly what cannot be
+    read.
+    """
     try:
         names = referenced_names(text)
     except UsageError:
@@ -201,7 +252,23 @@ def test_templates_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["{", "{{", "{{{{", "$", "${", "$${", "{{a", "{{a.", "{{a}", "a[0]", "}}", "{{a}}", "{{a.b}}", "{{a" + ".b" * 400 + "}}"]
+    "part",
+    [
+        "{",
+        "{{",
+        "{{{{",
+        "$",
+        "${",
+        "$${",
+        "{{a",
+        "{{a.",
+        "{{a}",
+        "a[0]",
+        "}}",
+        "{{a}}",
+        "{{a.b}}",
+        "{{a" + ".b" * 400 + "}}",
+    ],
 )
 def test_no_text_takes_long(part: str) -> None:
     """Repetitions up to the cap are rendered or refused at once."""

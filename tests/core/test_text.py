@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 from kestrel_lab.core.errors import RunFailed, UsageError
 from kestrel_lab.core.sanitize import escape_surrogates, head_tail, one_line, sanitize_text
 
-hostile = st.text(st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60)
+hostile = st.text(
+    st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60
+)
 
 
 @given(text=hostile)
 def test_plain_text_is_visible_and_encodable(text: str) -> None:
-    """Nothing is left that moves a cursor, hides, reverses or cannot be written; doing it again changes nothing."""
+    """Nothing is left that moves a cursor, hides, reverses or cannot be written; doing it again changes
+    nothing.
+    """
     shown = sanitize_text(text)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown)
     shown.encode()
@@ -28,13 +32,18 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
 
 def test_escapes_are_removed_and_hidden_characters_shown() -> None:
     """Colours, titles and hyperlinks go; a right-to-left override and a tag character can be seen."""
-    assert sanitize_text("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\") == "red link"
+    assert (
+        sanitize_text("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\")
+        == "red link"
+    )
     assert sanitize_text("a\u202eb\U000e0041\ud800\r") == "a\\u{202e}b\\u{e0041}\\u{d800}\\u{d}"
 
 
 @given(text=st.text(max_size=200), limit=st.integers(0, 120))
 def test_head_and_tail_are_kept(text: str, limit: int) -> None:
-    """Short text is untouched; of long text the beginning and the end are kept, `limit` characters in all, and the rest is counted."""
+    """Short text is untouched; of long text the beginning and the end are kept, `limit` characters in all,
+    and the rest is counted.
+    """
     shown, cut = head_tail(text, limit)
     assert cut == (len(text) > limit)
     if not cut:

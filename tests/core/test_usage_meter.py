@@ -17,7 +17,15 @@ from kestrel_lab.core.events.union import (
     StepRetried,
     ToolAnswered,
 )
-from kestrel_lab.core.usage import IdleTime, UsageMeter, idle_before, usage_of_run, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import (
+    IdleTime,
+    UsageMeter,
+    idle_before,
+    usage_of_run,
+    waiting_time,
+    wall_time,
+    working_time,
+)
 
 
 def meter(*history: tuple[float, Event]) -> UsageMeter:
@@ -35,7 +43,17 @@ def times(found: UsageMeter) -> tuple[float, float, float, float]:
 
 def said(**fields: Any) -> ModelAnswered:
     """An answer of a model."""
-    return ModelAnswered(**{"call": "m", "step": "s", "model": "toy", "tokens_in": 5, "tokens_out": 3, "cost_usd": 0.5, **fields})
+    return ModelAnswered(
+        **{
+            "call": "m",
+            "step": "s",
+            "model": "toy",
+            "tokens_in": 5,
+            "tokens_out": 3,
+            "cost_usd": 0.5,
+            **fields,
+        }
+    )
 
 
 def called(step: str = "s") -> ModelCalled:
@@ -54,12 +72,20 @@ GIVEN = ApprovalGiven(call="c", granted=True, by="me", how="click")
         ({"cached": True}, {"hits": 1, "lookups": 1}),
         ({"given": True}, {}),
         ({"cost_usd": None}, {"model_calls": 1, "tokens_in": 5, "tokens_out": 3, "unpriced": 1}),
-        ({"cost_usd": None, "error": {"kind": "failed"}}, {"model_calls": 1, "tokens_in": 5, "tokens_out": 3}),
-        ({"metered": False, "tokens_in": 0, "tokens_out": 0}, {"model_calls": 1, "cost_usd": 0.5, "unmetered": 1}),
+        (
+            {"cost_usd": None, "error": {"kind": "failed"}},
+            {"model_calls": 1, "tokens_in": 5, "tokens_out": 3},
+        ),
+        (
+            {"metered": False, "tokens_in": 0, "tokens_out": 0},
+            {"model_calls": 1, "cost_usd": 0.5, "unmetered": 1},
+        ),
     ],
 )
 def test_an_answer_costs_what_was_asked_of_a_model(fields: dict[str, Any], counted: dict[str, float]) -> None:
-    """Answers of a store and by hand cost nothing; prices and tokens that nobody knows are counted as such."""
+    """Answers of a store and by hand cost nothing; prices and tokens that nobody knows are counted as
+    such.
+    """
     found = meter((0.0, said(**{"metered": True, **fields})))
     names = ("model_calls", "tokens_in", "tokens_out", "cost_usd", "unpriced", "unmetered", "hits", "lookups")
     assert {name: getattr(found, name) for name in names if getattr(found, name)} == counted
@@ -69,14 +95,26 @@ def test_details_of_tokens_are_summed() -> None:
     """Cached, written and reasoning tokens add up over answers."""
     one = said(tokens_cached=1, tokens_cache_written=2, tokens_reasoning=3)
     found = meter((0.0, one), (1.0, one))
-    assert (found.tokens_cached, found.tokens_cache_written, found.tokens_reasoning, found.usage.tokens) == (2, 4, 6, 16)
+    assert (found.tokens_cached, found.tokens_cache_written, found.tokens_reasoning, found.usage.tokens) == (
+        2,
+        4,
+        6,
+        16,
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "counted"),
-    [({}, (1, 0, 0)), ({"cacheable": True}, (1, 0, 1)), ({"cached": True}, (1, 1, 1)), ({"cached": True, "given": True}, (1, 0, 0))],
+    [
+        ({}, (1, 0, 0)),
+        ({"cacheable": True}, (1, 0, 1)),
+        ({"cached": True}, (1, 1, 1)),
+        ({"cached": True, "given": True}, (1, 0, 0)),
+    ],
 )
-def test_a_look_up_in_a_store_is_counted_where_one_might_have_helped(fields: dict[str, Any], counted: tuple[int, int, int]) -> None:
+def test_a_look_up_in_a_store_is_counted_where_one_might_have_helped(
+    fields: dict[str, Any], counted: tuple[int, int, int]
+) -> None:
     """Calls of tools, hits, and calls that might have been one; what is given by hand is neither."""
     found = meter((0.0, ToolAnswered(call="c", step="s", tool="t", text="", **fields)))
     assert (found.tool_calls, found.hits, found.lookups) == counted
@@ -105,7 +143,9 @@ def test_each_second_is_one_of_four_kinds() -> None:
     ]
     found = meter(*history)
     assert times(found) == (9.0, 6.0, 4.0, 13.0)
-    records = [Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (at, event) in enumerate(history)]
+    records = [
+        Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (at, event) in enumerate(history)
+    ]
     assert (wall_time(records), waiting_time(records), working_time(records)) == (32.0, 19.0, 9.0)
     assert wall_time([]) == 0.0
     assert usage_of_run(records) == found
@@ -135,7 +175,13 @@ def test_a_queue_is_idle_once() -> None:
 
 @pytest.mark.parametrize(
     ("queued", "backoff", "until", "idle"),
-    [(2.0, 1.0, 0.0, 3.0), (2.0, 1.0, 8.5, 1.5), (2.0, 1.0, 12.0, 0.0), (20.0, 0.0, 0.0, 5.0), (0.0, 0.0, 0.0, 0.0)],
+    [
+        (2.0, 1.0, 0.0, 3.0),
+        (2.0, 1.0, 8.5, 1.5),
+        (2.0, 1.0, 12.0, 0.0),
+        (20.0, 0.0, 0.0, 5.0),
+        (0.0, 0.0, 0.0, 0.0),
+    ],
 )
 def test_idle_time_is_within_the_call(queued: float, backoff: float, until: float, idle: float) -> None:
     """No more than the call took, and not what was counted before."""
@@ -143,9 +189,13 @@ def test_idle_time_is_within_the_call(queued: float, backoff: float, until: floa
 
 
 def test_idle_time_holds_the_clock_while_it_passes() -> None:
-    """Whoever counts is told when waiting begins and ends, also where it fails, and of seconds that turn out to be lost."""
+    """Whoever counts is told when waiting begins and ends, also where it fails, and of seconds that turn out
+    to be lost.
+    """
     told: list[object] = []
-    idle = IdleTime(hold=lambda: told.append("hold"), release=lambda: told.append("release"), give_back=told.append)
+    idle = IdleTime(
+        hold=lambda: told.append("hold"), release=lambda: told.append("release"), give_back=told.append
+    )
     with idle.queueing():
         pass
     with pytest.raises(ValueError, match="x"), idle.backing_off():

@@ -56,13 +56,22 @@ def test_json_text_is_ascii_and_comes_back(value: Any) -> None:
 
 @given(value=values)
 def test_json_for_readers_is_not_escaped(value: Any) -> None:
-    """Letters of any language stand for themselves; what comes back is equal, and a lone surrogate can be encoded."""
+    """Letters of any language stand for themselves; what comes back is equal, and a lone surrogate can be
+    encoded.
+    """
     assert readable({"größe": "東京 ☔"}) == '{"größe":"東京 ☔"}'
     text = readable([value, "\ud800"])
     assert json.loads(text.encode().decode()) == [value, "\ud800"]
 
 
-@given(parts=st.lists(st.builds(Usage, tokens_in=st.integers(0, 9), tokens_out=st.integers(0, 9), unpriced=st.integers(0, 2)), max_size=5))
+@given(
+    parts=st.lists(
+        st.builds(
+            Usage, tokens_in=st.integers(0, 9), tokens_out=st.integers(0, 9), unpriced=st.integers(0, 2)
+        ),
+        max_size=5,
+    )
+)
 def test_usage_adds_up(parts: list[Usage]) -> None:
     """Adding usages adds each count, in any order."""
     total = sum(parts, Usage())
@@ -74,7 +83,11 @@ def test_a_result_is_good_without_a_problem() -> None:
     """`ok` says whether there was a problem; a problem is plain JSON."""
     assert Result(value=None).ok
     assert not Result(error=Problem(kind="failed", message="no")).ok
-    assert Problem(kind="failed", message="no").as_json() == {"kind": "failed", "message": "no", "transient": False}
+    assert Problem(kind="failed", message="no").as_json() == {
+        "kind": "failed",
+        "message": "no",
+        "transient": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -111,13 +124,22 @@ def test_run_ids_sort_by_time() -> None:
 
 def test_ended_states_lead_nowhere() -> None:
     """A state is terminal if and only if the map has no way out of it, and every state can be reached."""
-    assert {status for status in RunStatus if not TRANSITIONS[status]} == TERMINAL == {status for status in RunStatus if status.terminal}
+    assert (
+        {status for status in RunStatus if not TRANSITIONS[status]}
+        == TERMINAL
+        == {status for status in RunStatus if status.terminal}
+    )
     assert set().union(*TRANSITIONS.values()) | {RunStatus.PLANNING} == set(RunStatus)
 
 
 def test_a_boundary_classifies() -> None:
-    """A foreign error becomes the kind that names what failed; our own errors and interrupts pass unchanged."""
-    with pytest.raises(ToolError, match=r"^tool 't' failed: KeyError: 'x'$") as caught, error_boundary(ToolError, "tool 't'"):
+    """A foreign error becomes the kind that names what failed; our own errors and interrupts pass
+    unchanged.
+    """
+    with (
+        pytest.raises(ToolError, match=r"^tool 't' failed: KeyError: 'x'$") as caught,
+        error_boundary(ToolError, "tool 't'"),
+    ):
         raise KeyError("x")  # the foreign error itself
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(UsageError), error_boundary(ToolError, "tool 't'"):
@@ -146,7 +168,9 @@ def test_the_nearest_word_is_named() -> None:
     assert did_you_mean("zzz", []) == "known: none"
 
 
-@pytest.mark.parametrize("text", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e999", "[" * 100_000, "{'a': 1}", "", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e999", "[" * 100_000, "{'a': 1}", "", "1 2"]
+)
 def test_only_json_is_read(text: str) -> None:
     """What the log could not keep is refused when it is read: no numbers that are none, nothing too deep."""
     with pytest.raises(ValueError, match=r"\w"):
@@ -155,24 +179,40 @@ def test_only_json_is_read(text: str) -> None:
 
 def test_values_are_found_among_words() -> None:
     """Each value that can be read is found, in order; what looks like one and is not is passed over."""
-    assert list(values_in('see {"a": 1} and {b} and {"x": NaN}: {"c": [{"d": 2}]}')) == [{"a": 1}, {"c": [{"d": 2}]}]
+    assert list(values_in('see {"a": 1} and {b} and {"x": NaN}: {"c": [{"d": 2}]}')) == [
+        {"a": 1},
+        {"c": [{"d": 2}]},
+    ]
     assert list(values_in("no [1, 2] {}", "{[")) == [[1, 2], {}]
     assert list(values_in("{" * 50_000)) == []
 
 
 def test_a_step_that_waits_is_named() -> None:
     """Where an agent may not begin, the step is named and not the stand-in for a tool."""
-    assert str(ApprovalRequired("r1", "start_step", {"step": "tell", "goal": "x"})).startswith("run r1 wants to begin step tell and nobody")
+    assert str(ApprovalRequired("r1", "start_step", {"step": "tell", "goal": "x"})).startswith(
+        "run r1 wants to begin step tell and nobody"
+    )
 
 
 def test_structs_are_data_classes_to_those_who_take_them() -> None:
-    """`fields`, `replace` and `asdict` of `dataclasses` take a struct as the frozen data class that it was; its values cannot be set."""
+    """`fields`, `replace` and `asdict` of `dataclasses` take a struct as the frozen data class that it was;
+    its values cannot be set.
+    """
     call = Call(id="c", kind="tool", target="grep", args={"pattern": "x"})
     told = {one.name: one for one in fields(Call)}
     assert tuple(told) == Call.__struct_fields__
-    assert (told["id"].default, told["effect"].default, told["args"].default_factory) == (MISSING, "opaque", dict)
+    assert (told["id"].default, told["effect"].default, told["args"].default_factory) == (
+        MISSING,
+        "opaque",
+        dict,
+    )
     changed = replace(call, id="d")
-    assert (changed.id, changed.args, changed == call, replace(changed, id="c") == call) == ("d", {"pattern": "x"}, False, True)
+    assert (changed.id, changed.args, changed == call, replace(changed, id="c") == call) == (
+        "d",
+        {"pattern": "x"},
+        False,
+        True,
+    )
     assert asdict(call)["args"] == {"pattern": "x"}
     with pytest.raises(AttributeError):
         call.id = "e"  # type: ignore[misc]  # that is what is tested

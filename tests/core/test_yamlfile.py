@@ -53,8 +53,14 @@ def test_block_text_is_text():
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=80), inner, max_size=4),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=80), inner, max_size=4)
+        ),
         max_leaves=12,
     )
 )
@@ -70,7 +76,9 @@ def test_json_reads_as_itself(value):
 
 def test_lines_point_at_keys_and_items():
     """Each value knows its line; an unknown path points at what surrounds it."""
-    file = parse_yaml("name: x\nscenarios:\n  - id: a\n    goal: |\n      one\n      two\n  - id: b\n", "evals/s.yaml")
+    file = parse_yaml(
+        "name: x\nscenarios:\n  - id: a\n    goal: |\n      one\n      two\n  - id: b\n", "evals/s.yaml"
+    )
     assert file.place(("scenarios", 0, "goal")) == "evals/s.yaml:4: scenarios[0].goal"
     assert file.place(("scenarios", 1)) == "evals/s.yaml:7: scenarios[1]"
     assert file.place(("scenarios", 1, "goal")) == "evals/s.yaml:7: scenarios[1].goal"
@@ -83,7 +91,10 @@ def test_lines_point_at_keys_and_items():
         ("a: 1\nb: 2\na: 3\n", "s.yaml:3: a: the key is already on line 1"),
         ("x:\n  - {k: 1, k: 2}\n", "s.yaml:2: x[0].k: the key is already on line 2"),
         ("a: &x 1\n", "s.yaml:1: anchors and aliases (&name, *name) are not supported; write the value out"),
-        ("a: 1\nb: *x\n", "s.yaml:2: anchors and aliases (&name, *name) are not supported; write the value out"),
+        (
+            "a: 1\nb: *x\n",
+            "s.yaml:2: anchors and aliases (&name, *name) are not supported; write the value out",
+        ),
         (
             "a: !!python/object/apply:os.system [ls]\n",
             "s.yaml:1: tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not supported",
@@ -106,7 +117,8 @@ def test_refusals_name_the_line(text, message):
 def test_attacks_are_refused_fast():
     """Billion laughs, deep nesting, floods of nodes and huge files cost less than a second together."""
     laughs = "a: &a [x]\n" + "".join(
-        f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
+        f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n"
+        for p, c in zip("abcdefgh", "bcdefghi", strict=True)
     )
     started = time.thread_time()
     assert "anchors and aliases" in refusal(laughs)
@@ -123,7 +135,9 @@ def test_what_is_as_large_as_allowed_is_read():
     """Bytes, levels and digits up to the limit, which is of bytes and not of characters."""
     assert parse_yaml("#" * MAX_BYTES, "s.yaml").value is None
     assert "larger than" in refusal("#" + "é" * (MAX_BYTES // 2))
-    assert parse_yaml("[" * 50 + "1" + "]" * 50, "s.yaml").value and "more than 50 levels" in refusal("[" * 51 + "1" + "]" * 51)
+    assert parse_yaml("[" * 50 + "1" + "]" * 50, "s.yaml").value and "more than 50 levels" in refusal(
+        "[" * 51 + "1" + "]" * 51
+    )
     assert parse_yaml("9" * 300, "s.yaml").value == int("9" * 300) and "300 digits" in refusal("9" * 301)
 
 
@@ -133,8 +147,12 @@ def test_control_characters_are_refused():
 
 
 def test_read_yaml_says_what_is_wrong_with_the_file(tmp_path):
-    """A missing, too large or undecodable file is named with the reason; a byte order mark is not a problem."""
-    missing, binary, large, marked = (tmp_path / name for name in ("no.yaml", "bin.yaml", "large.yaml", "bom.yaml"))
+    """A missing, too large or undecodable file is named with the reason; a byte order mark is not a
+    problem.
+    """
+    missing, binary, large, marked = (
+        tmp_path / name for name in ("no.yaml", "bin.yaml", "large.yaml", "bom.yaml")
+    )
     binary.write_bytes(b"a: \xff\xfe")
     large.write_bytes(b"#" * (MAX_BYTES + 1))
     marked.write_bytes(b"\xef\xbb\xbfa: 1\n")

@@ -7,10 +7,36 @@ from kestrel_lab.core.yaml.reader import parse_yaml
 from kestrel_lab.core.yaml.writer import entry_text
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
-    ["no", "1e5", "0o17", "~", "", " x", "- a", "a: b", "# c", "*a", "&b", "!t", "x\n", "a\n\n b\n", "\ta", "a \nb", "|\n", "true", "12", ".inf", "a\r\nb"]
-)  # fmt: skip
+    [
+        "no",
+        "1e5",
+        "0o17",
+        "~",
+        "",
+        " x",
+        "- a",
+        "a: b",
+        "# c",
+        "*a",
+        "&b",
+        "!t",
+        "x\n",
+        "a\n\n b\n",
+        "\ta",
+        "a \nb",
+        "|\n",
+        "true",
+        "12",
+        ".inf",
+        "a\r\nb",
+    ]
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(bool), inner, max_size=4),
     max_leaves=12,
 )
@@ -27,7 +53,9 @@ def test_what_is_written_is_read_back(value, indent):
 
 
 def test_it_is_pleasant_to_read():
-    """Short values stay on a line, texts of several lines are blocks, words need no quotes, a shared value is written twice."""
+    """Short values stay on a line, texts of several lines are blocks, words need no quotes, a shared value is
+    written twice.
+    """
     assert entry_text("tools", ["read_file", "no"], 2) == '  tools: [read_file, "no"]\n'
     assert entry_text("goal", "Find it.\nSay it.\n", 2) == "  goal: |\n    Find it.\n    Say it.\n"
     shared = ["a"]

@@ -1,4 +1,6 @@
-"""The workflow of docs/howto/ci.md, run step by step as a server runs it: read from the page, in fresh clones, with bash."""
+"""The workflow of docs/howto/ci.md, run step by step as a server runs it: read from the page, in fresh
+clones, with bash.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ instructions_from: prompt.md
 configs: [{name: small, model: openai/gpt-5-mini}]
 gates: [{success_rate: {at_least: 0.8}}]
 scenarios:
-""" + "".join(f"  - {{id: s{n}, goal: What is {n} + 1?, checks: [{{answer_equals: '{n + 1}'}}]}}\n" for n in range(20))
+""" + "".join(
+    f"  - {{id: s{n}, goal: What is {n} + 1?, checks: [{{answer_equals: '{n + 1}'}}]}}\n" for n in range(20)
+)
 
 
 class Adds:
@@ -56,7 +60,16 @@ class Job(NamedTuple):
 
 def git(folder: Path, *words: str) -> str:
     """Run git with a fixed identity."""
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *words,
+    ]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -71,17 +84,26 @@ def steps_of_the_page() -> list[Mapping[str, Any]]:
 def run_job(origin: Path, place: Path, ref: str) -> Job:
     """Run the workflow for a commit of `origin` in the new folder `place`.
 
-    The checkout is as deep as the page says. The step that installs the package is replaced by the package of this
-    environment, which is in no index; there is no key, so no model could be asked. A step that fails ends the job, save for those
-    with `if: always()`, as on the server.
+    The checkout is as deep as the page says. The step that installs the package is replaced by the package of
+    this environment, which is in no index; there is no key, so no model could be asked. A step that fails
+    ends the job, save for those with `if: always()`, as on the server.
     """
     place.mkdir()
     tools, summary, clone = place / "bin", place / "summary.md", place / "clone"
     tools.mkdir()
     (tools / "kestrel").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kestrel_lab "$@"\n')
     (tools / "kestrel").chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("KESTREL", "OPENAI", "ANTHROPIC"))}
-    env |= {"PATH": f"{tools}{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(summary), "CI": "true"}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KESTREL", "OPENAI", "ANTHROPIC"))
+    }
+    env |= {
+        "PATH": f"{tools}{os.pathsep}{env['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "CI": "true",
+    }
     codes: dict[str, int] = {}
     said = ""
     for step in steps_of_the_page():
@@ -90,11 +112,32 @@ def run_job(origin: Path, place: Path, ref: str) -> Job:
         if str(step.get("uses", "")).startswith("actions/checkout@"):
             depth = step.get("with", {}).get("fetch-depth", 1)
             # The action fetches branches as origin/NAME and checks a commit out, on no branch.
-            git(place, "clone", "-q", "--no-checkout", *([f"--depth={depth}"] if depth else []), f"file://{origin}", str(clone))
+            git(
+                place,
+                "clone",
+                "-q",
+                "--no-checkout",
+                *([f"--depth={depth}"] if depth else []),
+                f"file://{origin}",
+                str(clone),
+            )
             git(clone, "checkout", "-q", "--detach", git(origin, "rev-parse", ref).strip())
-            git(clone, "branch", "-q", "-D", *git(clone, "branch", "--format=%(refname:short)", "--list", "[a-z]*").split())
+            git(
+                clone,
+                "branch",
+                "-q",
+                "-D",
+                *git(clone, "branch", "--format=%(refname:short)", "--list", "[a-z]*").split(),
+            )
         if "run" in step and step["name"] != "install":
-            done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=clone, env=env, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                cwd=clone,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             codes[step["name"]] = done.returncode
             said += done.stdout + done.stderr
     return Job(codes, " ".join(said.split()), clone, summary.read_text() if summary.exists() else "")
@@ -103,12 +146,18 @@ def run_job(origin: Path, place: Path, ref: str) -> Job:
 def test_the_numbers_of_the_page() -> None:
     """How many trials a bound takes, and how many scenarios a margin."""
     text = (ROOT / "docs" / "howto" / "ci.md").read_text(encoding="utf-8")
-    assert [perfect_trials(Gate(metric="success_rate", at_least=bound)) for bound in (0.5, 0.8, 0.9, 0.95)] == [4, 16, 35, 73]
+    assert [
+        perfect_trials(Gate(metric="success_rate", at_least=bound)) for bound in (0.5, 0.8, 0.9, 0.95)
+    ] == [4, 16, 35, 73]
     assert "| 4 | 16 | 35 | 73 |" in text
     for needed, margin in ((72, 0.05), (36, 0.1), (17, 0.2), (11, 0.3)):
         sides = [{f"s{n}": [1.0] for n in range(count)} for count in (needed, needed - 1)]
         found = [compare_scenarios(side, side, weights={}, bounded=True) for side in sides]
-        verdicts = [one.verdict for each in found for one in judge_alike([each], better=["higher"], margin=margin, relative=False)]
+        verdicts = [
+            one.verdict
+            for each in found
+            for one in judge_alike([each], better=["higher"], margin=margin, relative=False)
+        ]
         assert verdicts == ["stable", "inconclusive"]
         assert f"it takes {needed} that do not" in undecided_change(found[1], margin)
     assert "| 72 | 36 | 17 | 11 |" in text
@@ -138,7 +187,9 @@ def change(folder: Path, prompt: str, name: str, *, record: bool = True) -> None
 
 
 def test_the_workflow_of_the_page(origin: Path, tmp_path: Path) -> None:
-    """The first push and one that changes nothing are green; a pull request with a new prompt is red until it is recorded, and then compared."""
+    """The first push and one that changes nothing are green; a pull request with a new prompt is red until it
+    is recorded, and then compared.
+    """
     first = run_job(origin, tmp_path / "first", "main")
     assert first.codes == {"gate": 0, "summary": 0}, first.said
     assert "HEAD is the first commit" in first.summary
@@ -154,7 +205,9 @@ def test_the_workflow_of_the_page(origin: Path, tmp_path: Path) -> None:
     git(origin, "switch", "-qc", "topic")
     change(origin, "Answer with one number.", "New prompt", record=False)
     git(origin, "switch", "-q", "--detach", "main")
-    git(origin, "merge", "-q", "--no-ff", "topic", "-m", "Merge topic into main")  # what the server checks out of a pull request
+    git(
+        origin, "merge", "-q", "--no-ff", "topic", "-m", "Merge topic into main"
+    )  # what the server checks out of a pull request
     git(origin, "branch", "-q", "merged")
     git(origin, "switch", "-q", "main")
     forgotten = run_job(origin, tmp_path / "forgotten", "merged")
@@ -172,8 +225,12 @@ def test_the_workflow_of_the_page(origin: Path, tmp_path: Path) -> None:
     assert "### STABLE" in recorded.summary
 
 
-def test_a_checkout_of_one_commit_would_not_do(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the page's `fetch-depth: 0` the job is red and says how to get the commits: the line is there for a reason."""
+def test_a_checkout_of_one_commit_would_not_do(
+    origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the page's `fetch-depth: 0` the job is red and says how to get the commits: the line is there
+    for a reason.
+    """
     (origin / "README.md").write_text("Sums.\n")
     git(origin, "add", "-A")
     git(origin, "commit", "-qm", "Readme")

@@ -1,4 +1,6 @@
-"""The diffs of the pages for contributors apply to the project as it is, and their tests fail without the rest of them."""
+"""The diffs of the pages for contributors apply to the project as it is, and their tests fail without the
+rest of them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_diff_of_a_page_works(page: Path, project: Path) -> None:
     """With the whole diff its test passes; with the test alone it fails."""
-    (diff,) = [token.content for token in MarkdownIt().parse(page.read_text(encoding="utf-8")) if token.type == "fence"]
+    (diff,) = [
+        token.content
+        for token in MarkdownIt().parse(page.read_text(encoding="utf-8"))
+        if token.type == "fence"
+    ]
     (test,) = [line.removeprefix("+++ b/") for line in diff.splitlines() if line.startswith("+++ b/tests/")]
 
     def apply(*options: str) -> None:
@@ -39,9 +45,16 @@ def test_the_diff_of_a_page_works(page: Path, project: Path) -> None:
     def passes() -> bool:
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
         done = subprocess.run(
-            words, cwd=project, env=os.environ | {"PYTHONPATH": str(project)}, capture_output=True, text=True, check=False
+            words,
+            cwd=project,
+            env=os.environ | {"PYTHONPATH": str(project)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.returncode in (0, 1, 2), done.stdout + done.stderr  # passed, failed, or did not even import
+        assert done.returncode in (0, 1, 2), (
+            done.stdout + done.stderr
+        )  # passed, failed, or did not even import
         return done.returncode == 0
 
     apply("--include=tests/*")

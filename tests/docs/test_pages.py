@@ -1,4 +1,6 @@
-"""What README and the documentation show works: Python and cells run, files are read, commands are parsed, links lead somewhere."""
+"""What README and the documentation show works: Python and cells run, files are read, commands are parsed,
+links lead somewhere.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "AGENTS.md").write_text("Write a test first.\n")
     (tmp_path / ".gitignore").write_text(".kestrel/\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    for words in ("init -q -b main", "add -A", "commit -qm one", "switch -qc work", "commit -qm two --allow-empty"):
+    for words in (
+        "init -q -b main",
+        "add -A",
+        "commit -qm one",
+        "switch -qc work",
+        "commit -qm two --allow-empty",
+    ):
         subprocess.run([*git, *words.split()], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     with OpenAIServer([Reply(text="a.py")]) as server:
@@ -101,16 +109,27 @@ for code in json.load(sys.stdin):
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.kind in RUN}))
-def test_the_code_of_a_page_runs(project: Path, page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    project: Path, page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The Python blocks and cells of a page run from top to bottom in one shell without an error."""
     if page.endswith("sharing.md"):
         monkeypatch.setenv("RESULTS_URL", request.getfixturevalue("postgres").database("results"))
     codes = [block.text for block in blocks_of(page) if block.kind in RUN]
-    done = subprocess.run([sys.executable, "-c", _SHELL], input=json.dumps(codes), cwd=project, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _SHELL],
+        input=json.dumps(codes),
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout.count("ran\n")) == (0, len(codes)), done.stderr
 
 
-@pytest.mark.parametrize("block", [each for each in BLOCKS if each.kind == "toml"], ids=lambda block: block.page)
+@pytest.mark.parametrize(
+    "block", [each for each in BLOCKS if each.kind == "toml"], ids=lambda block: block.page
+)
 def test_settings_are_read(block: Block, project: Path) -> None:
     """A block of settings is a `kestrel.toml` without a mistake, and each line of it counts."""
     (project / "kestrel.toml").write_text(block.text)
@@ -121,9 +140,13 @@ def test_settings_are_read(block: Block, project: Path) -> None:
         assert len(lab.settings.rules.rules) == len(told.get("rules", []))
 
 
-@pytest.mark.parametrize("block", [each for each in BLOCKS if each.kind == "yaml"], ids=lambda block: block.page)
+@pytest.mark.parametrize(
+    "block", [each for each in BLOCKS if each.kind == "yaml"], ids=lambda block: block.page
+)
 def test_files_are_read(block: Block, project: Path) -> None:
-    """A block of YAML is a suite that can pass its own gates, a workflow, a file of routes or one of CI without a mistake."""
+    """A block of YAML is a suite that can pass its own gates, a workflow, a file of routes or one of CI
+    without a mistake.
+    """
     data = yaml.safe_load(block.text)
     file = project / "evals" / "shown.yaml"
     file.write_text(block.text)
@@ -154,9 +177,15 @@ def test_a_command_is_one(line: str, project: Path) -> None:
 def test_links_lead_somewhere(name: str) -> None:
     """Each relative link and picture of a page is a file of the repository."""
     inline = [
-        child for token in MarkdownIt().enable("table").parse(PAGES[name].read_text(encoding="utf-8")) for child in token.children or []
+        child
+        for token in MarkdownIt().enable("table").parse(PAGES[name].read_text(encoding="utf-8"))
+        for child in token.children or []
     ]
-    links = [str(child.attrs.get("href", child.attrs.get("src"))) for child in inline if child.type in {"link_open", "image"}]
+    links = [
+        str(child.attrs.get("href", child.attrs.get("src")))
+        for child in inline
+        if child.type in {"link_open", "image"}
+    ]
     gone = [
         link
         for link in links

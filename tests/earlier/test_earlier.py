@@ -1,4 +1,6 @@
-"""What worked at commit 8b1bb7c works now: a log that was written then, its recordings, and the code blocks of its README."""
+"""What worked at commit 8b1bb7c works now: a log that was written then, its recordings, and the code blocks
+of its README.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,15 @@ def run_of(lab: Lab, goal: str, *, forked: bool = False) -> Any:
 
 
 def test_each_run_is_read_as_it_was_written(lab: Lab) -> None:
-    """Runs, fork, plan and trials are there with their answers; each folds to its state, and its chain is whole."""
+    """Runs, fork, plan and trials are there with their answers; each folds to its state, and its chain is
+    whole.
+    """
     assert len(lab.store.runs(limit=100)) == 11
-    done, fork, planned = run_of(lab, "write a file"), run_of(lab, "write a file", forked=True), run_of(lab, "sum up the file")
+    done, fork, planned = (
+        run_of(lab, "write a file"),
+        run_of(lab, "write a file", forked=True),
+        run_of(lab, "sum up the file"),
+    )
     assert [(run.status, run.answer) for run in (done, fork, planned)] == [
         (RunStatus.COMPLETE, "written and read"),
         (RunStatus.COMPLETE, "said otherwise"),
@@ -68,19 +76,31 @@ def test_each_run_is_read_as_it_was_written(lab: Lab) -> None:
     for run in (done, fork, planned):
         assert fold(run.records()) == run._state
         assert run._repr_html_()
-    assert [event.tool for event in done.events() if event.type == "tool_called"] == ["write_file", "read_file"]
+    assert [event.tool for event in done.events() if event.type == "tool_called"] == [
+        "write_file",
+        "read_file",
+    ]
 
 
 def test_the_commands_show_it(home: Path) -> None:
-    """`kestrel runs`, `show` and `eval summary` print what was stored; `eval rescore` judges the stored answers again."""
+    """`kestrel runs`, `show` and `eval summary` print what was stored; `eval rescore` judges the stored
+    answers again.
+    """
     listed = kestrel(home.parent, "runs")
     assert (listed.returncode, "write another" in listed.stdout) == (0, True)
     with closing(Lab(home, env={})) as lab:
         done = run_of(lab, "write a file").id
     shown = kestrel(home.parent, "show", done)
-    assert (shown.returncode, "write_file" in shown.stdout, "written and read" in shown.stdout) == (0, True, True)
+    assert (shown.returncode, "write_file" in shown.stdout, "written and read" in shown.stdout) == (
+        0,
+        True,
+        True,
+    )
     summed = kestrel(home.parent, "eval", "summary", "suite.yaml", "--by", "scenario")
-    assert (summed.returncode, [word in summed.stdout for word in ("says", "finds", "fails")]) == (0, [True] * 3), summed.stderr
+    assert (summed.returncode, [word in summed.stdout for word in ("says", "finds", "fails")]) == (
+        0,
+        [True] * 3,
+    ), summed.stderr
     (home.parent / "suite.yaml").write_text((HERE / "suite.yaml").read_text().replace("goodbye", "hello"))
     judged = kestrel(home.parent, "eval", "rescore", "suite.yaml")
     assert (judged.returncode, "2 outcomes changed" in judged.stdout) == (0, True), judged.stderr
@@ -92,10 +112,17 @@ def test_a_run_that_waited_goes_on(home: Path) -> None:
     script = ScriptedModel([[("write_file", {"path": "b.txt", "content": "two\n"})], "done"])
     with closing(Lab(home, env={})) as lab:
         waiting = run_of(lab, "write another")
-        assert (waiting.status, [asked.tool for asked in waiting.questions]) == (RunStatus.WAITING_APPROVAL, ["write_file"])
+        assert (waiting.status, [asked.tool for asked in waiting.questions]) == (
+            RunStatus.WAITING_APPROVAL,
+            ["write_file"],
+        )
         lab.decide(waiting.id, granted=True, by="ann", how="command")
         resumed = asyncio.run(lab.resume(waiting.id, model=script))
-        assert (resumed.status, resumed.answer, (WORK / "b.txt").read_text()) == (RunStatus.COMPLETE, "done", "two\n")
+        assert (resumed.status, resumed.answer, (WORK / "b.txt").read_text()) == (
+            RunStatus.COMPLETE,
+            "done",
+            "two\n",
+        )
         assert fold(resumed.records()) == resumed._state
 
 
@@ -120,13 +147,19 @@ def test_a_suite_goes_on_where_it_was(lab: Lab) -> None:
     """Stored trials count: a suite that is resumed makes only the epoch that is missing."""
     result = asyncio.run(lab.eval("suite.yaml", epochs=3, resume=True))
     assert len(result.rows) == 9
-    assert {row.scenario: row.result["outcome"] for row in result.rows} == {"says": "pass", "finds": "pass", "fails": "fail"}
+    assert {row.scenario: row.result["outcome"] for row in result.rows} == {
+        "says": "pass",
+        "finds": "pass",
+        "fails": "fail",
+    }
     assert sum(1 for row in lab.store.runs(limit=100)) == 14
 
 
 def test_a_recording_is_replayed(home: Path) -> None:
     """The cassette of then answers the suite of then, without a key."""
-    told = kestrel(home.parent, "eval", "run", "taped.yaml", "--cassette", "replay", "--cassettes", str(HERE / "taped"))
+    told = kestrel(
+        home.parent, "eval", "run", "taped.yaml", "--cassette", "replay", "--cassettes", str(HERE / "taped")
+    )
     assert (told.returncode, "one (replay)" in told.stdout) == (0, True), told.stderr
 
 
@@ -188,7 +221,8 @@ extension, lab, plan, first = json.load(sys.stdin)
 cell(extension)
 cell(lab)
 known = shell.user_ns
-told = [known["run"].answer, known["run"].reason, len(known["result"].rows), bool(known["comparison"].verdict)]
+told = [known["run"].answer, known["run"].reason, len(known["result"].rows), \
+bool(known["comparison"].verdict)]
 try:
     cell(plan)
 except ApprovalRequired as error:
@@ -201,10 +235,22 @@ print(json.dumps(told))
 
 
 def test_the_blocks_in_python_and_the_first_cell(project: Path) -> None:
-    """In a kernel of its own a lab with a tool runs, evaluates and compares; a plan is followed up to the step that asks; the first cell gives a run."""
-    blocks = [block("python", "load_ext"), block("python", "def restart"), block("python", "Plan("), block("", "%%kestrel")]
+    """In a kernel of its own a lab with a tool runs, evaluates and compares; a plan is followed up to the
+    step that asks; the first cell gives a run.
+    """
+    blocks = [
+        block("python", "load_ext"),
+        block("python", "def restart"),
+        block("python", "Plan("),
+        block("", "%%kestrel"),
+    ]
     done = subprocess.run(
-        [sys.executable, "-c", _KERNEL], input=json.dumps(blocks), cwd=project, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _KERNEL],
+        input=json.dumps(blocks),
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     answer, reason, rows, verdict, asks, second = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,8 @@
-"""Writes the database and the cassettes of this folder, with the package of an earlier commit: `python written_at_8b1bb7c.py FOLDER`.
+"""Writes the database and the cassettes of this folder, with the package of an earlier commit: `python
+written_at_8b1bb7c.py FOLDER`.
 
-Made once, at 8b1bb7c: `git checkout 8b1bb7c && python …/written_at_8b1bb7c.py /tmp/kestrel-8b1bb7c`. What is in FOLDER belongs to the test.
+Made once, at 8b1bb7c: `git checkout 8b1bb7c && python …/written_at_8b1bb7c.py /tmp/kestrel-8b1bb7c`. What is
+in FOLDER belongs to the test.
 """
 
 import asyncio
@@ -16,7 +18,11 @@ from kestrel_lab.testing import ScriptedModel
 
 HERE = Path(__file__).parent
 FOLDER = Path(sys.argv[1])
-WRITE = [[("write_file", {"path": "a.txt", "content": "one\n"})], [("read_file", {"path": "a.txt"})], "written and read"]
+WRITE = [
+    [("write_file", {"path": "a.txt", "content": "one\n"})],
+    [("read_file", {"path": "a.txt"})],
+    "written and read",
+]
 
 
 class Hello:
@@ -42,10 +48,18 @@ async def main() -> None:
         Step(id="read", tool="read_file", args={"path": "a.txt"}, produces=("text",)),
         Step(id="sum", goal="Sum up.", consumes=("text",)),
     )
-    await lab.run("sum up the file", plan=Plan(steps=steps), model=ScriptedModel(["one line"]), approve="auto", workspace=work)
+    await lab.run(
+        "sum up the file",
+        plan=Plan(steps=steps),
+        model=ScriptedModel(["one line"]),
+        approve="auto",
+        workspace=work,
+    )
     try:
         await lab.run(
-            "write another", model=ScriptedModel([[("write_file", {"path": "b.txt", "content": "two\n"})], "done"]), workspace=work
+            "write another",
+            model=ScriptedModel([[("write_file", {"path": "b.txt", "content": "two\n"})], "done"]),
+            workspace=work,
         )
     except ApprovalRequired as waiting:
         print(waiting)

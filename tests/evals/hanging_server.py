@@ -15,7 +15,9 @@ _WHOLE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-len
 
 
 class HangingServer:
-    """Answers `answered` requests with a call of `list_dir`, each after `latency_s`, and hangs in the rest; counts requests."""
+    """Answers `answered` requests with a call of `list_dir`, each after `latency_s`, and hangs in the rest;
+    counts requests.
+    """
 
     def __init__(self, way: Way, *, answered: int = 0, latency_s: float = 0.0) -> None:
         self.way, self.answered, self.latency_s = way, answered, latency_s
@@ -35,7 +37,9 @@ class HangingServer:
         self._ready.wait()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -69,10 +73,17 @@ class HangingServer:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
                 return
-            lengths = [line.partition(b":")[2] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            lengths = [
+                line.partition(b":")[2]
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length:")
+            ]
             body = await reader.readexactly(int(lengths[0])) if lengths else b""
             if not body:
-                writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{"data":[]}')
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+                    b'11\r\n\r\n{"data":[]}'
+                )
                 continue
             self.requests += 1
             streamed = bool(json.loads(body).get("stream"))
@@ -84,12 +95,26 @@ class HangingServer:
 
     async def _call(self, writer: asyncio.StreamWriter) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "list_dir", "arguments": "{}"}}
-        body = json.dumps({
-            "id": "x", "object": "chat.completion", "created": 0, "model": "any",
-            "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": None, "tool_calls": [call]}}],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }).encode()  # fmt: skip
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        body = json.dumps(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "any",
+                "choices": [
+                    {
+                        "index": 0,
+                        "finish_reason": "tool_calls",
+                        "message": {"role": "assistant", "content": None, "tool_calls": [call]},
+                    }
+                ],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+            }
+        ).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+            + body
+        )
         await writer.drain()
 
     async def _hang(self, writer: asyncio.StreamWriter, *, streamed: bool) -> None:
@@ -97,7 +122,11 @@ class HangingServer:
             writer.write(_HEAD if streamed else _WHOLE_HEAD)
         while self.way in ("token", "drip"):
             delta = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "any"}
-            event = b"data: " + json.dumps({**delta, "choices": [{"index": 0, "delta": {"content": "a "}}]}).encode() + b"\n\n"
+            event = (
+                b"data: "
+                + json.dumps({**delta, "choices": [{"index": 0, "delta": {"content": "a "}}]}).encode()
+                + b"\n\n"
+            )
             writer.write(b"%x\r\n%b\r\n" % (len(event), event) if streamed else b" ")
             await writer.drain()
             if self.way == "token":

@@ -27,17 +27,31 @@ def same(one, other):
 
 
 @settings(max_examples=40)
-@given(st.one_of(sides(passes).map(lambda made: (*made, True)), sides(amounts).map(lambda made: (*made, False))))
+@given(
+    st.one_of(sides(passes).map(lambda made: (*made, True)), sides(amounts).map(lambda made: (*made, False)))
+)
 def test_exchanging_the_sides_turns_the_difference_round(made):
-    """Levels, ends and counts change places; how sure it is, what could be detected and what it speaks of stay."""
+    """Levels, ends and counts change places; how sure it is, what could be detected and what it speaks of
+    stay.
+    """
     base, head, weights, bounded = made
     found = compare_scenarios(base, head, weights=weights, bounded=bounded)
     turned = compare_scenarios(head, base, weights=weights, bounded=bounded)
-    assert (found.base, found.head, found.lower, found.higher) == (turned.head, turned.base, turned.higher, turned.lower)
+    assert (found.base, found.head, found.lower, found.higher) == (
+        turned.head,
+        turned.base,
+        turned.higher,
+        turned.lower,
+    )
     assert same(found.interval.mean, -turned.interval.mean)
     assert same(found.interval.low, -turned.interval.high)
     assert same(found.mde, turned.mde)
-    assert (found.scenarios, found.scope, found.test, found.p_holm) == (turned.scenarios, turned.scope, turned.test, found.p)
+    assert (found.scenarios, found.scope, found.test, found.p_holm) == (
+        turned.scenarios,
+        turned.scope,
+        turned.test,
+        found.p,
+    )
     if found.scope == "scenarios like these":  # with fewer, p is sampled
         assert same(found.p, turned.p)
 
@@ -52,9 +66,15 @@ def test_levels_are_means_of_scenarios_and_counts_are_of_scenarios(made):
     for told, side in ((found.base, base), (found.head, head)):
         assert told == pytest.approx(sum(weights[name] * fmean(side[name]) for name in side) / total)
     moved = [fmean(head[name]) - fmean(base[name]) for name in base]
-    assert (found.scenarios, found.lower, found.higher) == (len(moved), sum(x < 0 for x in moved), sum(x > 0 for x in moved))
+    assert (found.scenarios, found.lower, found.higher) == (
+        len(moved),
+        sum(x < 0 for x in moved),
+        sum(x > 0 for x in moved),
+    )
     assert found.scope == ("scenarios like these" if len(moved) >= 6 else "these scenarios")
-    once = len(set(weights.values())) == 1 and all(len(side[name]) == 1 for side in (base, head) for name in side)
+    once = len(set(weights.values())) == 1 and all(
+        len(side[name]) == 1 for side in (base, head) for name in side
+    )
     assert found.test == ("permutation" if len(moved) < 6 else "McNemar" if once else "sign flips")
     assert found.interval.low <= found.interval.mean <= found.interval.high
     assert found.mde > 0 or math.isnan(found.mde)

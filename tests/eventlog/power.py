@@ -1,7 +1,8 @@
 """Power cuts, simulated: what a process writes and syncs is noted, and played back up to any moment.
 
-What was synced is there after the cut. Of what was not, each sector of 512 bytes is there or not by chance, which is
-what a disk may do. SQLite's shared memory is not simulated, so this is about one connection, in exclusive mode.
+What was synced is there after the cut. Of what was not, each sector of 512 bytes is there or not by chance,
+which is what a disk may do. SQLite's shared memory is not simulated, so this is about one connection, in
+exclusive mode.
 """
 
 from __future__ import annotations

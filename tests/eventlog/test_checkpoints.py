@@ -18,9 +18,25 @@ from hypothesis import strategies as st
 from test_fold import histories
 
 from kestrel_lab.core.errors import StoreError
-from kestrel_lab.core.events.union import CheckpointSaved, ModelAnswered, Record, RunForked, RunStarted, StateTransition, StepStarted
+from kestrel_lab.core.events.union import (
+    CheckpointSaved,
+    ModelAnswered,
+    Record,
+    RunForked,
+    RunStarted,
+    StateTransition,
+    StepStarted,
+)
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.eventlog.checkpoints import KEPT, DamagedSnapshot, _codec, encode_state, pack_snapshot, restore_state, snapshot_format
+from kestrel_lab.eventlog.checkpoints import (
+    KEPT,
+    DamagedSnapshot,
+    _codec,
+    encode_state,
+    pack_snapshot,
+    restore_state,
+    snapshot_format,
+)
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -30,13 +46,17 @@ STARTED = RunStarted(goal="count", workspace="/w", model="m", system="be brief")
 @settings(max_examples=200)
 @given(records=histories, cut=st.integers(0, 25))
 def test_a_restored_prefix_and_the_rest_are_the_whole(records: list[Record], cut: int) -> None:
-    """Whatever happened: a state stored and read back, with the events behind it, is the state that all events make."""
+    """Whatever happened: a state stored and read back, with the events behind it, is the state that all
+    events make.
+    """
     state = restore_state(pack_snapshot(encode_state(fold(records[:cut])), run="r"), run="r")
     assert state == fold(records[:cut])
     for record in records[cut:]:
         state.apply(record.event, record.at)
     assert state == fold(records)
-    assert list(state.conversations) == list(fold(records).conversations)  # their order counts, which == does not see
+    assert list(state.conversations) == list(
+        fold(records).conversations
+    )  # their order counts, which == does not see
 
 
 def filled(kind: Any) -> Any:
@@ -64,16 +84,24 @@ def variants(state: Any) -> Iterator[tuple[str, Any]]:
     for part in fields(state):
         value = getattr(state, part.name)
         if is_dataclass(value):
-            yield from ((f"{part.name}.{name}", replace(state, **{part.name: other})) for name, other in variants(value))
+            yield from (
+                (f"{part.name}.{name}", replace(state, **{part.name: other}))
+                for name, other in variants(value)
+            )
         elif isinstance(value, dict) and value and is_dataclass(inner := next(iter(value.values()))):
-            yield from ((f"{part.name}.{name}", replace(state, **{part.name: {"k": other}})) for name, other in variants(inner))
+            yield from (
+                (f"{part.name}.{name}", replace(state, **{part.name: {"k": other}}))
+                for name, other in variants(inner)
+            )
         else:
             default = type(value)() if not isinstance(value, Enum) else next(iter(type(value)))
             yield part.name, replace(state, **{part.name: default})
 
 
 def test_every_field_is_carried() -> None:
-    """A state whose every field, however deep, holds something unusual comes back whole; and each field alone makes a difference."""
+    """A state whose every field, however deep, holds something unusual comes back whole; and each field alone
+    makes a difference.
+    """
     state = filled(RunState)
     assert isinstance(state, RunState)
     assert state != RunState()
@@ -87,7 +115,9 @@ def test_every_field_is_carried() -> None:
 
 
 def test_a_field_more_is_another_form() -> None:
-    """A state class with a field more, or of another type, has another shape, so that older snapshots are not read as if they fitted."""
+    """A state class with a field more, or of another type, has another shape, so that older snapshots are not
+    read as if they fitted.
+    """
 
     @dataclass
     class One:
@@ -126,7 +156,9 @@ class Bomb:
         zstandard.compress(b"[" * 100_000),
         zstandard.compress(b"null"),
         zstandard.compress(b'{"form": "x", "state": {}}'),
-        zstandard.compress(json.dumps({"run": "r", "form": snapshot_format(), "state": {"status": "COMPLETE"}}).encode()),
+        zstandard.compress(
+            json.dumps({"run": "r", "form": snapshot_format(), "state": {"status": "COMPLETE"}}).encode()
+        ),
         zstandard.compress(json.dumps({"run": "r", "form": snapshot_format(), "state": []}).encode()),
         pack_snapshot(encode_state(RunState()), run="other"),
         pack_snapshot(encode_state(RunState()), run="r")[:-9],
@@ -154,7 +186,10 @@ def test_a_flipped_bit_is_noticed(data: st.DataObject) -> None:
 
 def answered(store: SessionStore, run_id: str, number: int) -> None:
     """A model turn."""
-    store.append(run_id, ModelAnswered(call=f"m{number}", step="s", model="m", text=f"turn {number} " + "x" * 50, tokens_in=1))
+    store.append(
+        run_id,
+        ModelAnswered(call=f"m{number}", step="s", model="m", text=f"turn {number} " + "x" * 50, tokens_in=1),
+    )
 
 
 @pytest.fixture
@@ -169,7 +204,9 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
         if number % 5 == 0:
             opened.flush()
             saved = opened.checkpoint("r", "cycles")
-            assert saved == CheckpointSaved(seq=3 + number, reason="cycles", bytes=saved.bytes if saved else 0)
+            assert saved == CheckpointSaved(
+                seq=3 + number, reason="cycles", bytes=saved.bytes if saved else 0
+            )
     for number in (21, 22):
         answered(opened, "r", number)
     opened.flush()
@@ -186,8 +223,12 @@ def change(store: SessionStore, sql: str, *values: Any) -> None:
 
 
 def test_the_newest_few_are_kept(store: SessionStore) -> None:
-    """Of four snapshots the newest three remain, each the state of its moment, and the state is what all events make."""
-    assert [(one.seq, one.reason, one.usable) for one in store.checkpoints("r")] == [(seq, "cycles", "yes") for seq in (23, 18, 13)]
+    """Of four snapshots the newest three remain, each the state of its moment, and the state is what all
+    events make.
+    """
+    assert [(one.seq, one.reason, one.usable) for one in store.checkpoints("r")] == [
+        (seq, "cycles", "yes") for seq in (23, 18, 13)
+    ]
     assert KEPT == 3
     for one in store.checkpoints("r"):
         assert one.restored() == fold(store.records("r")[: one.seq])
@@ -195,7 +236,10 @@ def test_the_newest_few_are_kept(store: SessionStore) -> None:
 
 
 def test_the_state_is_read_from_the_newest_snapshot(store: SessionStore) -> None:
-    """Only events behind the newest snapshot are read: those before it may be unreadable. Without snapshots they are needed."""
+    """Only events behind the newest snapshot are read: those before it may be unreadable.
+
+    Without snapshots they are needed.
+    """
     expected = fold(store.records("r"))
     raw = apsw.Connection(str(store.path))
     raw.execute("DROP TRIGGER events_update")
@@ -207,9 +251,13 @@ def test_the_state_is_read_from_the_newest_snapshot(store: SessionStore) -> None
         store.state("r")
 
 
-@pytest.mark.parametrize("newest", ["x'00'", "(SELECT state FROM checkpoints WHERE seq = 13)", "zeroblob(40)"])
+@pytest.mark.parametrize(
+    "newest", ["x'00'", "(SELECT state FROM checkpoints WHERE seq = 13)", "zeroblob(40)"]
+)
 def test_a_damaged_snapshot_is_passed_over_and_named(newest: str, store: SessionStore) -> None:
-    """One that was overwritten, also by an older one, is told of and not used; the state is right all the same."""
+    """One that was overwritten, also by an older one, is told of and not used; the state is right all the
+    same.
+    """
     expected = fold(store.records("r"))
     change(store, f"UPDATE checkpoints SET state = {newest} WHERE seq = 23")
     with pytest.warns(RuntimeWarning, match="checkpoint of run r at event 23 is damaged"):
@@ -228,7 +276,9 @@ def test_a_snapshot_of_another_version_is_passed_over(store: SessionStore) -> No
 
 
 def test_a_snapshot_of_an_event_that_was_replaced_is_not_used(store: SessionStore) -> None:
-    """A snapshot belongs to one event, not to a number: where another event has that number it does not count."""
+    """A snapshot belongs to one event, not to a number: where another event has that number it does not
+    count.
+    """
     raw = apsw.Connection(str(store.path))
     raw.execute("DROP TRIGGER events_update")
     raw.execute("UPDATE events SET eid = 'another' WHERE run_id = 'r' AND seq = 23")
@@ -238,7 +288,9 @@ def test_a_snapshot_of_an_event_that_was_replaced_is_not_used(store: SessionStor
 
 
 def test_a_fork_has_its_parents_snapshots_up_to_the_fork(store: SessionStore) -> None:
-    """A fork is taken up from the parent's last snapshot before it, then from its own, which hold the shared events too."""
+    """A fork is taken up from the parent's last snapshot before it, then from its own, which hold the shared
+    events too.
+    """
     store.fork_run("f", RunForked(parent="r", at=20, model="m"), RunStatus.EXECUTING)
     store.flush()
     assert [(one.run_id, one.seq) for one in store.checkpoints("f")] == [("r", 18), ("r", 13)]
@@ -273,12 +325,23 @@ def test_a_snapshot_is_never_ahead_of_the_log(tmp_path: Path) -> None:
 
 
 def test_what_a_snapshot_is_made_of_does_not_change_with_the_run() -> None:
-    """The image of a state packs to the same snapshot when the run has gone on since; a mutant that is made of the state when it is packed does not."""
+    """The image of a state packs to the same snapshot when the run has gone on since; a mutant that is made
+    of the state when it is packed does not.
+    """
     started = [RunStarted(goal="count", workspace="/w", model="m"), StepStarted(step="s", goal="count")]
-    state = fold([Record(run_id="r", seq=n, eid=f"e{n}", at=float(n), event=event) for n, event in enumerate(started, 1)])
+    state = fold(
+        [
+            Record(run_id="r", seq=n, eid=f"e{n}", at=float(n), event=event)
+            for n, event in enumerate(started, 1)
+        ]
+    )
     talk = state.conversation("s")
     talk.replies.append("one")
-    before, image, mutant = pack_snapshot(encode_state(state), run="r"), encode_state(state), lambda: encode_state(state)
+    before, image, mutant = (
+        pack_snapshot(encode_state(state), run="r"),
+        encode_state(state),
+        lambda: encode_state(state),
+    )
     packed_mutant = pack_snapshot(mutant(), run="r")
     talk.replies.append("two")
     talk.answers["c1"] = "late"

@@ -15,7 +15,13 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
-from kestrel_lab.eventlog.connection import connect_log, may_damage, process_name, rewrite_database, store_error
+from kestrel_lab.eventlog.connection import (
+    connect_log,
+    may_damage,
+    process_name,
+    rewrite_database,
+    store_error,
+)
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
@@ -52,9 +58,13 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A home whose parent is a file, or a folder in the log's place, is a `StoreError` that names the way out, not a bare OS error."""
+    """A home whose parent is a file, or a folder in the log's place, is a `StoreError` that names the way
+    out, not a bare OS error.
+    """
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match=r"choose another home folder, with KESTREL_HOME=FOLDER or Lab\(home=FOLDER\)"):
+    with pytest.raises(
+        StoreError, match=r"choose another home folder, with KESTREL_HOME=FOLDER or Lab\(home=FOLDER\)"
+    ):
         connect_log(tmp_path / "file" / "home" / "kestrel.db")
     (tmp_path / "kestrel.db").mkdir()
     with pytest.raises(StoreError, match="choose another home folder"):
@@ -64,9 +74,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_opening_twice_migrates_once(tmp_path: Path) -> None:
     """A second connection finds the schema as the first one made it, with the durable settings on."""
     first, second = connect_log(tmp_path / "k.db"), connect_log(tmp_path / "k.db")
-    assert first.execute("SELECT count(*) FROM runs").fetchall() == second.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    assert (
+        first.execute("SELECT count(*) FROM runs").fetchall()
+        == second.execute("SELECT count(*) FROM runs").fetchall()
+        == [(0,)]
+    )
     second.authorizer = None
-    assert (second.pragma("user_version"), second.pragma("journal_mode"), second.pragma("synchronous")) == (len(MIGRATIONS), "wal", 2)
+    assert (second.pragma("user_version"), second.pragma("journal_mode"), second.pragma("synchronous")) == (
+        len(MIGRATIONS),
+        "wal",
+        2,
+    )
 
 
 _FILL = """
@@ -101,12 +119,19 @@ print(json.dumps({"acknowledged": acknowledged, "refused": refused, "after": aft
 
 
 def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Where files may grow no further, appends raise `StorageFull`, what was acknowledged stays, and with room it goes on.
+    """Where files may grow no further, appends raise `StorageFull`, what was acknowledged stays, and with
+    room it goes on.
 
     Not at once: what follows an event that is missing is refused too, until the run is claimed anew.
     """
     path = tmp_path / "k.db"
-    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _FILL, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 
@@ -115,7 +140,9 @@ def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
     assert len(told["acknowledged"]) > 20
     store = SessionStore(path)
     stored = [
-        [int(r.event.text.split()[0]), r.seq] for r in store.records("r") if isinstance(r.event, Progress) and r.event.text[0].isdigit()
+        [int(r.event.text.split()[0]), r.seq]
+        for r in store.records("r")
+        if isinstance(r.event, Progress) and r.event.text[0].isdigit()
     ]
     assert stored == told["acknowledged"]
     assert [record.seq for record in store.records("r")] == list(range(1, told["after"] + 1))
@@ -143,7 +170,10 @@ def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionS
 
     writer = kind(connect_full)
     bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(4)]
-    *jobs, last = [Append("r", f"e{number}", 0.0, "progress", None, body, 0, Future()) for number, body in enumerate(bodies)]
+    *jobs, last = [
+        Append("r", f"e{number}", 0.0, "progress", None, body, 0, Future())
+        for number, body in enumerate(bodies)
+    ]
     for job in jobs:
         writer.put(job, urgent=False)
     wait([job.done for job in jobs])
@@ -153,7 +183,9 @@ def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionS
 
 
 def test_a_full_database_refuses_the_whole_batch_and_what_follows(tmp_path: Path) -> None:
-    """When SQLite has no page left every append of the batch raises `StorageFull`, and so does what follows, though it would fit."""
+    """When SQLite has no page left every append of the batch raises `StorageFull`, and so does what follows,
+    though it would fit.
+    """
     jobs, last, store = fill(tmp_path / "k.db", Writer)
     assert [type(job.done.exception()) for job in (*jobs, last)] == [StorageFull] * 4
     assert [record.seq for record in store.records("r")] == [1]
@@ -162,7 +194,9 @@ def test_a_full_database_refuses_the_whole_batch_and_what_follows(tmp_path: Path
 
 
 def test_an_event_behind_a_missing_one_would_be_seen(tmp_path: Path) -> None:
-    """The test above can fail: a writer that takes each append by itself keeps the last one without those before it."""
+    """The test above can fail: a writer that takes each append by itself keeps the last one without those
+    before it.
+    """
     jobs, last, store = fill(tmp_path / "k.db", ForgettingWriter)
     assert [type(job.done.exception()) for job in jobs] == [StorageFull] * 3
     assert last.done.result() == 2
@@ -188,8 +222,12 @@ class BusyAtFirst(apsw.Connection):
         return super().execute(sql, *more, **options)
 
 
-def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite refuses one of two cleanings without the wait it was told of: that one waits here, and then cleans."""
+def test_a_cleaning_that_is_refused_at_once_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite refuses one of two cleanings without the wait it was told of: that one waits here, and then
+    cleans.
+    """
     store = SessionStore(tmp_path / "log.db")
     for sql in ("INSERT INTO notes_forgotten VALUES ('swordfish', 1)", "DELETE FROM notes_forgotten"):
         store.execute(sql, (), "a row").result()
@@ -203,15 +241,28 @@ def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("sqlite", "damages"),
     [
-        ("3.51.3", False), ("3.51.2", True), ("3.51.0", True), ("3.52.0", False), ("4.0.0", False), ("3.50.7", False), ("3.50.8", False),
-        ("3.50.6", True), ("3.44.6", False), ("3.44.5", True), ("3.45.9", True), ("3.49.9", True), ("3.43.9", True),
+        ("3.51.3", False),
+        ("3.51.2", True),
+        ("3.51.0", True),
+        ("3.52.0", False),
+        ("4.0.0", False),
+        ("3.50.7", False),
+        ("3.50.8", False),
+        ("3.50.6", True),
+        ("3.44.6", False),
+        ("3.44.5", True),
+        ("3.45.9", True),
+        ("3.49.9", True),
+        ("3.43.9", True),
     ],
-)  # fmt: skip
+)
 def test_a_version_that_may_damage_a_log_is_not_used(sqlite: str, damages: bool, tmp_path: Path) -> None:
     """Those before the mend and those that it was not brought back to; the log is not even made."""
     assert may_damage(sqlite) == damages
     if damages:
-        with pytest.raises(StoreError, match=f"SQLite {sqlite} has a fault that can damage a log.*pip install --upgrade apsw"):
+        with pytest.raises(
+            StoreError, match=f"SQLite {sqlite} has a fault that can damage a log.*pip install --upgrade apsw"
+        ):
             connect_log(tmp_path / "k.db", sqlite)
         assert list(tmp_path.iterdir()) == []
 
@@ -230,7 +281,9 @@ def test_a_version_that_may_damage_a_log_is_not_used(sqlite: str, damages: bool,
 def test_what_is_wrong_with_a_place_is_told_apart(
     error: Exception, kind: type[StoreError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk wants room, a place that cannot be written another one, and a broken file to be out of the way."""
+    """A full disk wants room, a place that cannot be written another one, and a broken file to be out of the
+    way.
+    """
 
     def refuse(_: str) -> None:
         raise error
@@ -242,23 +295,51 @@ def test_what_is_wrong_with_a_place_is_told_apart(
 
 
 def test_each_refusal_of_the_database_has_its_error() -> None:
-    """Whoever waits can tell a full disk, a second answer, a run that was taken and a rule that was broken apart."""
+    """Whoever waits can tell a full disk, a second answer, a run that was taken and a rule that was broken
+    apart.
+    """
     unwritten = apsw.IOError("disk I/O error")
     unwritten.extendedresult = apsw.SQLITE_IOERR_WRITE
     unread = apsw.IOError("disk I/O error")
     unread.extendedresult = apsw.SQLITE_IOERR_READ
     for error, kind, told in (
-        (apsw.FullError("full"), StorageFull, "no room on the disk for it; free some space, then resume: nothing acknowledged was lost"),
-        (unwritten, StorageFull, "no room on the disk for it; free some space, then resume: nothing acknowledged was lost"),
+        (
+            apsw.FullError("full"),
+            StorageFull,
+            "no room on the disk for it; free some space, then resume: nothing acknowledged was lost",
+        ),
+        (
+            unwritten,
+            StorageFull,
+            "no room on the disk for it; free some space, then resume: nothing acknowledged was lost",
+        ),
         (unread, StoreError, "the log refused it: disk I/O error"),
-        (apsw.ConstraintError("E_DECIDED"), AlreadyDecided, "this question was answered before; the first answer stands"),
-        (apsw.ConstraintError("E_FENCED"), Fenced, "it was not written: the run belongs to another session now, and nothing more of this one will be"),
+        (
+            apsw.ConstraintError("E_DECIDED"),
+            AlreadyDecided,
+            "this question was answered before; the first answer stands",
+        ),
+        (
+            apsw.ConstraintError("E_FENCED"),
+            Fenced,
+            "it was not written: the run belongs to another session now, and nothing more of this one "
+            "will be",
+        ),
         (apsw.ConstraintError("E_NOT_ASKED"), StoreError, "this question was never asked: nothing to decide"),
         (apsw.ConstraintError("E_RUN_TERMINAL"), IllegalTransition, "the log refused it: E_RUN_TERMINAL"),
-        (apsw.ConstraintError("E_ILLEGAL_TRANSITION: x"), IllegalTransition, "the log refused it: E_ILLEGAL_TRANSITION: x"),
-        (apsw.BusyError("locked"), StoreError, "the log refused it: another process is in the middle of writing to it; if that one is stopped, end it"),
+        (
+            apsw.ConstraintError("E_ILLEGAL_TRANSITION: x"),
+            IllegalTransition,
+            "the log refused it: E_ILLEGAL_TRANSITION: x",
+        ),
+        (
+            apsw.BusyError("locked"),
+            StoreError,
+            "the log refused it: another process is in the middle of writing to it; if that one is "
+            "stopped, end it",
+        ),
         (apsw.ConstraintError("E_SEQ_GAP"), StoreError, "the log refused it: E_SEQ_GAP"),
-    ):  # fmt: skip
+    ):
         found = store_error(error, "it")
         assert (type(found), str(found)) == (kind, told)
 
@@ -272,7 +353,7 @@ def test_several_that_open_a_new_log_at_once_find_it_whole(tmp_path: Path) -> No
         at_once.wait()
         try:
             connect_log(tmp_path / "k.db").close()
-        except Exception as error:  # noqa: BLE001  # shown by the test
+        except Exception as error:  # shown by the test  # noqa: BLE001
             problems.append(error)
 
     threads = [threading.Thread(target=open_log) for _ in range(8)]
@@ -291,7 +372,12 @@ def test_a_reader_may_ask_whether_others_have_written(tmp_path: Path) -> None:
     raw.close()
     connection = connect_log(tmp_path / "k.db")
     assert isinstance(connection.execute("PRAGMA data_version").fetchall()[0][0], int)
-    for refused in ("PRAGMA user_version", "PRAGMA synchronous", "DELETE FROM sqlite_stat1", "CREATE TABLE x(y)"):
+    for refused in (
+        "PRAGMA user_version",
+        "PRAGMA synchronous",
+        "DELETE FROM sqlite_stat1",
+        "CREATE TABLE x(y)",
+    ):
         with pytest.raises(apsw.AuthError):
             connection.execute(refused)
     connection.close()

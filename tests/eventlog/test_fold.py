@@ -41,9 +41,17 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(PlanProposed, plan=st.just({"steps": []})),
     st.builds(StepStarted, step=names, goal=names),
     st.builds(StepFinished, step=names, ok=st.booleans()),
-    st.builds(StepRetried, step=names, attempt=st.just(2), error_class=names, reason=names, wait_s=st.floats(0, 50)),
     st.builds(
-        ModelAnswered, call=names, step=names, model=names, seconds=st.floats(0, 100), queued=st.floats(0, 60), backoff=st.floats(0, 60)
+        StepRetried, step=names, attempt=st.just(2), error_class=names, reason=names, wait_s=st.floats(0, 50)
+    ),
+    st.builds(
+        ModelAnswered,
+        call=names,
+        step=names,
+        model=names,
+        seconds=st.floats(0, 100),
+        queued=st.floats(0, 60),
+        backoff=st.floats(0, 60),
     ),
     st.builds(ModelCalled, call=names, step=names, model=names, cycle=st.just(1), messages=st.just(1)),
     st.builds(
@@ -53,7 +61,9 @@ events: st.SearchStrategy[Event] = st.one_of(
         model=names,
         text=names,
         calls=st.lists(
-            st.builds(lambda name: {"id": name, "name": name, "args": {}, "problem": ""}, names), max_size=3, unique_by=lambda c: c["id"]
+            st.builds(lambda name: {"id": name, "name": name, "args": {}, "problem": ""}, names),
+            max_size=3,
+            unique_by=lambda c: c["id"],
         ),
         tokens_in=st.integers(0, 9),
         cost_usd=st.none() | st.just(0.25),
@@ -61,7 +71,16 @@ events: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(ToolCalled, call=names, step=names, tool=names, args=st.just({})),
     st.builds(ToolAnswered, call=names, step=names, tool=names, text=names),
-    st.builds(ApprovalAsked, call=names, step=names, tool=names, args=st.just({}), danger=names, key=names, question=names | st.just("")),
+    st.builds(
+        ApprovalAsked,
+        call=names,
+        step=names,
+        tool=names,
+        args=st.just({}),
+        danger=names,
+        key=names,
+        question=names | st.just(""),
+    ),
     st.builds(
         ApprovalGiven,
         call=names,
@@ -78,7 +97,9 @@ events: st.SearchStrategy[Event] = st.one_of(
 
 def recorded(history: list[tuple[Event, float]]) -> list[Record]:
     """Records of these events at these times."""
-    return [Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (event, at) in enumerate(history, 1)]
+    return [
+        Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (event, at) in enumerate(history, 1)
+    ]
 
 
 histories = st.lists(st.tuples(events, st.floats(0, 1000)), max_size=25).map(recorded)
@@ -108,7 +129,9 @@ def test_a_state_never_looks_ahead(records: list[Record]) -> None:
 @settings(max_examples=100)
 @given(records=histories)
 def test_time_is_either_worked_or_waited(records: list[Record]) -> None:
-    """Time passes once, for work or for a person, and not between sessions; a clock that jumps back adds nothing."""
+    """Time passes once, for work or for a person, and not between sessions; a clock that jumps back adds
+    nothing.
+    """
     state = fold(records)
     passed, last = 0.0, None
     for record in records:
@@ -132,12 +155,17 @@ def test_a_conversation_is_rebuilt_in_the_order_asked() -> None:
         started,
         StepStarted(step="s", goal="do it"),
         ModelCalled(call="m1", step="s", model="m", cycle=1, messages=2),
-        ModelAnswered(call="m1", step="s", model="m", text="well", calls=calls, tokens_in=3, tokens_out=4, cost_usd=0.5),
+        ModelAnswered(
+            call="m1", step="s", model="m", text="well", calls=calls, tokens_in=3, tokens_out=4, cost_usd=0.5
+        ),
         ToolCalled(call="2", step="s", tool="y", args={}),
         ToolAnswered(call="2", step="s", tool="y", text="second"),
     ]
     state = fold(recorded([(event, 0.0) for event in history]))
-    first, second = ToolRequest(id="1", name="x", args={"n": 1}), ToolRequest(id="2", name="y", problem="cut off")
+    first, second = (
+        ToolRequest(id="1", name="x", args={"n": 1}),
+        ToolRequest(id="2", name="y", problem="cut off"),
+    )
     told = [
         Message(role="system", text="be brief"),
         Message(role="user", text="do it"),
@@ -147,7 +175,10 @@ def test_a_conversation_is_rebuilt_in_the_order_asked() -> None:
     assert state.conversations["s"].open_requests == (first,)
 
     state.apply(ToolAnswered(call="1", step="s", tool="x", text="first"), 0.0)
-    answers = [Message(role="tool", text="first", call_id="1", name="x"), Message(role="tool", text="second", call_id="2", name="y")]
+    answers = [
+        Message(role="tool", text="first", call_id="1", name="x"),
+        Message(role="tool", text="second", call_id="2", name="y"),
+    ]
     assert state.conversations["s"].messages == told + answers
     assert state.conversations["s"].requests == ()
     assert state.usage == Usage(tokens_in=3, tokens_out=4, cost_usd=0.5, model_calls=1, tool_calls=2)
@@ -155,7 +186,9 @@ def test_a_conversation_is_rebuilt_in_the_order_asked() -> None:
 
 
 def test_waiting_is_not_working() -> None:
-    """Seconds between WAITING_APPROVAL and EXECUTING are waited, those before and after worked, those between sessions neither."""
+    """Seconds between WAITING_APPROVAL and EXECUTING are waited, those before and after worked, those between
+    sessions neither.
+    """
     history: list[tuple[Event, float]] = [
         (RunStarted(goal="g", workspace="/w", model="m"), 100.0),
         (StateTransition(source="PLANNING", target="EXECUTING"), 101.0),
@@ -169,7 +202,9 @@ def test_waiting_is_not_working() -> None:
 
 
 def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
-    """What calls waited is taken out once, also where two waited together; so is the pause before a step's next attempt."""
+    """What calls waited is taken out once, also where two waited together; so is the pause before a step's
+    next attempt.
+    """
 
     def answered(call: str, seconds: float, queued: float, backoff: float) -> ModelAnswered:
         return ModelAnswered(call=call, step="s", model="m", seconds=seconds, queued=queued, backoff=backoff)
@@ -186,5 +221,9 @@ def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
     ]
     records = recorded(history)
     state = fold(records)
-    assert (state.working_s, state.meter.idle_s, state.open_s) == (6.0, 14.0, 20.0)  # 8 for a, 1 more for b, 5 of the pause
+    assert (state.working_s, state.meter.idle_s, state.open_s) == (
+        6.0,
+        14.0,
+        20.0,
+    )  # 8 for a, 1 more for b, 5 of the pause
     assert (working_time(records), usage_of_run(records).idle_s) == (6.0, 14.0)

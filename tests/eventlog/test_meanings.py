@@ -42,7 +42,9 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import RunState
 
-STARTED = RunStarted(goal="g", workspace="/w", model="m", system="be brief", tools=[{"name": "a"}], limits={"cycles": 3})
+STARTED = RunStarted(
+    goal="g", workspace="/w", model="m", system="be brief", tools=[{"name": "a"}], limits={"cycles": 3}
+)
 
 
 def after(*events: Event) -> RunState:
@@ -56,7 +58,9 @@ def after(*events: Event) -> RunState:
 
 def asked(**more: Any) -> ApprovalAsked:
     """A question about a call."""
-    return ApprovalAsked(**{"call": "c", "step": "s", "tool": "t", "args": {}, "danger": "HIGH", "key": "k", **more})
+    return ApprovalAsked(
+        **{"call": "c", "step": "s", "tool": "t", "args": {}, "danger": "HIGH", "key": "k", **more}
+    )
 
 
 def given(**more: Any) -> ApprovalGiven:
@@ -86,22 +90,45 @@ def test_a_run_begins_is_broken_off_taken_up_and_ends() -> None:
 
 
 def test_limits_of_whoever_takes_it_up_hold() -> None:
-    """Of a resumed run those given, else those that it had; a fork has its own model, tools and policy as well."""
+    """Of a resumed run those given, else those that it had; a fork has its own model, tools and policy as
+    well.
+    """
     again = after(STARTED, RunResumed(limits={"cycles": 9})).started
     assert again is not None and (again.limits, again.model) == ({"cycles": 9}, "m")
     assert after(STARTED, RunResumed()).started == STARTED
-    fork = after(STARTED, RunForked(parent="r", at=1, model="n", model_kind="scripted", tools=[{"name": "b"}], policy="deny")).started
+    fork = after(
+        STARTED,
+        RunForked(parent="r", at=1, model="n", model_kind="scripted", tools=[{"name": "b"}], policy="deny"),
+    ).started
     assert fork is not None
-    assert (fork.model, fork.model_kind, fork.tools, fork.policy, fork.limits) == ("n", "scripted", [{"name": "b"}], "deny", {"cycles": 3})
+    assert (fork.model, fork.model_kind, fork.tools, fork.policy, fork.limits) == (
+        "n",
+        "scripted",
+        [{"name": "b"}],
+        "deny",
+        {"cycles": 3},
+    )
     limited = after(STARTED, RunForked(parent="r", at=1, model="n", limits={"cycles": 1})).started
     assert limited is not None and limited.limits == {"cycles": 1}
 
 
 def test_a_fork_asks_for_itself() -> None:
-    """Open questions are the parent's, and a turn that was begun and not answered is not counted twice; what was answered stays."""
-    state = after(STARTED, ModelCalled(call="m", step="s", model="m", cycle=1, messages=1), asked(), RunForked(parent="r", at=2, model="n"))
+    """Open questions are the parent's, and a turn that was begun and not answered is not counted twice; what
+    was answered stays.
+    """
+    state = after(
+        STARTED,
+        ModelCalled(call="m", step="s", model="m", cycle=1, messages=1),
+        asked(),
+        RunForked(parent="r", at=2, model="n"),
+    )
     assert (state.questions, state.conversation("s").cycles, state.conversation("s").asked) == ({}, 0, False)
-    done = after(STARTED, ModelCalled(call="m", step="s", model="m", cycle=1, messages=1), says(), RunForked(parent="r", at=2, model="n"))
+    done = after(
+        STARTED,
+        ModelCalled(call="m", step="s", model="m", cycle=1, messages=1),
+        says(),
+        RunForked(parent="r", at=2, model="n"),
+    )
     assert done.conversation("s").cycles == 1
 
 
@@ -123,7 +150,9 @@ def test_a_run_is_real_only_if_every_model_was(event: Event, kind: str) -> None:
 
 
 def test_the_plan_is_the_one_proposed_with_what_was_added() -> None:
-    """Else the one given, else one step of the goal; what is left are steps that are not done, skipped ones and failed ones too."""
+    """Else the one given, else one step of the goal; what is left are steps that are not done, skipped ones
+    and failed ones too.
+    """
     one, two = {"id": "a", "goal": "x"}, {"id": "b", "goal": "y"}
     state = after(STARTED, PlanProposed(plan={"steps": [one]}), PlanExtended(step="a", steps=[two]))
     assert [step.id for step in state.planned.steps] == ["a", "b"]
@@ -133,16 +162,30 @@ def test_the_plan_is_the_one_proposed_with_what_was_added() -> None:
     state.apply(StepFinished(step="a", ok=True, output=7), 9.0)
     assert ([step.id for step in state.left], state.outputs, state.reasons) == (["b"], {"a": 7}, {})
     state.apply(StepFinished(step="b", ok=False, skipped=True, reason="no"), 10.0)
-    assert ([step.id for step in state.left], state.skipped_steps, state.reasons) == (["b"], {"b"}, {"b": "no"})
+    assert ([step.id for step in state.left], state.skipped_steps, state.reasons) == (
+        ["b"],
+        {"b"},
+        {"b": "no"},
+    )
     state.apply(StepStarted(step="b", goal="y"), 11.0)
-    assert (state.skipped_steps, state.finished_steps, state.conversation("b").began) == (set(), {"a": True}, 11.0)
+    assert (state.skipped_steps, state.finished_steps, state.conversation("b").began) == (
+        set(),
+        {"a": True},
+        11.0,
+    )
     state.apply(StepStarted(step="b", goal="y"), 12.0)
     assert state.conversation("b").began == 11.0
 
 
 def test_stages_count_their_attempts() -> None:
-    """The last checkpoint of a step is what counts; after a failure a new try begins, whose attempts and waits count from there."""
-    state = after(StageStarted(stage="one"), StageStarted(stage="one", attempt=2), StageFinished(stage="one", task="s", status="failed"))
+    """The last checkpoint of a step is what counts; after a failure a new try begins, whose attempts and
+    waits count from there.
+    """
+    state = after(
+        StageStarted(stage="one"),
+        StageStarted(stage="one", attempt=2),
+        StageFinished(stage="one", task="s", status="failed"),
+    )
     assert (state.stages, state.checkpoints["s"].status) == ({"one": 2}, "failed")
     retried = StepRetried(step="s", attempt=4, error_class="transient", reason="x", wait_s=2.0)
     state.apply(retried, 1.0)
@@ -155,7 +198,12 @@ def test_stages_count_their_attempts() -> None:
 def test_a_turn_of_calls_is_complete_when_all_are_answered() -> None:
     """Then its answers are said in the order asked; one that failed leaves no turn."""
     started = StepStarted(step="s", goal="look")
-    state = after(STARTED, started, ModelCalled(call="m", step="s", model="m", cycle=1, messages=2), says("a", "b", text="I look"))
+    state = after(
+        STARTED,
+        started,
+        ModelCalled(call="m", step="s", model="m", cycle=1, messages=2),
+        says("a", "b", text="I look"),
+    )
     talk = state.conversation("s")
     assert ([message.role for message in talk.messages], talk.cycles, talk.asked, talk.text) == (
         ["system", "user", "assistant"],
@@ -167,7 +215,10 @@ def test_a_turn_of_calls_is_complete_when_all_are_answered() -> None:
     state.apply(answered(call="b", text="two"), 5.0)
     assert ([one.id for one in talk.open_requests], len(talk.messages)) == (["a"], 3)
     state.apply(answered(call="a", text="one"), 6.0)
-    assert [(message.role, message.text, message.call_id) for message in talk.messages[3:]] == [("tool", "one", "a"), ("tool", "two", "b")]
+    assert [(message.role, message.text, message.call_id) for message in talk.messages[3:]] == [
+        ("tool", "one", "a"),
+        ("tool", "two", "b"),
+    ]
     assert (talk.requests, talk.answers, talk.replies) == ((), {}, [])
     state.apply(says(text="done"), 7.0)
     assert (talk.replies, talk.text) == (["done"], "done")
@@ -177,10 +228,14 @@ def test_a_turn_of_calls_is_complete_when_all_are_answered() -> None:
 
 def test_an_empty_answer_may_be_asked_for_again() -> None:
     """The second question for the same answer counts once, and takes the place of the empty reply."""
-    state = after(STARTED, StepStarted(step="s", goal="look"), says(), Prompted(step="s", text="well?", again=True))
+    state = after(
+        STARTED, StepStarted(step="s", goal="look"), says(), Prompted(step="s", text="well?", again=True)
+    )
     talk = state.conversation("s")
     assert (talk.prompts, talk.replies, talk.again) == (1, [], True)
-    more = after(STARTED, StepStarted(step="s", goal="look"), says(text="x"), Prompted(step="s", text="and?")).conversation("s")
+    more = after(
+        STARTED, StepStarted(step="s", goal="look"), says(text="x"), Prompted(step="s", text="and?")
+    ).conversation("s")
     assert (more.prompts, more.replies, more.again) == (2, ["x"], False)
 
 
@@ -202,7 +257,9 @@ def test_a_call_without_an_answer_is_open() -> None:
 
 
 def test_what_a_step_knows_of_files() -> None:
-    """What it changed it knows at once, what it read when its model is next asked; a change replaces what was read."""
+    """What it changed it knows at once, what it read when its model is next asked; a change replaces what was
+    read.
+    """
     state = after(answered(knows={"f": "1", "g": "1"}, changed=["g"]))
     talk = state.conversation("s")
     assert (talk.files, talk.read, state.writers) == ({"g": "1"}, {"f": "1"}, {"g": ["s"]})
@@ -218,7 +275,11 @@ def test_calls_of_a_macro_belong_to_it_until_its_own_answer() -> None:
     """They are not the step's answers; its end is known before."""
     begun = MacroStarted(call="c", step="s", macro="m", version=1)
     state = after(begun, answered(call="c/1"))
-    assert (list(state.macros["c"].answers), state.macros["c"].finished, state.conversation("s").answers) == (["c/1"], False, {})
+    assert (list(state.macros["c"].answers), state.macros["c"].finished, state.conversation("s").answers) == (
+        ["c/1"],
+        False,
+        {},
+    )
     state.apply(MacroFinished(call="c", step="s", macro="m", ok=True), 2.0)
     assert state.macros["c"].finished
     state.apply(answered(), 3.0)
@@ -237,7 +298,9 @@ def test_calls_of_a_macro_belong_to_it_until_its_own_answer() -> None:
         ({"scope": "like", "granted": False}, (set(), set(), {})),
     ],
 )
-def test_a_decision_closes_its_question_and_gives_leave_as_far_as_it_says(yes: dict[str, Any], leave: Any) -> None:
+def test_a_decision_closes_its_question_and_gives_leave_as_far_as_it_says(
+    yes: dict[str, Any], leave: Any
+) -> None:
     """For this call, for the same one, for those like it or for the tool; an edit and a no give none."""
     state = after(asked(offer="git diff ..."), given(**yes))
     assert (state.questions, state.bound, (state.always, state.same, state.like)) == ({}, {"c": "k"}, leave)
@@ -248,7 +311,9 @@ def test_a_decision_closes_its_question_and_gives_leave_as_far_as_it_says(yes: d
 
 
 def test_what_a_person_saw_is_kept_with_the_yes() -> None:
-    """Nothing of a no, and an empty key where they said what to run instead; a question may have a name of its own."""
+    """Nothing of a no, and an empty key where they said what to run instead; a question may have a name of
+    its own.
+    """
     assert after(asked(shows="p"), given()).shows == {"c": "p"}
     assert after(asked(shows="p"), given(args={"x": 1})).shows == {"c": ""}
     assert after(asked(shows="p"), given(granted=False)).shows == after(asked(), given()).shows == {}
@@ -258,14 +323,29 @@ def test_what_a_person_saw_is_kept_with_the_yes() -> None:
 
 
 def test_notes_kernels_tasks_and_tools() -> None:
-    """What was recalled and kept, what changed a kernel and was not undone, the tasks, and the tools that were added and shown."""
+    """What was recalled and kept, what changed a kernel and was not undone, the tasks, and the tools that
+    were added and shown.
+    """
     state = after(
-        STARTED, MemoryRecalled(step="s", notes=[{"id": "n1"}, {}]), MemoryStored(step="s", note={"id": "n2"}), MemoryStored(step="s", note={}),
-        KernelChanged(call="a", step="s", how="ran", kernel="k"), KernelChanged(call="b", step="s", how="ran", kernel="k"),
-        KernelUndone(calls=["a", "z"], kernel="k"), TaskChanged(task="1", title="x"), TaskChanged(task="1", title="x", status="done"),
-        ToolsAdded(tools=[{"name": "b"}]), ToolsShown(tools=["x", "y"], step="s", messages=2), ToolsShown(tools=["y", "z"], step="s"),
-    )  # fmt: skip
-    assert (state.recalled, state.kept, state.kernels, state.tasks["1"].status) == ({"n1"}, {"n2"}, {"b": "k"}, "done")
+        STARTED,
+        MemoryRecalled(step="s", notes=[{"id": "n1"}, {}]),
+        MemoryStored(step="s", note={"id": "n2"}),
+        MemoryStored(step="s", note={}),
+        KernelChanged(call="a", step="s", how="ran", kernel="k"),
+        KernelChanged(call="b", step="s", how="ran", kernel="k"),
+        KernelUndone(calls=["a", "z"], kernel="k"),
+        TaskChanged(task="1", title="x"),
+        TaskChanged(task="1", title="x", status="done"),
+        ToolsAdded(tools=[{"name": "b"}]),
+        ToolsShown(tools=["x", "y"], step="s", messages=2),
+        ToolsShown(tools=["y", "z"], step="s"),
+    )
+    assert (state.recalled, state.kept, state.kernels, state.tasks["1"].status) == (
+        {"n1"},
+        {"n2"},
+        {"b": "k"},
+        "done",
+    )
     assert state.started is not None and state.started.tools == [{"name": "a"}, {"name": "b"}]
     assert (state.shown, state.questions_shown) == ({"s": ["x", "y", "z"]}, {"s": 2})
     assert after(ToolsAdded(tools=[{"name": "b"}])).started is None
@@ -274,38 +354,63 @@ def test_notes_kernels_tasks_and_tools() -> None:
 def test_a_compacted_context_is_shown_shorter() -> None:
     """Results and, where there is one, a summary; the turns of whoever wrote it count for the step."""
     state = after(
-        ModelCalled(call="m", step="w", model="m", cycle=1, messages=1), ModelCalled(call="m", step="s", model="m", cycle=1, messages=1)
+        ModelCalled(call="m", step="w", model="m", cycle=1, messages=1),
+        ModelCalled(call="m", step="s", model="m", cycle=1, messages=1),
     )
     whole: dict[str, Any] = {"w1": {"call": "c", "tool": "t", "chars": 5}}
-    state.apply(ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"}, wholes=whole), 2.0)
+    state.apply(
+        ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"}, wholes=whole), 2.0
+    )
     talk = state.conversation("s")
-    assert (talk.results, talk.summary, talk.upto, talk.cycles, state.wholes["w1"].chars) == ({"c": "short"}, "", 0, 1, 5)
-    state.apply(ContextCompacted(step="s", window=9, before=8, after=4, summary="so far", upto=3, by="w"), 3.0)
+    assert (talk.results, talk.summary, talk.upto, talk.cycles, state.wholes["w1"].chars) == (
+        {"c": "short"},
+        "",
+        0,
+        1,
+        5,
+    )
+    state.apply(
+        ContextCompacted(step="s", window=9, before=8, after=4, summary="so far", upto=3, by="w"), 3.0
+    )
     assert (talk.summary, talk.upto, talk.cycles, "w" in state.conversations) == ("so far", 3, 2, False)
 
 
 def test_a_result_that_was_compacted_is_shown_short() -> None:
     """The conversation itself keeps it whole."""
     shorter = ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"})
-    talk = after(STARTED, StepStarted(step="s", goal="look"), says("c"), answered(text="long"), shorter).conversation("s")
-    assert ([one.text for one in talk.sent], talk.messages[-1].text) == (["be brief", "look", "", "short"], "long")
+    talk = after(
+        STARTED, StepStarted(step="s", goal="look"), says("c"), answered(text="long"), shorter
+    ).conversation("s")
+    assert ([one.text for one in talk.sent], talk.messages[-1].text) == (
+        ["be brief", "look", "", "short"],
+        "long",
+    )
 
 
 def test_what_a_run_takes_over_from_the_one_that_it_follows() -> None:
     """Notes and long results at once, messages and versions of files with the first words of its agent."""
     earlier: dict[str, Any] = {
-        "recalled": ["n1"], "wholes": {"w1": {"call": "c", "tool": "t", "chars": 5}}, "files": {"f": "1"},
+        "recalled": ["n1"],
+        "wholes": {"w1": {"call": "c", "tool": "t", "chars": 5}},
+        "files": {"f": "1"},
         "messages": [{"role": "user", "text": "before"}],
-    }  # fmt: skip
+    }
     state = after(RunStarted(goal="g", workspace="/w", model="m", system="be brief", earlier=earlier))
     assert (state.recalled, list(state.wholes), state.conversations) == ({"n1"}, ["w1"], {})
     (step,) = state.planned.steps
     state.apply(StepStarted(step=step.id, goal="g", context="more"), 1.0)
     talk = state.conversation(step.id)
-    assert [(one.role, one.text) for one in talk.messages] == [("system", "be brief"), ("user", "before"), ("user", "g\n\nmore")]
+    assert [(one.role, one.text) for one in talk.messages] == [
+        ("system", "be brief"),
+        ("user", "before"),
+        ("user", "g\n\nmore"),
+    ]
     assert talk.files == {"f": "1"}
     state.apply(StepStarted(step="other", goal="g", system="another"), 2.0)
-    assert [(one.role, one.text) for one in state.conversation("other").messages] == [("system", "another"), ("user", "g")]
+    assert [(one.role, one.text) for one in state.conversation("other").messages] == [
+        ("system", "another"),
+        ("user", "g"),
+    ]
 
 
 def test_open_time_is_worked_waited_and_idle() -> None:
@@ -315,9 +420,16 @@ def test_open_time_is_worked_waited_and_idle() -> None:
 
 
 def test_what_was_undone_is_told_to_whoever_has_the_answer() -> None:
-    """Of a turn that is complete and of one that waits for others; with what could not be restored, and to nobody else."""
+    """Of a turn that is complete and of one that waits for others; with what could not be restored, and to
+    nobody else.
+    """
     begun = [STARTED, StepStarted(step="s", goal="look")]
-    waiting = after(*begun, says("a", "b"), answered(call="a", text="one"), KernelUndone(calls=["a"], kernel="", missing={"x": "gone"}))
+    waiting = after(
+        *begun,
+        says("a", "b"),
+        answered(call="a", text="one"),
+        KernelUndone(calls=["a"], kernel="", missing={"x": "gone"}),
+    )
     waiting.apply(answered(call="b", text="two"), 5.0)
     complete = after(*begun, says("a", "b"), answered(call="a", text="one"), answered(call="b", text="two"))
     complete.apply(KernelUndone(calls=["a"], kernel="", missing={"x": "gone"}), 5.0)
@@ -331,41 +443,67 @@ def test_a_step_has_spent_what_its_sub_agents_have() -> None:
 
     def paid(step: str, **more: Any) -> list[Event]:
         tokens = {"tokens_in": 2, "tokens_out": 1, "cost_usd": 0.5, "seconds": 4.0}
-        return [ModelAnswered(**{"call": f"m{step}", "step": step, "model": "m", "text": "x", **tokens, **more})]
+        return [
+            ModelAnswered(**{"call": f"m{step}", "step": step, "model": "m", "text": "x", **tokens, **more})
+        ]
 
     begun = [
-        StepStarted(step=name, goal="g", parent=parent, call="c") for name, parent in (("s", ""), ("s/1", "s"), ("s/1/1", "s/1"), ("t", ""))
+        StepStarted(step=name, goal="g", parent=parent, call="c")
+        for name, parent in (("s", ""), ("s/1", "s"), ("s/1/1", "s/1"), ("t", ""))
     ]
-    state = after(STARTED, *begun, *paid("s"), *paid("s/1"), *paid("s/1/1"), *paid("t"), *paid("s", cached=True))
+    state = after(
+        STARTED, *begun, *paid("s"), *paid("s/1"), *paid("s/1/1"), *paid("t"), *paid("s", cached=True)
+    )
     assert [state.spent(name).get("tokens") for name in ("s", "s/1", "s/1/1", "t")] == [9, 6, 3, 3]
     assert (state.spent("s")["cost_usd"], state.spent("s")["seconds"]) == (1.5, 12.0)
 
 
 def test_what_an_answer_brings_along_is_kept_with_it() -> None:
-    """Images go with the result to the model, values are kept for macros and checks, and those of a call that failed are none."""
+    """Images go with the result to the model, values are kept for macros and checks, and those of a call that
+    failed are none.
+    """
     picture: dict[str, Any] = {"media_type": "image/png", "blob": "b1"}
     state = after(STARTED, StepStarted(step="s", goal="look"), says("a", "b", "c", "d"))
     talk = state.conversation("s")
-    for number, event in enumerate((
-        answered(call="a", text="one", value=[1], images=[picture]),
-        answered(call="b", text="two", given=True, value=[2]),
-        answered(call="c", text="three", value=[3], error={"kind": "failed"}),
-    )):  # fmt: skip
+    for number, event in enumerate(
+        (
+            answered(call="a", text="one", value=[1], images=[picture]),
+            answered(call="b", text="two", given=True, value=[2]),
+            answered(call="c", text="three", value=[3], error={"kind": "failed"}),
+        )
+    ):
         state.apply(event, 5.0 + number)
-    assert (talk.values, [image.blob for image in talk.images["a"]], list(talk.images)) == ({"a": [1], "b": "two"}, ["b1"], ["a"])
+    assert (talk.values, [image.blob for image in talk.images["a"]], list(talk.images)) == (
+        {"a": [1], "b": "two"},
+        ["b1"],
+        ["a"],
+    )
     state.apply(answered(call="d", text="four"), 9.0)
     assert [[image.blob for image in message.images] for message in talk.messages[3:]] == [["b1"], [], [], []]
     assert (talk.values, talk.images) == ({}, {})
 
 
 def test_a_model_goes_on_with_its_own_session_and_thoughts() -> None:
-    """A session borrowed from the parent of a fork is its own once it was answered in; without one the last one counts."""
-    parent = [STARTED, StepStarted(step="s", goal="look"), ModelAnswered(call="m", step="s", model="m", text="x", session="s1")]
+    """A session borrowed from the parent of a fork is its own once it was answered in; without one the last
+    one counts.
+    """
+    parent = [
+        STARTED,
+        StepStarted(step="s", goal="look"),
+        ModelAnswered(call="m", step="s", model="m", text="x", session="s1"),
+    ]
     forked = after(*parent, RunForked(parent="r", at=3, model="m"))
     talk = forked.conversation("s")
     assert (talk.session, talk.borrowed) == ("s1", True)
-    forked.apply(ModelAnswered(call="m", step="s", model="m", text="y", thinking=[{"text": "hm", "signature": "g"}]), 5.0)
-    assert (talk.session, talk.borrowed, [part.text for part in talk.messages[-1].thinking]) == ("s1", True, ["hm"])
+    forked.apply(
+        ModelAnswered(call="m", step="s", model="m", text="y", thinking=[{"text": "hm", "signature": "g"}]),
+        5.0,
+    )
+    assert (talk.session, talk.borrowed, [part.text for part in talk.messages[-1].thinking]) == (
+        "s1",
+        True,
+        ["hm"],
+    )
     forked.apply(ModelAnswered(call="m", step="s", model="m", text="z", session="s2"), 6.0)
     assert (talk.session, talk.borrowed, talk.messages[-1].thinking) == ("s2", False, ())
     forked.apply(answered(session="s3"), 7.0)
@@ -374,21 +512,38 @@ def test_a_model_goes_on_with_its_own_session_and_thoughts() -> None:
 
 
 def test_a_step_says_its_goal_once_and_messages_of_before_are_known_as_such() -> None:
-    """Not again when it is given another try, and nothing where it has none; what was said in earlier runs is marked."""
-    state = after(STARTED, StepStarted(step="s", goal="look"), says(text="x"), StepStarted(step="s", goal="look"), StepStarted(step="t"))
+    """Not again when it is given another try, and nothing where it has none; what was said in earlier runs is
+    marked.
+    """
+    state = after(
+        STARTED,
+        StepStarted(step="s", goal="look"),
+        says(text="x"),
+        StepStarted(step="s", goal="look"),
+        StepStarted(step="t"),
+    )
     assert [message.role for message in state.conversation("s").messages] == ["system", "user", "assistant"]
     assert state.conversation("t").messages == []
     earlier: dict[str, Any] = {"messages": [{"role": "user", "text": "before"}]}
     state = after(RunStarted(goal="g", workspace="/w", model="m", earlier=earlier))
     step = state.planned.steps[0].id
     state.apply(StepStarted(step=step, goal="g"), 1.0)
-    assert [(message.text, message.earlier) for message in state.conversation(step).messages] == [("before", True), ("g", False)]
+    assert [(message.text, message.earlier) for message in state.conversation(step).messages] == [
+        ("before", True),
+        ("g", False),
+    ]
 
 
 def test_a_call_takes_the_time_of_its_step_and_a_sub_agents_call_that_of_its_own() -> None:
     """The call that delegates is not counted beside what it delegates."""
     delegated = StepStarted(step="s/1", goal="g", parent="s", call="c1")
-    state = after(STARTED, StepStarted(step="s", goal="g"), delegated, answered(seconds=2.0), answered(call="c1", seconds=9.0))
+    state = after(
+        STARTED,
+        StepStarted(step="s", goal="g"),
+        delegated,
+        answered(seconds=2.0),
+        answered(call="c1", seconds=9.0),
+    )
     assert state.conversation("s").used == {"seconds": 2.0}
 
 
@@ -397,7 +552,13 @@ def test_artifacts_of_added_steps_join_those_of_the_plan() -> None:
     first = {"steps": [{"id": "a", "goal": "x"}], "artifacts": {"out": {"path": "o"}}}
     more: list[Any] = [{"id": "b", "goal": "y"}]
     added: dict[str, Any] = {"two": {"path": "t"}}
-    assert after(STARTED, PlanProposed(plan=first), PlanExtended(step="a", steps=more)).plan == {**first, "steps": [*first["steps"], *more]}
+    assert after(STARTED, PlanProposed(plan=first), PlanExtended(step="a", steps=more)).plan == {
+        **first,
+        "steps": [*first["steps"], *more],
+    }
     both = after(STARTED, PlanProposed(plan=first), PlanExtended(step="a", steps=more, artifacts=added)).plan
     assert both["artifacts"] == {"out": {"path": "o"}, "two": {"path": "t"}}
-    assert "artifacts" not in after(STARTED, PlanProposed(plan={"steps": []}), PlanExtended(step="a", steps=more)).plan
+    assert (
+        "artifacts"
+        not in after(STARTED, PlanProposed(plan={"steps": []}), PlanExtended(step="a", steps=more)).plan
+    )

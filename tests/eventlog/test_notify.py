@@ -29,14 +29,22 @@ for line in sys.stdin:
 
 @pytest.fixture
 def without_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No look at the log that comes by itself after a second: what is found is found by the file system's word."""
-    monkeypatch.setattr(notify, "awatch", lambda *args, **options: watchfiles.awatch(*args, **{**options, "rust_timeout": 3_600_000}))
+    """No look at the log that comes by itself after a second: what is found is found by the file system's
+    word.
+    """
+    monkeypatch.setattr(
+        notify,
+        "awatch",
+        lambda *args, **options: watchfiles.awatch(*args, **{**options, "rust_timeout": 3_600_000}),
+    )
 
 
 async def _woken(store: SessionStore, questions: int) -> list[str]:
     loop = asyncio.get_running_loop()
     command = [sys.executable, "-c", _DECIDE, str(store.path.absolute())]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         await loop.run_in_executor(None, other.stdout.readline)
@@ -44,7 +52,9 @@ async def _woken(store: SessionStore, questions: int) -> list[str]:
         for number in range(questions):
             name = f"c{number}"
             store.append(
-                "r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name), urgent=True
+                "r",
+                ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name),
+                urgent=True,
             ).result()
 
             looks = 0
@@ -66,7 +76,9 @@ async def _woken(store: SessionStore, questions: int) -> list[str]:
 
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.usefixtures("without_timer")
-def test_another_process_wakes_a_waiter(relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_wakes_a_waiter(
+    relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A decision committed elsewhere is seen when it comes, also for a log whose path is relative.
 
     Mutant: one that watches another folder or other names never sees it.
@@ -90,7 +102,8 @@ def test_what_is_there_already_is_found_at_once(tmp_path: Path) -> None:
 def test_more_waits_than_watchers_are_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the operating system gives no further watcher, a wait still ends, if not at once.
 
-    Taking all that it has, as this did, left none for the tests beside it: those see more taint where files cannot be watched.
+    Taking all that it has, as this did, left none for the tests beside it: those see more taint where files
+    cannot be watched.
     """
     given = itertools.count(1)
 
@@ -103,7 +116,10 @@ def test_more_waits_than_watchers_are_served_too(tmp_path: Path, monkeypatch: py
 
     async def scene() -> int:
         here: list[str] = []
-        waits = [asyncio.create_task(wait_until(tmp_path / "k.db", lambda: here[0] if here else None)) for _ in range(30)]
+        waits = [
+            asyncio.create_task(wait_until(tmp_path / "k.db", lambda: here[0] if here else None))
+            for _ in range(30)
+        ]
         await asyncio.sleep(0.5)
         here.append("here")
         (tmp_path / "k.db").touch()
@@ -118,7 +134,9 @@ def test_waiting_can_be_given_up(tmp_path: Path) -> None:
     """A cancelled wait ends promptly, and many waits at once are no problem."""
 
     async def scene() -> None:
-        waits: list[asyncio.Task[None]] = [asyncio.create_task(wait_until(tmp_path / "k.db", lambda: None)) for _ in range(20)]
+        waits: list[asyncio.Task[None]] = [
+            asyncio.create_task(wait_until(tmp_path / "k.db", lambda: None)) for _ in range(20)
+        ]
         await asyncio.sleep(0.3)
         for wait in waits:
             wait.cancel()

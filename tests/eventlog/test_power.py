@@ -51,7 +51,9 @@ def weaker(setting: str) -> Callable[[Path], apsw.Connection]:
     return opened
 
 
-def write(folder: Path, opened: Callable[[Path], apsw.Connection], writer_kind: type[Writer] = Writer) -> tuple[Tape, list[str]]:
+def write(
+    folder: Path, opened: Callable[[Path], apsw.Connection], writer_kind: type[Writer] = Writer
+) -> tuple[Tape, list[str]]:
     """Append events, in batches of many sizes; what happened to the files, and the events in order."""
     store = SessionStore(folder / "k.db")
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
@@ -97,7 +99,9 @@ def damage(tape: Tape, eids: list[str], folder: Path, cuts: int = CUTS) -> Damag
 
 @pytest.mark.once
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Wherever it comes, the log is whole, a prefix of what was appended, and holds whatever was acknowledged before."""
+    """Wherever it comes, the log is whole, a prefix of what was appended, and holds whatever was acknowledged
+    before.
+    """
     (tmp_path / "log").mkdir()
     tape, eids = write(tmp_path / "log", as_it_is)
     files = {item.file for item in tape.happened if not isinstance(item, Told)}
@@ -107,7 +111,9 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["NORMAL", "OFF"])
 def test_less_synchronous_is_caught(setting: str, tmp_path: Path) -> None:
-    """The same cuts find lost events where the log does not sync each commit, and a broken log where it never syncs."""
+    """The same cuts find lost events where the log does not sync each commit, and a broken log where it never
+    syncs.
+    """
     (tmp_path / "log").mkdir()
     tape, eids = write(tmp_path / "log", weaker(setting))
     found = damage(tape, eids, tmp_path / "cut", 40)

@@ -30,14 +30,18 @@ def loose(home: Path) -> dict[str, str]:
     found = {}
     for path in (home, *home.rglob("*")):
         mode = path.lstat().st_mode
-        kept = "trash" in path.parts and path.is_file() and path.name != ".gitignore"  # with the mode that it gets back when it is restored
+        kept = (
+            "trash" in path.parts and path.is_file() and path.name != ".gitignore"
+        )  # with the mode that it gets back when it is restored
         if not stat.S_ISLNK(mode) and mode & 0o077 and not kept:
             found[str(path.relative_to(home.parent))] = oct(mode & 0o777)
     return found
 
 
 def used(home: Path, workspace: Path) -> Session:
-    """A session that has written whatever it writes: a log, long answers, a cache, an index, deleted files."""
+    """A session that has written whatever it writes: a log, long answers, a cache, an index, deleted
+    files.
+    """
     session = Session(home, env={}, sandbox="S0", containment="off", approve="auto", cache="use")
     (workspace / "a.txt").write_text("a")
     session.store.results.keep("long")
@@ -49,7 +53,9 @@ def used(home: Path, workspace: Path) -> Session:
 
 @pytest.mark.usefixtures("umask")
 def test_a_new_home_is_its_owners_alone(tmp_path: Path) -> None:
-    """Whatever the umask, the folder has mode 0700 and each file in it, those that SQLite adds too, no bit for others."""
+    """Whatever the umask, the folder has mode 0700 and each file in it, those that SQLite adds too, no bit
+    for others.
+    """
     workspace = tmp_path / "work"
     workspace.mkdir()
     workspace.chmod(0o755)
@@ -71,8 +77,12 @@ def test_a_mutant_that_leaves_modes_to_the_umask_is_caught(tmp_path: Path) -> No
     assert loose(home) == {"home": "0o755", "home/kestrel.db": "0o644"}
 
 
-def test_an_existing_home_is_tightened_and_that_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A home of an earlier version is closed to others when it is opened, with what lies in it; links lead nowhere."""
+def test_an_existing_home_is_tightened_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A home of an earlier version is closed to others when it is opened, with what lies in it; links lead
+    nowhere.
+    """
     home, other = tmp_path / "home", tmp_path / "other"
     SessionStore(home / "kestrel.db").close()
     (home / "results").mkdir()
@@ -83,7 +93,9 @@ def test_an_existing_home_is_tightened_and_that_is_said_once(tmp_path: Path, cap
     for path in (home, home / "kestrel.db", home / "results", home / "results/x", home / "program", other):
         path.chmod(0o755 if path.is_dir() or path.name == "program" else 0o644)
     store = SessionStore(home / "kestrel.db")
-    assert [record.message for record in caplog.records] == [f"kestrel: others could read {home}; it is for its owner only now (mode 0700)"]
+    assert [record.message for record in caplog.records] == [
+        f"kestrel: others could read {home}; it is for its owner only now (mode 0700)"
+    ]
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
     store.close()
     assert loose(home) == {}

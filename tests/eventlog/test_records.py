@@ -1,4 +1,6 @@
-"""What goes into the log comes out of it, whatever it holds; what another version wrote is read as far as it can be."""
+"""What goes into the log comes out of it, whatever it holds; what another version wrote is read as far as it
+can be.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -33,7 +35,9 @@ texts = st.text(characters, max_size=40)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | numbers | st.text(characters, max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(characters, max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(characters, max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 objects = st.dictionaries(st.text(characters, max_size=8), values, max_size=4)
@@ -79,13 +83,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionStore]:
 @given(event=events)
 @example(event=RunStarted(goal="g", workspace="/w", model="m", follows="r0", earlier={"messages": []}))
 def test_every_event_comes_back_as_it_was(event: Event, store: SessionStore) -> None:
-    """Any event of any class, with any text and any JSON in it, is read back equal, and so are its number and time."""
+    """Any event of any class, with any text and any JSON in it, is read back equal, and so are its number and
+    time.
+    """
     assert from_json(event.type, to_json(event)) == event
-    if isinstance(event, StateTransition | Told):  # the one is checked against the map, the other never stored
+    if isinstance(
+        event, StateTransition | Told
+    ):  # the one is checked against the map, the other never stored
         return
     if isinstance(event, ApprovalGiven):
         event = replace(event, question=f"q{next(QUESTIONS)}")
-        store.append("r", ApprovalAsked(call="c", step="s", tool="t", args={}, danger="LOW", key="k", question=event.question))
+        store.append(
+            "r",
+            ApprovalAsked(
+                call="c", step="s", tool="t", args={}, danger="LOW", key="k", question=event.question
+            ),
+        )
     elif isinstance(event, ApprovalAsked):
         event = replace(event, question=f"q{next(QUESTIONS)}")
     number = store.append("r", event, at=12.5, urgent=True).result()
@@ -105,7 +118,10 @@ def test_a_huge_text_is_kept_whole(store: SessionStore) -> None:
 def test_fields_of_a_newer_version_are_ignored(cls: type[Event]) -> None:
     """A field this version does not know is left out, and one with a default may be missing."""
     simple: dict[str, Json] = {"str": "x", "bool": True, "int": 1, "float": 1.0, "float | None": 1.0}
-    full: dict[str, Json] = {field.name: simple.get(str(field.type), [] if "list" in str(field.type) else {}) for field in fields(cls)}
+    full: dict[str, Json] = {
+        field.name: simple.get(str(field.type), [] if "list" in str(field.type) else {})
+        for field in fields(cls)
+    }
     event = from_json(cls.type, full | {"from_the_future": [1]})
     assert to_json(event) == full
 
@@ -129,7 +145,8 @@ def test_a_log_with_an_unknown_event_is_refused_when_read(tmp_path: Path) -> Non
         store.create_run(run_id, RunStarted(goal="g", workspace="/w", model="m"))
     store.flush()
     newer = (
-        "INSERT INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES ('new', 2, 'e', 0, 'teleported', '{}', 0, zeroblob(32))"
+        "INSERT INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES ('new', 2, 'e', 0, "
+        "'teleported', '{}', 0, zeroblob(32))"
     )
     connect_log(tmp_path / "k.db").execute(newer)
     with pytest.raises(StoreError, match="teleported"):

@@ -22,15 +22,21 @@ TEXT = st.lists(PIECES, max_size=12).map("".join)
 
 @given(text=TEXT.filter(len), offset=st.integers(0, 70), limit=st.integers(1, 70))
 @settings(max_examples=60, deadline=None)
-def test_a_piece_is_a_slice(text: str, offset: int, limit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is kept is read back by characters, whatever bytes and line ends they are; lines begin where they do in the text."""
+def test_a_piece_is_a_slice(
+    text: str, offset: int, limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What is kept is read back by characters, whatever bytes and line ends they are; lines begin where they
+    do in the text.
+    """
     store = ResultStore(tmp_path_factory.mktemp("r"))
     name, chars = store.keep(text)
     path = store.path(name)
     assert path is not None
     assert (chars, piece_of(path, offset, limit)) == (len(text), text[offset : offset + limit])
     starts = [0, *(place + 1 for place, sign in enumerate(text) if sign == "\n")]
-    assert offsets_of(path, range(1, len(starts) + 1)) == {line: start for line, start in enumerate(starts, 1)}
+    assert offsets_of(path, range(1, len(starts) + 1)) == {
+        line: start for line, start in enumerate(starts, 1)
+    }
 
 
 def test_equal_texts_are_one_file_for_its_owner_alone(tmp_path: Path) -> None:
@@ -39,14 +45,21 @@ def test_equal_texts_are_one_file_for_its_owner_alone(tmp_path: Path) -> None:
     first, again, other = store.keep("x" * 100), store.keep("x" * 100), store.keep("y")
     assert first == again != other
     (tmp_path / "r" / "secret.txt").write_text("s")
-    assert [store.path(name) for name in ("secret", "../r/secret", "", first[0] + "/", "0" * 32)] == [None] * 5
-    assert (os.stat(tmp_path / "r").st_mode & 0o777, os.stat(store.path(first[0]) or "").st_mode & 0o777) == (0o700, 0o600)
+    assert [store.path(name) for name in ("secret", "../r/secret", "", first[0] + "/", "0" * 32)] == [
+        None
+    ] * 5
+    assert (os.stat(tmp_path / "r").st_mode & 0o777, os.stat(store.path(first[0]) or "").st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
     assert len(list((tmp_path / "r").glob("*.txt"))) == 3
     assert list((tmp_path / "r").glob(".*")) == []
 
 
 def test_one_text_is_bounded_and_so_are_all(tmp_path: Path) -> None:
-    """Of a text the beginning is kept; when the folder is full those go that were not used for longest, never the newest."""
+    """Of a text the beginning is kept; when the folder is full those go that were not used for longest, never
+    the newest.
+    """
     store = ResultStore(tmp_path, most_bytes=1_000, room_bytes=3_000)
     name, chars = store.keep("é" * 5_000)
     assert chars == 500
@@ -68,7 +81,9 @@ def test_what_cannot_be_kept_fails_nothing(tmp_path: Path) -> None:
 
 
 def test_threads_keep_at_once(tmp_path: Path) -> None:
-    """Equal and different texts kept by several threads while room is made are each there or gone, never in part."""
+    """Equal and different texts kept by several threads while room is made are each there or gone, never in
+    part.
+    """
     store = ResultStore(tmp_path, room_bytes=20_000)
 
     def work() -> None:
@@ -101,15 +116,26 @@ print(spool.total, chars, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - b
 
 
 def test_a_flood_takes_no_memory(tmp_path: Path) -> None:
-    """A gigabyte that comes in pieces is counted, its first 50 MB are kept, and memory grows by less than 50 MB."""
-    done = subprocess.run([sys.executable, "-c", _FLOOD, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    """A gigabyte that comes in pieces is counted, its first 50 MB are kept, and memory grows by less than 50
+    MB.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _FLOOD, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     total, chars, grown = map(int, done.stdout.split())
     assert (total, chars) == (2**30, 50_000_000)
     assert grown * (1 if sys.platform == "darwin" else 1024) < 50_000_000
 
 
 def test_a_kept_text_that_was_changed_is_told(tmp_path: Path) -> None:
-    """A text is named by its hash: any changed, added or missing byte is found when it is asked for. A name is not a path."""
+    """A text is named by its hash: any changed, added or missing byte is found when it is asked for.
+
+    A name is not a path.
+    """
     store = ResultStore(tmp_path / "results")
     name, _ = store.keep("kept\n" * 10)
     path = store.path(name)
@@ -135,7 +161,9 @@ def test_bytes_are_kept_under_their_hash(tmp_path: Path) -> None:
 
 
 def test_room_is_made_until_a_tenth_is_free(tmp_path: Path) -> None:
-    """What just fits stays; one more, and those that were not used for longest go; so does what a writer left that was killed a day ago."""
+    """What just fits stays; one more, and those that were not used for longest go; so does what a writer left
+    that was killed a day ago.
+    """
     for number in range(10):
         ResultStore(tmp_path, room_bytes=1_000).keep(str(number) * 100)
     assert len(list(tmp_path.iterdir())) == 10
@@ -151,7 +179,9 @@ def test_room_is_made_until_a_tenth_is_free(tmp_path: Path) -> None:
 
 
 def test_a_text_that_failed_once_is_given_up(tmp_path: Path) -> None:
-    """With one warning, however much more of it comes, also where it fails at the very end; nothing is left of it."""
+    """With one warning, however much more of it comes, also where it fails at the very end; nothing is left
+    of it.
+    """
     (tmp_path / "file").write_text("")
     spool = ResultStore(tmp_path / "file").spool()
     with pytest.warns(UserWarning, match="not kept whole"):

@@ -1,4 +1,6 @@
-"""The rules of the log hold against SQL that tries to break them, through our connection and through any other."""
+"""The rules of the log hold against SQL that tries to break them, through our connection and through any
+other.
+"""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import IllegalTransition
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Progress, RunForked, RunStarted, StateTransition
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Progress,
+    RunForked,
+    RunStarted,
+    StateTransition,
+)
 from kestrel_lab.core.run_types import TRANSITIONS, RunStatus
 from kestrel_lab.evals.stored_trials import EvalRow, store_scores, store_trial
 from kestrel_lab.eventlog.connection import connect_log
@@ -21,13 +30,20 @@ from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 
-# The prepared log: run "live" is EXECUTING with last number 5, question "q" decided, question "open" not; run "done" is COMPLETE;
-# run "fork" shares the first 3 events of "live" and has a fourth; run "taken" is in epoch 1, with a question, "asked". Run "gone" was
-# removed, but for the first 2 of its 3 events, which "kid" shares; "dust" was removed whole.
+# The prepared log: run "live" is EXECUTING with last number 5, question "q" decided, question "open" not; run
+# "done" is COMPLETE; run "fork" shares the first 3 events of "live" and has a fourth; run "taken" is in epoch
+# 1, with a question, "asked". Run "gone" was removed, but for the first 2 of its 3 events, which "kid"
+# shares; "dust" was removed whole.
 EVENT = "INSERT INTO events(hash, epoch, run_id, seq, eid, at, type, ref, body) VALUES"
 RUN = "INSERT {} INTO runs(id, goal, workspace, model, model_kind, status, last_seq, created_at) VALUES"
-FORK = "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, created_at) VALUES"
-TRIAL = "eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key) VALUES"
+FORK = (
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, "
+    "last_seq, created_at) VALUES"
+)
+TRIAL = (
+    "eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, "
+    "key) VALUES"
+)
 
 CHANGES = (
     # what is written stays as it was
@@ -46,8 +62,10 @@ CHANGES = (
     "UPDATE eval_runs SET git_sha = 'other'",
     "DELETE FROM eval_scores",
     "UPDATE eval_scores SET result_json = '{\"passed\": true}'",
-    "INSERT OR REPLACE INTO eval_scores(rowid, trial, suite_hash, result_json, key, created_at) SELECT rowid, trial, 'h', '{}', '', 0 FROM eval_scores",
-    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('none', 'h', '{}', '', 0)",
+    "INSERT OR REPLACE INTO eval_scores(rowid, trial, suite_hash, result_json, key, created_at) SELECT "
+    "rowid, trial, 'h', '{}', '', 0 FROM eval_scores",
+    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('none', 'h', "
+    "'{}', '', 0)",
     "UPDATE transitions SET target = 'COMPLETE' WHERE source = 'PLANNING' AND target = 'EXECUTING'",
     "UPDATE runs SET goal = 'another'",
     "UPDATE runs SET model = 'better', model_kind = 'real'",
@@ -57,13 +75,20 @@ CHANGES = (
     "UPDATE runs SET parent = 'done', forked_at = 1",
     # and nothing takes its place
     RUN.format("OR REPLACE") + "('live', 'g', 'w', 'm', 'real', 'PLANNING', 0, 0)",
-    "REPLACE INTO runs(id, goal, workspace, model, model_kind, created_at) VALUES('live', 'g', 'w', 'm', 'real', 0)",
-    RUN.format("") + "('live', 'g', 'w', 'm', 'real', 'PLANNING', 0, 0) ON CONFLICT DO UPDATE SET goal = 'another'",
-    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES('live', 5, 'e', 0, 'progress', '{}', 0, zeroblob(32))",
-    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch, hash) SELECT run_id, seq, eid, at, type, '{}', epoch, hash FROM events",
-    EVENT + "(zeroblob(32), 0, 'live', 5, 'e', 0, 'progress', NULL, '{}') ON CONFLICT DO UPDATE SET body = '{}'",
+    "REPLACE INTO runs(id, goal, workspace, model, model_kind, created_at) VALUES('live', 'g', 'w', "
+    "'m', 'real', 0)",
+    RUN.format("")
+    + "('live', 'g', 'w', 'm', 'real', 'PLANNING', 0, 0) ON CONFLICT DO UPDATE SET goal = 'another'",
+    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES('live', 5, "
+    "'e', 0, 'progress', '{}', 0, zeroblob(32))",
+    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch, hash) SELECT run_id, seq, "
+    "eid, at, type, '{}', epoch, hash FROM events",
+    EVENT
+    + "(zeroblob(32), 0, 'live', 5, 'e', 0, 'progress', NULL, '{}') ON CONFLICT DO UPDATE SET body = '{}'",
     "INSERT OR REPLACE INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k')",
-    "INSERT INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k') ON CONFLICT DO UPDATE SET result_json = '{}'",
+    "INSERT INTO "
+    + TRIAL
+    + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k') ON CONFLICT DO UPDATE SET result_json = '{}'",
     "INSERT OR REPLACE INTO transitions VALUES('PLANNING', 'EXECUTING')",
     # the map of legal transitions is fixed
     "INSERT INTO transitions VALUES('PLANNING', 'COMPLETE')",
@@ -77,8 +102,10 @@ CHANGES = (
     "UPDATE runs SET status = 'PAUSED'",
     "UPDATE runs SET status = NULL",
     RUN.format("") + "('new', 'g', 'w', 'm', 'real', 'COMPLETE', 0, 0)",
-    EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"PLANNING"}')""",
-    EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"PLANNING"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
     EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING"}')""",
     EVENT + "(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{}')",
     EVENT
@@ -99,7 +126,8 @@ CHANGES = (
     EVENT + "(zeroblob(32), 0, 'live', 6, 'e', 0, 'progress', NULL, 'no json')",
     # an ended run is ended
     EVENT + "(zeroblob(32), 0, 'done', 4, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + """(zeroblob(32), 0, 'done', 4, 'e', 0, 'state_transition', NULL, '{"source":"COMPLETE","target":"EXECUTING"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'done', 4, 'e', 0, 'state_transition', NULL, '{"source":"COMPLETE","target":"EXECUTING"}')""",
     # a fork begins behind an event of its parent, where the parent was then
     FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 6, 6, 0)",
     FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'live', 0, 0, 0)",
@@ -127,7 +155,8 @@ CHANGES = (
     EVENT + "(zeroblob(32), 0, 'fork', 3, 'e', 0, 'progress', NULL, '{}')",
     EVENT + "(zeroblob(32), 0, 'fork', 4, 'e', 0, 'progress', NULL, '{}')",
     EVENT + "(zeroblob(32), 0, 'fork', 6, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + """(zeroblob(32), 0, 'fork', 5, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'fork', 5, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
     EVENT + """(zeroblob(32), 0, 'fork', 5, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
     EVENT + """(zeroblob(32), 0, 'fork', 5, 'e', 0, 'approval_given', 'open', '{"granted":true}')""",
     # a question is decided once, and only if it was asked
@@ -148,9 +177,12 @@ CHANGES = (
     "UPDATE runs SET epoch = 1.5, owner = 'me' WHERE id = 'taken'",
     "UPDATE runs SET owner = NULL WHERE id = 'taken'",
     "UPDATE OR REPLACE runs SET owner = 'me'",
-    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 1)",
-    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, -1)",
-    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 'x')",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', "
+    "'w', 'm', 'real', 0, 1)",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', "
+    "'w', 'm', 'real', 0, -1)",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', "
+    "'w', 'm', 'real', 0, 'x')",
     # a checkpoint is of an event of its run, and stays as it is
     "UPDATE checkpoints SET seq = 99",
     "UPDATE checkpoints SET state = x'00'",
@@ -170,10 +202,14 @@ CHANGES = (
     EVENT + "(zeroblob(32), 'x', 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
     EVENT + """(zeroblob(32), 0, 'taken', 3, 'e', 0, 'approval_given', 'asked', '{"granted":true}')""",
     EVENT + "(zeroblob(32), NULL, 'live', 6, 'e', 0, 'progress', NULL, '{}')",
-    "INSERT INTO events(run_id, seq, eid, at, type, body, hash) VALUES('live', 6, 'e', 0, 'progress', '{}', zeroblob(32))",
-    "INSERT INTO events(run_id, seq, eid, at, type, body, hash) VALUES('live', 6, 'e', 0, 'approval_asked', '{}', zeroblob(32))",
-    EVENT + """(zeroblob(32), NULL, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED"}')""",
-    EVENT + """(zeroblob(32), 0, 'taken', 3, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"FAILED"}')""",
+    "INSERT INTO events(run_id, seq, eid, at, type, body, hash) VALUES('live', 6, 'e', 0, 'progress', "
+    "'{}', zeroblob(32))",
+    "INSERT INTO events(run_id, seq, eid, at, type, body, hash) VALUES('live', 6, 'e', 0, "
+    "'approval_asked', '{}', zeroblob(32))",
+    EVENT
+    + """(zeroblob(32), NULL, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'taken', 3, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"FAILED"}')""",
     "INSERT OR REPLACE INTO events VALUES('taken', 2, 'e', 0, 'progress', NULL, '{}', 0, zeroblob(32))",
     "INSERT OR IGNORE INTO events VALUES('taken', 3, 'e', 0, 'progress', NULL, '{}', 0, zeroblob(32))",
     # a run is removed as a whole, but for what its forks share, and does not come back
@@ -241,14 +277,20 @@ def prepare(path: Path) -> None:
     store.create_run("live", started)
     store.append("live", StateTransition(source="PLANNING", target="EXECUTING"))
     for name in ("q", "open"):
-        store.append("live", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name))
+        store.append(
+            "live",
+            ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name),
+        )
     store.append("live", ApprovalGiven(call="q", granted=False, by="ann", how="click", question="q"))
     store.create_run("done", started)
     store.append("done", StateTransition(source="PLANNING", target="EXECUTING"))
     store.append("done", StateTransition(source="EXECUTING", target="COMPLETE"))
     store.fork_run("fork", RunForked(parent="live", at=3, model="m"), RunStatus.EXECUTING)
     store.create_run("taken", started)
-    store.append("taken", ApprovalAsked(call="asked", step="s", tool="t", args={}, danger="HIGH", key="k", question="asked")).result()
+    store.append(
+        "taken",
+        ApprovalAsked(call="asked", step="s", tool="t", args={}, danger="HIGH", key="k", question="asked"),
+    ).result()
     assert store.claim(store.run("taken"))
     store.create_run("gone", started)
     for target in (Progress(text="a"), Progress(text="b")):
@@ -257,7 +299,18 @@ def prepare(path: Path) -> None:
     store.create_run("dust", started)
     assert remove_from_log(store, plan_removal(store, ["gone", "dust"]))
     store.checkpoint("live", "cycles")
-    row = EvalRow(id="t", scenario="s", result={}, metrics={}, git_sha="a", created_at=0, suite="u", config="c", epoch=1, key="k")
+    row = EvalRow(
+        id="t",
+        scenario="s",
+        result={},
+        metrics={},
+        git_sha="a",
+        created_at=0,
+        suite="u",
+        config="c",
+        epoch=1,
+        key="k",
+    )
     store_trial(store, row).result()
     store_scores(store, row, "t", "h").result()
     store.close()
@@ -267,7 +320,9 @@ def content(path: Path) -> list[tuple[Any, ...]]:
     """Everything the database holds, its rules included."""
     raw = apsw.Connection(str(path))
     rows: list[tuple[Any, ...]] = list(raw.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name"))
-    for (table,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall():
+    for (table,) in raw.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+    ).fetchall():
         rows += [(table, *row) for row in raw.execute(f"SELECT * FROM {table}")]
     rows.append((raw.pragma("user_version"), raw.pragma("journal_mode"), raw.pragma("integrity_check")))
     raw.close()
@@ -296,7 +351,9 @@ def escaped(path: Path, run: Statement, statements: Iterable[str]) -> list[str]:
 
 
 def test_our_connection_refuses_every_hostile_statement(tmp_path: Path) -> None:
-    """Nothing that rewrites history or removes a rule gets through the guarded connection, and nothing changes."""
+    """Nothing that rewrites history or removes a rule gets through the guarded connection, and nothing
+    changes.
+    """
     prepare(tmp_path / "k.db")
     guarded = connect_log(tmp_path / "k.db")
     statements = [statement.replace("{copy}", str(tmp_path / "copy.db")) for statement in (*CHANGES, *MEANS)]
@@ -307,7 +364,9 @@ def test_our_connection_refuses_every_hostile_statement(tmp_path: Path) -> None:
 
 
 def test_any_connection_is_refused_what_changes_history(tmp_path: Path) -> None:
-    """A connection of another program, with none of our settings, is refused every change of what is written."""
+    """A connection of another program, with none of our settings, is refused every change of what is
+    written.
+    """
     prepare(tmp_path / "k.db")
     foreign = apsw.Connection(str(tmp_path / "k.db"))
     assert foreign.pragma("recursive_triggers") == 0
@@ -348,7 +407,9 @@ _ACT = {"events_after", "removals_begin", "removals_go_on"}
 
 @pytest.mark.parametrize("trigger", [name for name in TRIGGERS if name not in _ACT])
 def test_without_any_one_rule_something_escapes(trigger: str, prepared: Path, tmp_path: Path) -> None:
-    """Each trigger is needed: without it one of the same statements finds a way, so the tests above can fail."""
+    """Each trigger is needed: without it one of the same statements finds a way, so the tests above can
+    fail.
+    """
     shutil.copyfile(prepared, tmp_path / "k.db")
     raw = apsw.Connection(str(tmp_path / "k.db"))
     raw.execute(f"DROP TRIGGER {trigger}")
@@ -356,7 +417,9 @@ def test_without_any_one_rule_something_escapes(trigger: str, prepared: Path, tm
 
 
 def test_without_the_authorizer_the_means_escape(tmp_path: Path) -> None:
-    """The statements that would take the rules away work on a bare connection, so refusing them means something."""
+    """The statements that would take the rules away work on a bare connection, so refusing them means
+    something.
+    """
     prepare(tmp_path / "k.db")
     bare = connect_log(tmp_path / "k.db")
     bare.authorizer = None
@@ -365,11 +428,18 @@ def test_without_the_authorizer_the_means_escape(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60)
-@given(steps=st.lists(st.tuples(st.sampled_from(list(RunStatus)), st.sampled_from(list(RunStatus)), st.integers(0, 5)), max_size=12))
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(list(RunStatus)), st.sampled_from(list(RunStatus)), st.integers(0, 5)),
+        max_size=12,
+    )
+)
 def test_the_database_follows_the_map_of_transitions(
     steps: list[tuple[RunStatus, RunStatus, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever transitions are tried, the log accepts exactly those that start where the run is and that the map allows."""
+    """Whatever transitions are tried, the log accepts exactly those that start where the run is and that the
+    map allows.
+    """
     store = SessionStore(tmp_path_factory.mktemp("map") / "k.db")
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
     status, count = RunStatus.PLANNING, 1
@@ -385,7 +455,9 @@ def test_the_database_follows_the_map_of_transitions(
     if not status.terminal:
         count = store.append("r", Progress(text="still going"), urgent=True).result()
     else:
-        assert isinstance(store.append("r", Progress(text="late"), urgent=True).exception(), IllegalTransition)
+        assert isinstance(
+            store.append("r", Progress(text="late"), urgent=True).exception(), IllegalTransition
+        )
 
     records = store.records("r")
     assert [record.seq for record in records] == list(range(1, count + 1))
@@ -394,11 +466,17 @@ def test_the_database_follows_the_map_of_transitions(
 
 
 @settings(max_examples=60)
-@given(steps=st.lists(st.sampled_from(list(RunStatus)), max_size=5), at=st.integers(0, 9), claimed=st.sampled_from(list(RunStatus)))
+@given(
+    steps=st.lists(st.sampled_from(list(RunStatus)), max_size=5),
+    at=st.integers(0, 9),
+    claimed=st.sampled_from(list(RunStatus)),
+)
 def test_a_fork_begins_where_its_parent_was(
     steps: list[RunStatus], at: int, claimed: RunStatus, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The log accepts a fork exactly if the parent has that event, had not ended, and was in the state claimed; also a fork of a fork."""
+    """The log accepts a fork exactly if the parent has that event, had not ended, and was in the state
+    claimed; also a fork of a fork.
+    """
     store = SessionStore(tmp_path_factory.mktemp("fork") / "k.db")
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
     states = [RunStatus.PLANNING]

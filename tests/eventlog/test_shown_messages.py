@@ -21,14 +21,20 @@ def talk(roles: list[str], *, system: bool) -> Conversation:
 def test_a_compacted_conversation_is_its_system_message_a_summary_and_the_rest(
     roles: list[str], system: bool, upto: int, short: set[int], summary: str
 ) -> None:
-    """Results that were shortened stand in the place of the whole ones, whether the log says so or they are only tried."""
+    """Results that were shortened stand in the place of the whole ones, whether the log says so or they are
+    only tried.
+    """
     whole = talk(roles, system=system)
     results = {f"c{place}": f"short {place}" for place in short}
     upto = min(upto, len(whole.messages))
     first = whole.messages[:1] if upto and system else []
     told = [Message(role="user", text=f"Summary of the conversation so far:\n{summary}")] if summary else []
     rest = [
-        Message(role=one.role, text=results.get(one.call_id, one.text) if one.role == "tool" else one.text, call_id=one.call_id)
+        Message(
+            role=one.role,
+            text=results.get(one.call_id, one.text) if one.role == "tool" else one.text,
+            call_id=one.call_id,
+        )
         for one in whole.messages[upto:]
     ]
     wanted = [*first, *told, *rest]

@@ -1,4 +1,6 @@
-"""Where a run stands by its log and its owner: every state and every owner, and what becomes of a run that nobody works on."""
+"""Where a run stands by its log and its owner: every state and every owner, and what becomes of a run that
+nobody works on.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,15 @@ from kestrel_lab.core.events.union import RunFinished, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import SLACK_S, Owner
-from kestrel_lab.eventlog.run_status import alive_elsewhere, at_work, busy_message, cancel_in_log, mark_idle, mark_working, visible_status
+from kestrel_lab.eventlog.run_status import (
+    alive_elsewhere,
+    at_work,
+    busy_message,
+    cancel_in_log,
+    mark_idle,
+    mark_working,
+    visible_status,
+)
 from kestrel_lab.eventlog.store import SessionStore
 
 HOST = process_name().rpartition(":")[0]
@@ -34,7 +44,9 @@ OWNERS = {
 @pytest.mark.parametrize("status", list(RunStatus))
 @pytest.mark.parametrize("who", OWNERS)
 def test_a_run_stands_as_its_log_says_unless_nobody_works_on_it(who: str, status: RunStatus) -> None:
-    """Only a run that goes on needs somebody: else it is INTERRUPTED, UNKNOWN where the machine is another one, and says how to resume it."""
+    """Only a run that goes on needs somebody: else it is INTERRUPTED, UNKNOWN where the machine is another
+    one, and says how to resume it.
+    """
     mark_working("works", "r")
     try:
         found = visible_status("r", status, OWNERS[who])
@@ -45,7 +57,10 @@ def test_a_run_stands_as_its_log_says_unless_nobody_works_on_it(who: str, status
     if status not in GOES_ON or who in ("working here", "another process"):
         assert (found.word, found.note, str(found)) == (status, "", status)
     elif who == "another machine":
-        assert (found.word, found.note.split(";")[0]) == ("UNKNOWN", "process elsewhere:7 works or worked on it")
+        assert (found.word, found.note.split(";")[0]) == (
+            "UNKNOWN",
+            "process elsewhere:7 works or worked on it",
+        )
     else:
         why = "nobody works on it" if who in ("nobody", "idle here") else "its process ended"
         assert (found.word, found.note) == ("INTERRUPTED", f"{why}; kestrel run --resume r")
@@ -55,7 +70,9 @@ def test_a_run_stands_as_its_log_says_unless_nobody_works_on_it(who: str, status
 
 
 def test_an_owner_is_told_from_a_later_process_by_its_beginning() -> None:
-    """Within the slack of a clock that was set it is the same; without a beginning, as the first version wrote, it is taken for it."""
+    """Within the slack of a clock that was set it is the same; without a beginning, as the first version
+    wrote, it is taken for it.
+    """
     own = psutil.Process().create_time()
     for text, process, alive in (
         (f"{HOST}:{os.getpid()}:{own + SLACK_S - 1:.2f}:s", f"{HOST}:{os.getpid()}", True),
@@ -66,8 +83,11 @@ def test_an_owner_is_told_from_a_later_process_by_its_beginning() -> None:
     ):
         owner = Owner.parse(text)
         assert (owner.process, owner.alive, owner.same_process, owner.host) == (
-            process, alive, alive, "" if process.rpartition(":")[0] == HOST else owner.host,
-        )  # fmt: skip
+            process,
+            alive,
+            alive,
+            "" if process.rpartition(":")[0] == HOST else owner.host,
+        )
     assert Owner.parse("a:b:1:2.50:s") == Owner(process="a:b:1", began=2.5, session="s")
     assert str(Owner(process="h:1", session="s")) == "h:1:0.00:s"
     assert Owner.parse(str(Owner.here("s"))).session == "s" and Owner.here("s").same_process
@@ -76,10 +96,15 @@ def test_an_owner_is_told_from_a_later_process_by_its_beginning() -> None:
 
 def test_what_somebody_else_works_on_is_refused_by_name() -> None:
     """A session of this process, or the process; and the ways to get it."""
-    assert "by another session of this process; stop that one first" in str(busy_message("r", OWNERS["idle here"]))
+    assert "by another session of this process; stop that one first" in str(
+        busy_message("r", OWNERS["idle here"])
+    )
     told = busy_message("r", OWNERS["another machine"])
     assert isinstance(told, UsageError)
-    assert "by process elsewhere:7; stop that one first, approve with: kestrel approve r, or take the run from it" in str(told)
+    assert (
+        "by process elsewhere:7; stop that one first, approve with: kestrel approve r, or take the run "
+        "from it" in str(told)
+    )
 
 
 @pytest.mark.parametrize("by", ["", "ann"])
@@ -91,8 +116,10 @@ def test_a_run_that_nobody_works_on_is_cancelled_in_its_log_once(by: str, tmp_pa
     assert cancel_in_log(store, "r", by)
     (end,) = (record.event for record in store.records("r") if isinstance(record.event, RunFinished))
     assert (store.run("r").status, end.outcome, end.reason) == (
-        RunStatus.CANCELLED, "cancelled", "stopped on request by ann" if by else "stopped on request",
-    )  # fmt: skip
+        RunStatus.CANCELLED,
+        "cancelled",
+        "stopped on request by ann" if by else "stopped on request",
+    )
     before = store.records("r")
     assert cancel_in_log(store, "r", "bob") and store.records("r") == before
     store.close()
@@ -116,7 +143,9 @@ def test_a_run_that_was_taken_in_this_moment_is_not_cancelled(tmp_path: Path) ->
 def test_a_process_that_is_over_is_not_alive_before_its_parent_knows() -> None:
     """A zombie works on nothing; one of somebody else, of which nothing can be seen, may."""
     with subprocess.Popen(["true"]) as process:
-        owner = Owner(process=f"{HOST}:{process.pid}", began=psutil.Process(process.pid).create_time(), session="s")
+        owner = Owner(
+            process=f"{HOST}:{process.pid}", began=psutil.Process(process.pid).create_time(), session="s"
+        )
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
         assert not owner.alive
 

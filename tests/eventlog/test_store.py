@@ -13,7 +13,14 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StoreError, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Progress, RunForked, RunStarted, StateTransition
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Progress,
+    RunForked,
+    RunStarted,
+    StateTransition,
+)
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
 from kestrel_lab.eventlog.owner import Owner
@@ -42,7 +49,9 @@ def test_an_acknowledged_event_is_seen_by_everybody(tmp_path: Path) -> None:
     seen = []
 
     def look(done: Future[int]) -> None:
-        row = other.execute("SELECT json_extract(body, '$.text') FROM events WHERE run_id = 'r' AND seq = ?", (done.result(),)).fetchone()
+        row = other.execute(
+            "SELECT json_extract(body, '$.text') FROM events WHERE run_id = 'r' AND seq = ?", (done.result(),)
+        ).fetchone()
         seen.append(row[0] if row else None)
 
     futures = []
@@ -64,7 +73,9 @@ def test_appends_share_commits(tmp_path: Path) -> None:
     other = plain(store.path)
     versions = set()
     for number in range(1000):
-        store.append("r", Progress(text=str(number))).add_done_callback(lambda _: versions.add(other.pragma("data_version")))
+        store.append("r", Progress(text=str(number))).add_done_callback(
+            lambda _: versions.add(other.pragma("data_version"))
+        )
     store.flush()
 
     assert texts(store, "r") == [str(number) for number in range(1000)]
@@ -80,7 +91,11 @@ def test_a_refused_append_harms_no_other(tmp_path: Path) -> None:
     for number in range(20):
         good.append(store.append("r", Progress(text=str(number))))
         bad.append(store.append("nowhere", Progress(text="lost")))
-        bad.append(store.append("r", ApprovalGiven(call="never", granted=True, by="x", how="click", question="never")))
+        bad.append(
+            store.append(
+                "r", ApprovalGiven(call="never", granted=True, by="x", how="click", question="never")
+            )
+        )
     store.flush()
 
     assert [future.result() for future in good] == list(range(2, 22))
@@ -127,7 +142,10 @@ def test_many_threads_append_at_once(tmp_path: Path) -> None:
     futures: list[list[Future[int]]] = [[] for _ in range(8)]
 
     def work(place: int) -> None:
-        futures[place] = [store.append("r", Progress(text=f"{place} {number}"), urgent=number % 7 == 0) for number in range(100)]
+        futures[place] = [
+            store.append("r", Progress(text=f"{place} {number}"), urgent=number % 7 == 0)
+            for number in range(100)
+        ]
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
     for thread in threads:
@@ -139,7 +157,9 @@ def test_many_threads_append_at_once(tmp_path: Path) -> None:
     assert sorted(future.result() for batch in futures for future in batch) == list(range(2, 802))
     assert [record.seq for record in store.records("r")] == list(range(1, 802))
     for place in range(8):
-        assert [text for text in texts(store, "r") if text.startswith(f"{place} ")] == [f"{place} {number}" for number in range(100)]
+        assert [text for text in texts(store, "r") if text.startswith(f"{place} ")] == [
+            f"{place} {number}" for number in range(100)
+        ]
     store.close()
 
 
@@ -164,14 +184,26 @@ store.close()
 
 
 def test_two_processes_append_to_one_run(tmp_path: Path) -> None:
-    """One process working on a run and another deciding on it at once leave no gap, lose nothing and are never refused."""
+    """One process working on a run and another deciding on it at once leave no gap, lose nothing and are
+    never refused.
+    """
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
     for number in range(150):
-        store.append("r", ApprovalAsked(call=f"c{number}", step="s", tool="t", args={}, danger="HIGH", key="k", question=f"c{number}"))
+        store.append(
+            "r",
+            ApprovalAsked(
+                call=f"c{number}", step="s", tool="t", args={}, danger="HIGH", key="k", question=f"c{number}"
+            ),
+        )
     store.flush()
     workers = [
-        subprocess.Popen([sys.executable, "-c", _APPENDER, str(store.path), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", _APPENDER, str(store.path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for name in ("worker", "person")
     ]
     for worker in workers:
@@ -198,7 +230,9 @@ def test_a_run_and_its_first_event_are_one_transaction(tmp_path: Path) -> None:
     store.flush()
     other = plain(store.path)
 
-    assert other.execute("SELECT id, last_seq, owner FROM runs").fetchall() == [("r", 1, store.run("r").owner)]
+    assert other.execute("SELECT id, last_seq, owner FROM runs").fetchall() == [
+        ("r", 1, store.run("r").owner)
+    ]
     assert Owner.parse(store.run("r").owner) == Owner.here(store.session)
     assert other.execute("SELECT seq, type FROM events").fetchall() == [(1, "run_started")]
     store.close()
@@ -230,10 +264,14 @@ def test_a_value_that_no_column_holds_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_decision_is_taken_once(tmp_path: Path) -> None:
-    """Of two decisions on a question the first is kept and the second raises `AlreadyDecided`; an unasked one is refused."""
+    """Of two decisions on a question the first is kept and the second raises `AlreadyDecided`; an unasked one
+    is refused.
+    """
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
-    store.append("r", ApprovalAsked(call="c", step="s", tool="t", args={}, danger="HIGH", key="k", question="c"))
+    store.append(
+        "r", ApprovalAsked(call="c", step="s", tool="t", args={}, danger="HIGH", key="k", question="c")
+    )
     yes = ApprovalGiven(call="c", granted=True, by="ann", how="click")
     assert store.decision("r", "c") is None
     store.decide("r", yes)
@@ -253,18 +291,30 @@ def test_four_processes_race_to_decide(tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
     for number in range(40):
-        store.append("r", ApprovalAsked(call=f"c{number}", step="s", tool="t", args={}, danger="HIGH", key="k", question=f"c{number}"))
+        store.append(
+            "r",
+            ApprovalAsked(
+                call=f"c{number}", step="s", tool="t", args={}, danger="HIGH", key="k", question=f"c{number}"
+            ),
+        )
     store.flush()
     code = (
-        "import sys; from kestrel_lab.core.errors import AlreadyDecided; from kestrel_lab.core.events.union import ApprovalGiven\n"
+        "import sys; from kestrel_lab.core.errors import AlreadyDecided; from "
+        "kestrel_lab.core.events.union import ApprovalGiven\n"
         "from kestrel_lab.eventlog.store import SessionStore\n"
         "store = SessionStore(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()\n"
         "for number in range(40):\n"
-        "    try: store.decide('r', ApprovalGiven(call=f'c{number}', granted=True, by=sys.argv[2], how='command')); print(number)\n"
+        "    try: store.decide('r', ApprovalGiven(call=f'c{number}', granted=True, by=sys.argv[2], "
+        "how='command')); print(number)\n"
         "    except AlreadyDecided: pass\n"
     )
     workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(store.path), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(store.path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for name in "abcd"
     ]
     for worker in workers:
@@ -280,7 +330,9 @@ def test_four_processes_race_to_decide(tmp_path: Path) -> None:
 
 
 def test_a_transition_follows_the_map(tmp_path: Path) -> None:
-    """`transition` changes the state where the map allows it, raises `IllegalTransition` elsewhere, and ends what is ended."""
+    """`transition` changes the state where the map allows it, raises `IllegalTransition` elsewhere, and ends
+    what is ended.
+    """
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
     store.flush()
@@ -297,7 +349,9 @@ def test_a_transition_follows_the_map(tmp_path: Path) -> None:
 
 
 def test_an_owner_is_taken_over_once(tmp_path: Path) -> None:
-    """Of two that claim a run as they saw it one succeeds, and only that one writes from then on; `release` gives it back."""
+    """Of two that claim a run as they saw it one succeeds, and only that one writes from then on; `release`
+    gives it back.
+    """
     first, second, third = (SessionStore(tmp_path / "k.db") for _ in range(3))
     first.create_run("r", STARTED)
     first.flush()
@@ -305,7 +359,9 @@ def test_an_owner_is_taken_over_once(tmp_path: Path) -> None:
     assert (second.claim(seen), third.claim(seen)) == (True, False)
     assert [Owner.parse(second.run("r").owner).session, second.run("r").epoch] == [second.session, 1]
     for store in (first, third):
-        with pytest.raises(Fenced, match="'progress' of run r was not written: the run belongs to another session now"):
+        with pytest.raises(
+            Fenced, match="'progress' of run r was not written: the run belongs to another session now"
+        ):
             store.append("r", Progress(text="late"), urgent=True).result()
     first.release("r").result()  # no longer its to give back
     assert Owner.parse(first.run("r").owner).session == second.session
@@ -322,18 +378,24 @@ def test_an_owner_is_taken_over_once(tmp_path: Path) -> None:
 
 
 def test_anybody_may_decide_and_only_the_owner_may_go_on(tmp_path: Path) -> None:
-    """A decision of a store that never owned the run, or no longer does, is kept as `decide` gives it; the run's own, late, is not."""
+    """A decision of a store that never owned the run, or no longer does, is kept as `decide` gives it; the
+    run's own, late, is not.
+    """
     first, second = SessionStore(tmp_path / "k.db"), SessionStore(tmp_path / "k.db")
     first.create_run("r", STARTED)
     for name in ("a", "b"):
-        first.append("r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name))
+        first.append(
+            "r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name)
+        )
     first.flush()
     second.decide("r", ApprovalGiven(call="a", granted=True, by="ann", how="click"))
     assert second.claim(second.run("r"))
     given = ApprovalGiven(call="b", granted=True, by="ann", how="prompt", question="b")
     assert isinstance(first.append("r", given, urgent=True).exception(), Fenced)
     first.decide("r", given)
-    assert [record.event.call for record in second.records("r") if isinstance(record.event, ApprovalGiven)] == ["a", "b"]
+    assert [
+        record.event.call for record in second.records("r") if isinstance(record.event, ApprovalGiven)
+    ] == ["a", "b"]
     for store in (first, second):
         store.close()
 
@@ -408,7 +470,9 @@ def test_the_folder_is_ignored_by_git(tmp_path: Path) -> None:
 
 
 def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
-    """While a thread reads for seconds, another one is answered; with one connection behind a lock it had to wait."""
+    """While a thread reads for seconds, another one is answered; with one connection behind a lock it had to
+    wait.
+    """
     store = SessionStore(tmp_path / "kestrel.db")
 
     def answered_meanwhile(rows: int) -> bool:
@@ -417,7 +481,10 @@ def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
 
         def read() -> None:
             begins.set()
-            store.query(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT max(i) FROM n")
+            store.query(
+                f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
+                "SELECT max(i) FROM n"
+            )
             ended.set()
 
         reading = threading.Thread(target=read)
@@ -429,14 +496,19 @@ def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
         reading.join()
         return meanwhile
 
-    assert any(answered_meanwhile(rows) for rows in (3_000_000, 30_000_000))  # a thread may have to wait for a processor
+    assert any(
+        answered_meanwhile(rows) for rows in (3_000_000, 30_000_000)
+    )  # a thread may have to wait for a processor
     store.close()
     with pytest.raises(StoreError, match="is closed"):
         store.runs()
 
 
 def test_what_waits_for_the_disk_is_counted(tmp_path: Path) -> None:
-    """While a commit takes its time later events are queued; once all are written none is. A listener that was ended hears no more."""
+    """While a commit takes its time later events are queued; once all are written none is.
+
+    A listener that was ended hears no more.
+    """
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
     store.flush()
@@ -471,21 +543,31 @@ def test_a_log_lies_on_a_disk_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_events_have_the_time_that_their_run_was_told(tmp_path: Path) -> None:
-    """The one that was given, else now; a fork's first events have one time, and each event is of the run that recorded it."""
+    """The one that was given, else now; a fork's first events have one time, and each event is of the run
+    that recorded it.
+    """
     store = SessionStore(tmp_path / "k.db")
     assert store.create_run("r", STARTED, at=5.0) == 5.0
     now = store.create_run("other", STARTED)
     store.transition("r", RunStatus.EXECUTING, source=RunStatus.PLANNING).result()
-    forked = store.fork_run("f", RunForked(parent="r", at=2, model="m"), RunStatus.EXECUTING, Progress(text="x"))
+    forked = store.fork_run(
+        "f", RunForked(parent="r", at=2, model="m"), RunStatus.EXECUTING, Progress(text="x")
+    )
     store.flush()
     assert [record.at for record in store.records("other")] == [now]
     assert [record.at for record in store.records("f", after=2)] == [forked, forked]
-    assert ([store.origin("f", seq) for seq in (1, 2, 3, 4)], store.run("r").created_at) == (["r", "r", "f", "f"], 5.0)
+    assert ([store.origin("f", seq) for seq in (1, 2, 3, 4)], store.run("r").created_at) == (
+        ["r", "r", "f", "f"],
+        5.0,
+    )
     store.close()
 
 
 def test_who_is_late_is_told_so_also_when_the_run_has_ended(tmp_path: Path) -> None:
-    """A run may end with the first answer; what nobody answered in time is refused by the end of the run. Calls without a name of the question too."""
+    """A run may end with the first answer; what nobody answered in time is refused by the end of the run.
+
+    Calls without a name of the question too.
+    """
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
     for call in "cd":
@@ -507,7 +589,10 @@ def test_a_run_waits_for_a_process_once_all_is_decided(tmp_path: Path) -> None:
         store.create_run(run_id, STARTED)
         store.append(run_id, StateTransition(source="PLANNING", target="EXECUTING"))
         for call in "ab":
-            store.append(run_id, ApprovalAsked(call=call, step="s", tool="t", args={}, danger="HIGH", key="k", question=call))
+            store.append(
+                run_id,
+                ApprovalAsked(call=call, step="s", tool="t", args={}, danger="HIGH", key="k", question=call),
+            )
         store.append(run_id, StateTransition(source="EXECUTING", target="WAITING_APPROVAL"))
         for call in answered:
             store.decide(run_id, ApprovalGiven(call=call, granted=True, by="ann", how="click"))
@@ -529,7 +614,9 @@ def test_a_snapshot_is_of_what_this_store_appended(tmp_path: Path) -> None:
     store.close()
 
 
-def test_reads_one_after_the_other_use_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_one_after_the_other_use_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Opening one takes longer than most reads."""
     store = SessionStore(tmp_path / "k.db")
     made: list[Path] = []
@@ -545,6 +632,8 @@ def test_an_append_gives_the_number_of_its_event(tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "k.db")
     for run_id in ("r", "other"):
         store.create_run(run_id, STARTED)
-    numbers = [store.append(run_id, Progress(text=str(number))) for number in range(3) for run_id in ("r", "other")]
+    numbers = [
+        store.append(run_id, Progress(text=str(number))) for number in range(3) for run_id in ("r", "other")
+    ]
     assert [number.result(PATIENCE_S) for number in numbers] == [2, 2, 3, 3, 4, 4]
     store.close()

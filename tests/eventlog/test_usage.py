@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import histories
 
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ModelCalled, Record, RunStarted, ToolAnswered
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunStarted,
+    ToolAnswered,
+)
 from kestrel_lab.core.usage import usage_of_run, waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.eventlog.run_state import fold
@@ -33,22 +42,44 @@ costly: st.SearchStrategy[Event] = st.one_of(
         cached=st.booleans(),
         given=st.booleans(),
     ),
-    st.builds(ToolAnswered, call=names, step=names, tool=names, text=names, cached=st.booleans(), given=st.booleans()),
-    st.builds(ApprovalAsked, call=names, step=names, tool=names, args=st.just({}), danger=names, key=names, question=names | st.just("")),
-    st.builds(ApprovalGiven, call=names, granted=st.booleans(), by=names, how=names, question=names | st.just("")),
+    st.builds(
+        ToolAnswered,
+        call=names,
+        step=names,
+        tool=names,
+        text=names,
+        cached=st.booleans(),
+        given=st.booleans(),
+    ),
+    st.builds(
+        ApprovalAsked,
+        call=names,
+        step=names,
+        tool=names,
+        args=st.just({}),
+        danger=names,
+        key=names,
+        question=names | st.just(""),
+    ),
+    st.builds(
+        ApprovalGiven, call=names, granted=st.booleans(), by=names, how=names, question=names | st.just("")
+    ),
 )
 
 
 @settings(max_examples=150)
 @given(records=histories)
 def test_state_view_and_metrics_agree(records: list[Record]) -> None:
-    """Whatever a log holds, tokens, money, calls, turns and seconds are the same for the engine, the panel and the tables of trials."""
+    """Whatever a log holds, tokens, money, calls, turns and seconds are the same for the engine, the panel
+    and the tables of trials.
+    """
     meter, state = usage_of_run(records), fold(records)
     assert state.meter == view_of(records).meter == meter
     assert meter.turns == sum(talk.cycles for talk in state.conversations.values())
     usage = state.usage
     metrics = {
-        name: METRICS[name].function(records) for name in ("token_usage", "cost_estimate", "unpriced_calls", "model_calls", "tool_calls")
+        name: METRICS[name].function(records)
+        for name in ("token_usage", "cost_estimate", "unpriced_calls", "model_calls", "tool_calls")
     }
     assert metrics == {
         "token_usage": usage.tokens,
@@ -63,7 +94,9 @@ def test_state_view_and_metrics_agree(records: list[Record]) -> None:
 @settings(max_examples=25, deadline=None)
 @given(events=st.lists(costly, max_size=12))
 def test_the_list_of_runs_agrees(events: list[Event]) -> None:
-    """The list reads only some columns of some events, and comes to the same tokens, money and open questions."""
+    """The list reads only some columns of some events, and comes to the same tokens, money and open
+    questions.
+    """
     with tempfile.TemporaryDirectory() as folder, closing(SessionStore(Path(folder) / "log.db")) as store:
         store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
         for event in events:
@@ -71,12 +104,23 @@ def test_the_list_of_runs_agrees(events: list[Event]) -> None:
         store.flush()
         meter = fold(store.records("r")).meter
         (listed,) = RunList(store).newest(5)
-        assert (listed.tokens, listed.cost_usd, listed.unpriced) == (meter.usage.tokens, meter.cost_usd, meter.unpriced)
+        assert (listed.tokens, listed.cost_usd, listed.unpriced) == (
+            meter.usage.tokens,
+            meter.cost_usd,
+            meter.unpriced,
+        )
         assert listed.waiting == len(meter.questions)
 
 
 def test_answers_given_by_hand_or_from_a_store_cost_nothing() -> None:
-    """Neither tokens nor money of such an answer are counted again, nor is it a call of a model; its price is not unknown either."""
-    answers = [ModelAnswered(call="m", step="s", model="m", tokens_in=5, **{how: True}) for how in ("given", "cached")]
-    records = [Record(run_id="r", seq=n, eid=str(n), at=1.0, event=event) for n, event in enumerate(answers, 1)]
+    """Neither tokens nor money of such an answer are counted again, nor is it a call of a model; its price is
+    not unknown either.
+    """
+    answers = [
+        ModelAnswered(call="m", step="s", model="m", tokens_in=5, **{how: True})
+        for how in ("given", "cached")
+    ]
+    records = [
+        Record(run_id="r", seq=n, eid=str(n), at=1.0, event=event) for n, event in enumerate(answers, 1)
+    ]
     assert usage_of_run(records).usage == usage_of_run([]).usage

@@ -1,4 +1,6 @@
-"""A loop on a thread of its own: it starts with the first work, outlives the caller's loop, and says to whoever waits that it was stopped."""
+"""A loop on a thread of its own: it starts with the first work, outlives the caller's loop, and says to
+whoever waits that it was stopped.
+"""
 
 from __future__ import annotations
 

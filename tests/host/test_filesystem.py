@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.host.filesystem import check_local, is_network, is_shared, kind_of_filesystem, private_file, private_folder, try_lock_file
+from kestrel_lab.host.filesystem import (
+    check_local,
+    is_network,
+    is_shared,
+    kind_of_filesystem,
+    private_file,
+    private_folder,
+    try_lock_file,
+)
 
 
 def test_the_innermost_mount_counts(tmp_path: Path) -> None:
-    """The longest mount point that holds the path, of equal ones the last; escaped names and lines that cannot be read are no obstacle."""
+    """The longest mount point that holds the path, of equal ones the last; escaped names and lines that
+    cannot be read are no obstacle.
+    """
     root = tmp_path.resolve()
     mounts = tmp_path / "mountinfo"
     spaced = root / "a b"
@@ -28,7 +38,8 @@ def test_the_innermost_mount_counts(tmp_path: Path) -> None:
     ]
     mounts.write_text("\n".join(lines))
     found = {
-        name: kind_of_filesystem(tmp_path / name, mounts) for name in ("x", "data", "data/x", "data/deep", "database", "a b/x", "short")
+        name: kind_of_filesystem(tmp_path / name, mounts)
+        for name in ("x", "data", "data/x", "data/deep", "database", "a b/x", "short")
     }
     assert found == {
         "x": "ext4",
@@ -54,7 +65,9 @@ def test_the_innermost_mount_counts(tmp_path: Path) -> None:
     ],
 )
 def test_network_and_shared_file_systems_are_told_apart(kind: str, network: bool, shared: bool) -> None:
-    """A log may lie on what is only shared with a host, with doubts; on a network it is refused with what to do."""
+    """A log may lie on what is only shared with a host, with doubts; on a network it is refused with what to
+    do.
+    """
     assert (is_network(kind), is_shared(kind)) == (network, shared)
     if network:
         with pytest.raises(UsageError, match=f"network file system \\({kind}\\).*KESTREL_HOME"):
@@ -79,7 +92,10 @@ def test_a_folder_becomes_private_with_all_that_is_in_it(tmp_path: Path) -> None
     open_one.chmod(0o755)
     (open_one / "inner").chmod(0o775)
     assert private_folder(open_one) is True
-    assert [place.stat().st_mode & 0o777 for place in (open_one, open_one / "inner", open_one / "file", open_one / "inner" / "file")] == [
+    assert [
+        place.stat().st_mode & 0o777
+        for place in (open_one, open_one / "inner", open_one / "file", open_one / "inner" / "file")
+    ] == [
         0o700,
         0o700,
         0o600,
@@ -90,7 +106,9 @@ def test_a_folder_becomes_private_with_all_that_is_in_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("place", ["work", "", "home"])
-def test_folders_that_hold_more_than_the_log_are_left_as_they_are(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_hold_more_than_the_log_are_left_as_they_are(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder that somebody works in, the home, and what is above them."""
     for name in ("work", "home/inner"):
         (tmp_path / name).mkdir(parents=True)

@@ -12,7 +12,9 @@ from kestrel_lab.host.user import home_folder, user_name
 
 
 @pytest.mark.parametrize("error", [OSError, KeyError, RuntimeError])
-def test_a_user_without_an_entry_has_a_number_and_no_home(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_an_entry_has_a_number_and_no_home(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a container; with one both are as the system has them."""
 
     def unknown(*_: object) -> str:

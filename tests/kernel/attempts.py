@@ -1,6 +1,8 @@
-"""Attempts of code to have an effect from a preview, and the place in which each would be seen: run as a script, prints what got out.
+"""Attempts of code to have an effect from a preview, and the place in which each would be seen: run as a
+script, prints what got out.
 
-The arguments are the parts of the lockdown that are left out: `landlock`, `seccomp`, `descriptors`, `memory` (nothing by default).
+The arguments are the parts of the lockdown that are left out: `landlock`, `seccomp`, `descriptors`, `memory`
+(nothing by default).
 """
 
 import asyncio
@@ -139,7 +141,11 @@ ATTEMPTS = [
         "import os; os.write(os.open('out2.txt', os.O_CREAT | os.O_WRONLY), b'x')",
         lambda: (PLACE / "out2.txt").exists(),
     ),
-    ("write a file by libc", C + "libc.syscall(2, b'out3.txt', 65, 0o644)", lambda: (PLACE / "out3.txt").exists()),
+    (
+        "write a file by libc",
+        C + "libc.syscall(2, b'out3.txt', 65, 0o644)",
+        lambda: (PLACE / "out3.txt").exists(),
+    ),
     (
         "write beside the workspace",
         f"import os; os.open({str(HOME / 'beside')!r}, os.O_CREAT | os.O_WRONLY)",
@@ -153,7 +159,11 @@ ATTEMPTS = [
         lambda: (PLACE / "data.csv").exists() and not (PLACE / "data.csv").read_bytes(),
     ),
     ("make a folder", "import os; os.mkdir('folder')", lambda: (PLACE / "folder").exists()),
-    ("make a link out of the scratch folder", "import os, tempfile; os.symlink('/etc', 'link')", lambda: os.path.lexists(PLACE / "link")),
+    (
+        "make a link out of the scratch folder",
+        "import os, tempfile; os.symlink('/etc', 'link')",
+        lambda: os.path.lexists(PLACE / "link"),
+    ),
     ("make a pipe with a name", "import os; os.mkfifo('fifo')", lambda: (PLACE / "fifo").exists()),
     (
         "change a mode",
@@ -175,32 +185,60 @@ ATTEMPTS = [
         f"import subprocess; subprocess.run(['/bin/sh', '-c', 'echo x > {PLACE}/program'])",
         lambda: (PLACE / "program").exists(),
     ),
-    ("run a command", f"import os; os.system('echo x > {PLACE}/command')", lambda: (PLACE / "command").exists()),
+    (
+        "run a command",
+        f"import os; os.system('echo x > {PLACE}/command')",
+        lambda: (PLACE / "command").exists(),
+    ),
     (
         "stay as a process",
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(30)\n    os._exit(0)",
         lambda: left_processes() > 0,
     ),
-    ("read a pipe with a name", "import os; os.read(os.open('pipe', os.O_RDONLY | os.O_NONBLOCK), 4)", emptied),
-    ("read a pipe by libc", C + "libc.read(libc.open(b'deep/pipe', 0x800), ctypes.create_string_buffer(4), 4)", emptied),
+    (
+        "read a pipe with a name",
+        "import os; os.read(os.open('pipe', os.O_RDONLY | os.O_NONBLOCK), 4)",
+        emptied,
+    ),
+    (
+        "read a pipe by libc",
+        C + "libc.read(libc.open(b'deep/pipe', 0x800), ctypes.create_string_buffer(4), 4)",
+        emptied,
+    ),
     ("write to a pipe with a name", C + "libc.write(libc.open(b'pipe', 0x801), b'more', 4)", emptied),
     ("connect by TCP", f"import socket; socket.create_connection(('127.0.0.1', {port}))", accepted),
-    ("send by UDP", f"import socket; socket.socket(2, 2).sendto(b'x', {datagrams.getsockname()})", lambda: received(datagrams)),
+    (
+        "send by UDP",
+        f"import socket; socket.socket(2, 2).sendto(b'x', {datagrams.getsockname()})",
+        lambda: received(datagrams),
+    ),
     (
         "send to an abstract socket",
         f"import socket; socket.socket(1, 2).sendto(b'x', {abstract.getsockname()!r})",
         lambda: received(abstract),
     ),
-    ("send to a named socket", f"import socket; socket.socket(1, 2).sendto(b'x', {named.getsockname()!r})", lambda: received(named)),
+    (
+        "send to a named socket",
+        f"import socket; socket.socket(1, 2).sendto(b'x', {named.getsockname()!r})",
+        lambda: received(named),
+    ),
     (
         "send to a socket by a pair",
         f"import socket; socket.socketpair(1, 2)[0].sendto(b'x', {abstract.getsockname()!r})",
         lambda: received(abstract),
     ),
-    ("write to a socket of the kernel", f"import os; os.write({inherited.fileno()}, b'x')", lambda: received(peer)),
+    (
+        "write to a socket of the kernel",
+        f"import os; os.write({inherited.fileno()}, b'x')",
+        lambda: received(peer),
+    ),
     ("write to a socket object of the kernel", "KERNEL_SOCKET.send(b'x')", lambda: received(peer)),
     ("write to a pipe of the kernel", f"import os; os.write({pipe_write}, b'x')", piped),
-    ("write to an open file of the kernel", f"import os; os.pwrite({opened}, b'x', 0)", lambda: (HOME / "opened").stat().st_size > 0),
+    (
+        "write to an open file of the kernel",
+        f"import os; os.pwrite({opened}, b'x', 0)",
+        lambda: (HOME / "opened").stat().st_size > 0,
+    ),
     (
         "write to the kernel's database",
         "DATABASE.execute('insert into t values (1)')",
@@ -212,7 +250,8 @@ ATTEMPTS = [
     ("signal by a queue", C + f"libc.sigqueue({PID}, 28, None)", lambda: signal.SIGWINCH in signalled),
     (
         "signal by the owner of a descriptor",
-        f"import os, fcntl\nr, w = os.pipe()\nfcntl.fcntl(r, 8, {PID})\nfcntl.fcntl(r, 4, fcntl.fcntl(r, 3) | 0x2000)\nos.write(w, b'x')",
+        f"import os, fcntl\nr, w = os.pipe()\nfcntl.fcntl(r, 8, {PID})\nfcntl.fcntl(r, 4, "
+        "fcntl.fcntl(r, 3) | 0x2000)\nos.write(w, b'x')",
         lambda: signal.SIGIO in signalled,
     ),
     (
@@ -222,8 +261,9 @@ ATTEMPTS = [
     ),
     (
         "write the kernel's memory by a call",
-        C
-        + f"import struct\nb = ctypes.create_string_buffer(b'x' * 16)\nv = struct.pack('QQ', ctypes.addressof(b), 16)\nw = struct.pack('QQ', {address}, 16)\nlibc.syscall(311, {PID}, v, 1, w, 1, 0)",
+        C + "import struct\nb = ctypes.create_string_buffer(b'x' * 16)\nv = struct.pack('QQ', "
+        f"ctypes.addressof(b), 16)\nw = struct.pack('QQ', {address}, 16)\nlibc.syscall(311, {PID}, "
+        "v, 1, w, 1, 0)",
         lambda: bytes(buffer) != word,
     ),
     (
@@ -263,15 +303,36 @@ ATTEMPTS = [
         C + f"import struct\nlibc.syscall(302, {PID}, 7, struct.pack('QQ', 64, 64), None)",
         lambda: resource.getrlimit(resource.RLIMIT_NOFILE) != limits,
     ),
-    ("slow the kernel down", f"import os; os.setpriority(0, {PID}, 15)", lambda: os.getpriority(os.PRIO_PROCESS, 0) != nice),
-    ("move the kernel to one processor", f"import os; os.sched_setaffinity({PID}, {{0}})", lambda: os.sched_getaffinity(0) != affinity),
-    ("get a new namespace", C + "assert libc.unshare(0x10000000) == 0; OUT('namespace')", lambda: told("namespace")),
-    ("read a key", "import os; os.path.expanduser('~'); assert OPEN('/etc/shadow').read(); OUT('key')", lambda: told("key")),
-    ("read the kernel's environment", f"assert OPEN('/proc/{PID}/environ').read(); OUT('environ')", lambda: told("environ")),
+    (
+        "slow the kernel down",
+        f"import os; os.setpriority(0, {PID}, 15)",
+        lambda: os.getpriority(os.PRIO_PROCESS, 0) != nice,
+    ),
+    (
+        "move the kernel to one processor",
+        f"import os; os.sched_setaffinity({PID}, {{0}})",
+        lambda: os.sched_getaffinity(0) != affinity,
+    ),
+    (
+        "get a new namespace",
+        C + "assert libc.unshare(0x10000000) == 0; OUT('namespace')",
+        lambda: told("namespace"),
+    ),
+    (
+        "read a key",
+        "import os; os.path.expanduser('~'); assert OPEN('/etc/shadow').read(); OUT('key')",
+        lambda: told("key"),
+    ),
+    (
+        "read the kernel's environment",
+        f"assert OPEN('/proc/{PID}/environ').read(); OUT('environ')",
+        lambda: told("environ"),
+    ),
     ("change a variable", "VICTIM.append(1)", lambda: shell.user_ns["VICTIM"] != []),
     (
         "write by a thread",
-        "import threading, os\nt = threading.Thread(target=lambda: os.open('threaded', os.O_CREAT | os.O_WRONLY))\nt.start(); t.join()",
+        "import threading, os\nt = threading.Thread(target=lambda: os.open('threaded', os.O_CREAT | "
+        "os.O_WRONLY))\nt.start(); t.join()",
         lambda: (PLACE / "threaded").exists(),
     ),
     (
@@ -311,14 +372,23 @@ kernel = LiveKernel(shell)
 
 
 async def main():
-    shell.user_ns |= {"KERNEL_SOCKET": inherited, "DATABASE": database, "SHARED": shared, "MAPPED": mapped, "VICTIM": [], "OPEN": open}
+    shell.user_ns |= {
+        "KERNEL_SOCKET": inherited,
+        "DATABASE": database,
+        "SHARED": shared,
+        "MAPPED": mapped,
+        "VICTIM": [],
+        "OPEN": open,
+    }
     shell.user_ns |= {"LOOP": asyncio.get_running_loop(), "OUT": lambda word: print("TOLD", word)}
     succeeded, previews = [], 0
     for name, code, happened in ATTEMPTS:
         preview = await kernel.preview(code, str(PLACE))
         previews += "no preview" not in preview.text or "died" in preview.text
         TOLD.clear()
-        TOLD.update(line.removeprefix("TOLD ") for line in preview.printed.splitlines() if line.startswith("TOLD "))
+        TOLD.update(
+            line.removeprefix("TOLD ") for line in preview.printed.splitlines() if line.startswith("TOLD ")
+        )
         await asyncio.sleep(0.01)
         if happened():
             succeeded.append(name)

@@ -14,7 +14,8 @@ from kestrel_lab.tools.kernel.preview import Preview
 SETUP = """
 import numpy as np, pandas as pd
 rng = np.random.default_rng(0)
-df = pd.DataFrame({"day": pd.date_range("2025-01-01", periods=1200, freq="8h"), "sales": rng.random(1200).round(3)})
+df = pd.DataFrame({"day": pd.date_range("2025-01-01", periods=1200, freq="8h"), "sales": \
+rng.random(1200).round(3)})
 df.loc[:11, "sales"] = np.nan
 x, items, table, arr = 3, [1, 2], {"a": [1]}, np.arange(5)
 """

@@ -1,4 +1,6 @@
-"""The tools for cells, as a model uses them: what it reads, what it changes, what is asked about, and what is refused."""
+"""The tools for cells, as a model uses them: what it reads, what it changes, what is asked about, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class Notebook:
             cell_of("x = 1\nx + 1", "code", "work1"),
             cell_of("other", "code", "work2"),
         ]
-        cells[2] |= {"execution_count": 7, "outputs": [{"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}}]}
+        cells[2] |= {
+            "execution_count": 7,
+            "outputs": [{"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}}],
+        }
         self.save(cells)
         self.shell = quiet_shell()
         self.request = {
@@ -75,7 +80,14 @@ class Notebook:
 
         code = CodeContext(emit=emit, step="s", sandbox=sandbox, danger=Danger.MEDIUM, live=True)
         workspace = Workspace(self.folder)
-        return ToolContext(workspace=workspace, run_id="r", call_id=call, code=code, redactor=self.redactor, versions=self.versions)
+        return ToolContext(
+            workspace=workspace,
+            run_id="r",
+            call_id=call,
+            code=code,
+            redactor=self.redactor,
+            versions=self.versions,
+        )
 
     def use(self, name: str, sandbox: str = "", call: str = "s.1.1", **args: Any) -> str:
         """Validate and run a tool."""
@@ -105,7 +117,9 @@ def test_all_cells_are_read_with_ids_states_and_outputs(notebook: Notebook) -> N
         "[3] id work1 · code · run as [7]\nx = 1\nx + 1\n→ 2\n\n"
         "[4] id work2 · code · not run\nother"
     )
-    assert notebook.use("read_notebook", cell="work1") == "[3] id work1 · code · run as [7]\nx = 1\nx + 1\n→ 2"
+    assert (
+        notebook.use("read_notebook", cell="work1") == "[3] id work1 · code · run as [7]\nx = 1\nx + 1\n→ 2"
+    )
     assert notebook.use("read_notebook", cell="tex").startswith("[1] id text")
     notebook.save([])
     assert notebook.use("read_notebook") == "[the notebook is empty]"
@@ -127,10 +141,17 @@ def test_long_cells_are_shortened_unless_read_alone(notebook: Notebook) -> None:
         ("work", "several cells begin with 'work'; the cells are"),
     ],
 )
-def test_a_cell_that_is_not_the_only_one_meant_is_named_as_such(notebook: Notebook, wanted: str, said: str) -> None:
+def test_a_cell_that_is_not_the_only_one_meant_is_named_as_such(
+    notebook: Notebook, wanted: str, said: str
+) -> None:
     """The ids that there are come with the error; nothing is changed."""
     before = notebook.sources
-    for name, args in (("read_notebook", {}), ("edit_cell", {"old": "x", "new": "y"}), ("delete_cell", {}), ("run_cell", {})):
+    for name, args in (
+        ("read_notebook", {}),
+        ("edit_cell", {"old": "x", "new": "y"}),
+        ("delete_cell", {}),
+        ("run_cell", {}),
+    ):
         with pytest.raises(ToolError, match=said):
             notebook.use(name, cell=wanted, **args)
     assert notebook.sources == before
@@ -174,13 +195,23 @@ def test_a_cell_is_edited_and_deleted(notebook: Notebook) -> None:
 
 
 def test_what_is_shown_before_a_change(notebook: Notebook) -> None:
-    """A person sees the change as a diff, with the place of the cell, or why it would fail; nothing is changed."""
+    """A person sees the change as a diff, with the place of the cell, or why it would fail; nothing is
+    changed.
+    """
     before = notebook.sources
     shown = notebook.preview("insert_cell", source="new", below="text")
-    assert shown == "--- new code cell below cell 1 (text)\n+++ new code cell below cell 1 (text)\n@@ -0,0 +1,1 @@\n+new"
-    assert notebook.preview("edit_cell", cell="work2", old="other", new="it").splitlines()[::4] == ["--- cell 4 (work2)", "+it"]
+    assert (
+        shown == "--- new code cell below cell 1 (text)\n+++ new code cell below cell 1 (text)\n@@ -0,0 "
+        "+1,1 @@\n+new"
+    )
+    assert notebook.preview("edit_cell", cell="work2", old="other", new="it").splitlines()[::4] == [
+        "--- cell 4 (work2)",
+        "+it",
+    ]
     assert notebook.preview("delete_cell", cell="work2").endswith("@@ -1,1 +0,0 @@\n-other")
-    assert notebook.preview("edit_cell", cell="work2", old="no", new="it").startswith("this edit would fail: old was not found")
+    assert notebook.preview("edit_cell", cell="work2", old="no", new="it").startswith(
+        "this edit would fail: old was not found"
+    )
     assert notebook.sources == before
     notebook.save([])
     assert notebook.preview("insert_cell", source="new").startswith("--- new code cell at the top\n")
@@ -204,21 +235,36 @@ def test_a_cell_is_run_and_its_output_becomes_its_own(notebook: Notebook) -> Non
     assert told.startswith("2\n[x: new int, 1]\n[written into the saved file")
     assert notebook.shell.user_ns["x"] == 1
     ran = notebook.cells[2]
-    assert (ran["source"], ran["execution_count"], ran["outputs"][0]["data"]) == ("x = 1\nx + 1", None, {"text/plain": "2"})
+    assert (ran["source"], ran["execution_count"], ran["outputs"][0]["data"]) == (
+        "x = 1\nx + 1",
+        None,
+        {"text/plain": "2"},
+    )
     kernel, cells = notebook.events
-    assert isinstance(kernel, KernelChanged) and (kernel.how, kernel.code, kernel.error) == ("executed", "x = 1\nx + 1", "")
+    assert isinstance(kernel, KernelChanged) and (kernel.how, kernel.code, kernel.error) == (
+        "executed",
+        "x = 1\nx + 1",
+        "",
+    )
     assert isinstance(cells, CellsChanged) and [change["after"] for change in cells.changes] == [ran]
     with pytest.raises(ToolError, match="not approved to run"):
         notebook.use("run_cell", cell="work1")
 
 
-def test_output_of_a_cell_that_cannot_be_changed_is_shown_instead(notebook: Notebook, capsys: pytest.CaptureFixture[str]) -> None:
-    """The person has changes that are not saved: what came of the cell is not lost, and the file is not written."""
+def test_output_of_a_cell_that_cannot_be_changed_is_shown_instead(
+    notebook: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The person has changes that are not saved: what came of the cell is not lost, and the file is not
+    written.
+    """
     cells = notebook.cells
     cells[1]["source"], cells[3]["source"] = "older", "print('seen')"
     notebook.save(cells)
     told = notebook.use("run_cell", sandbox=IN_KERNEL, cell="work2")
-    assert "its output stands below the running cell instead: the notebook has changes that are not saved" in told
+    assert (
+        "its output stands below the running cell instead: the notebook has changes that are not saved"
+        in told
+    )
     assert capsys.readouterr().out == "seen\n"
     assert notebook.cells == cells
     assert [event.type for event in notebook.events] == ["kernel_changed"]
@@ -226,7 +272,11 @@ def test_output_of_a_cell_that_cannot_be_changed_is_shown_instead(notebook: Note
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("%%kestrel run x", "starts an agent"), ("a = 1\nr = %kestrel run x", "starts an agent"), (STARTS, "starts an agent")],
+    [
+        ("%%kestrel run x", "starts an agent"),
+        ("a = 1\nr = %kestrel run x", "starts an agent"),
+        (STARTS, "starts an agent"),
+    ],
 )
 def test_an_agent_does_not_start_another_by_a_cell(notebook: Notebook, source: str, said: str) -> None:
     """Neither the cell that runs nor one with the magic; nor text."""
@@ -242,7 +292,9 @@ def test_an_agent_does_not_start_another_by_a_cell(notebook: Notebook, source: s
 
 
 def test_the_log_holds_no_secret_and_no_huge_output(notebook: Notebook) -> None:
-    """An output that is too large or secret is left out; a source that holds a secret is not logged at all."""
+    """An output that is too large or secret is left out; a source that holds a secret is not logged at
+    all.
+    """
     notebook.redactor = Redactor(frozenset({"s3cr3t-s3cr3t"}))
     cells = notebook.cells
     cells[2]["outputs"][0]["data"]["text/plain"] = "s3cr3t-s3cr3t"
@@ -251,7 +303,11 @@ def test_the_log_holds_no_secret_and_no_huge_output(notebook: Notebook) -> None:
     notebook.use("delete_cell", cell="work1")
     notebook.use("delete_cell", cell="work2")
     notebook.use("insert_cell", source="key = 's3cr3t-s3cr3t'")
-    assert [[change["before"]["outputs"] for change in event.changes] for event in notebook.events] == [[[]], [[]], []]
+    assert [[change["before"]["outputs"] for change in event.changes] for event in notebook.events] == [
+        [[]],
+        [[]],
+        [],
+    ]
 
 
 def test_off_a_notebook_there_are_no_cells(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +329,16 @@ def test_off_a_notebook_there_are_no_cells(notebook: Notebook, monkeypatch: pyte
 
 
 def test_without_any_document_what_ran_is_read_and_one_cell_proposed(notebook: Notebook) -> None:
-    """Nothing but the kernel: the cells are those of `In`, and a proposal is no change that could be undone."""
+    """Nothing but the kernel: the cells are those of `In`, and a proposal is no change that could be
+    undone.
+    """
     del notebook.shell.user_ns["__vsc_ipynb_file__"]
     notebook.shell.user_ns["In"][:] = ["", "1 + 1"]
     proposed: list[str] = []
     notebook.shell.set_next_input = proposed.append
     assert notebook.use("read_notebook") == (
-        "[what ran in this kernel; the notebook itself cannot be read here]\n[1] id In[1] · code · run as [1]\n1 + 1"
+        "[what ran in this kernel; the notebook itself cannot be read here]\n[1] id In[1] · code · run "
+        "as [1]\n1 + 1"
     )
     assert "only the user can take it away" in notebook.use("insert_cell", source="new")
     assert (proposed, notebook.events) == (["new"], [])
@@ -290,12 +349,17 @@ def test_a_program_that_executes_the_notebook_drops_proposals_so_none_is_made(no
     del notebook.shell.user_ns["__vsc_ipynb_file__"]
     notebook.request["content"]["allow_stdin"] = False
     notebook.shell.set_next_input = pytest.fail
-    with pytest.raises(ToolError, match="a program executes this notebook, so no cell can be added to it: nothing was changed"):
+    with pytest.raises(
+        ToolError,
+        match="a program executes this notebook, so no cell can be added to it: nothing was changed",
+    ):
         notebook.use("insert_cell", source="new")
 
 
 def test_inserted_cells_keep_the_order_in_which_they_were_asked_for(notebook: Notebook) -> None:
-    """In one turn below a named cell, and over a run below the one that runs; the cards of a turn stay as they were shown."""
+    """In one turn below a named cell, and over a run below the one that runs; the cards of a turn stay as
+    they were shown.
+    """
     for place, source in enumerate(("a", "b", "c"), 1):
         notebook.use("insert_cell", call=f"s.1.{place}", source=source)
     notebook.use("insert_cell", call="s.2.1", source="d")

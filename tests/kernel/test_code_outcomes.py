@@ -16,7 +16,10 @@ from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
 from kestrel_lab.views.rows import CallRow
 
-pytestmark = [pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture
@@ -27,7 +30,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_code_that_raised_has_an_error_mark_everywhere(tmp_path: Path, lab: Lab) -> None:
-    """Row, text, HTML, table of calls and the log agree; the model reads the whole output, and the run goes on."""
+    """Row, text, HTML, table of calls and the log agree; the model reads the whole output, and the run goes
+    on.
+    """
     codes = [[("run_python", {"code": code})] for code in ("print('before'); 1/0", "print('after')")]
     run = lab.run_sync("compute", model=ScriptedModel([*codes, "done"]), tools=["kernel"], workspace=tmp_path)
     view = run.report.view()
@@ -41,7 +46,10 @@ def test_code_that_raised_has_an_error_mark_everywhere(tmp_path: Path, lab: Lab)
     assert failed.error is not None and failed.error["message"] == "ZeroDivisionError: division by zero"
     assert failed.text.startswith("before\n") and failed.text.endswith("ZeroDivisionError: division by zero")
     assert [call.ok for call in made_calls(run.records())] == [False, True]
-    assert (run.status, sum(isinstance(event, ModelAnswered) for event in run.events())) == (RunStatus.COMPLETE, 3)
+    assert (run.status, sum(isinstance(event, ModelAnswered) for event in run.events())) == (
+        RunStatus.COMPLETE,
+        3,
+    )
 
 
 def test_code_that_took_too_long_says_so(tmp_path: Path) -> None:

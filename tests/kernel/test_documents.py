@@ -1,4 +1,6 @@
-"""Documents of notebooks: a change is made where the cell is as expected, is undone by its reverse, and loses nothing of others."""
+"""Documents of notebooks: a change is made where the cell is as expected, is undone by its reverse, and loses
+nothing of others.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.tools.kernel import documents
-from kestrel_lab.tools.kernel.documents import NextInput, NotebookFile, Saved, SavedNotebook, Swap, cell_of, output_text, swap_cell
+from kestrel_lab.tools.kernel.documents import (
+    NextInput,
+    NotebookFile,
+    Saved,
+    SavedNotebook,
+    Swap,
+    cell_of,
+    output_text,
+    swap_cell,
+)
 
 RUNNING = "%kestrel run 'x'"
 
@@ -33,7 +44,11 @@ def sources(path: Path) -> list[str]:
 
 def shell(code: str = RUNNING, began: datetime | None = None) -> Any:
     """A shell whose kernel runs a cell with this code."""
-    request = {"content": {"code": code}, "header": {"date": began or datetime.now(UTC) + timedelta(hours=1)}, "metadata": {}}
+    request = {
+        "content": {"code": code},
+        "header": {"date": began or datetime.now(UTC) + timedelta(hours=1)},
+        "metadata": {},
+    }
     return SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda _: request), user_ns={})
 
 
@@ -65,7 +80,9 @@ def test_a_change_and_its_reverse_leave_everything_as_it_was(texts: list[str], d
 
 
 def test_what_is_not_as_expected_is_not_changed() -> None:
-    """A cell with another source, one that is gone, one that is there already, a place that is gone; by force only where there is one."""
+    """A cell with another source, one that is gone, one that is there already, a place that is gone; by force
+    only where there is one.
+    """
     cells = [cell_of("a", "code", "c0"), cell_of("b", "code", "c1")]
     other = Swap(cell_of("before", "code", "c0"), cell_of("after", "code", "c0"))
     for swap, why in (
@@ -95,8 +112,12 @@ def test_a_saved_notebook_is_changed_and_says_how_that_is_seen(tmp_path: Path) -
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_saved_notebook_keeps_its_encoding_and_line_ends(tmp_path: Path, encoding: str, last: bool, end: str) -> None:
-    """What another editor wrote stays in its form, also without a line end at the end, and a lone surrogate is no reason to fail."""
+def test_a_saved_notebook_keeps_its_encoding_and_line_ends(
+    tmp_path: Path, encoding: str, last: bool, end: str
+) -> None:
+    """What another editor wrote stays in its form, also without a line end at the end, and a lone surrogate
+    is no reason to fail.
+    """
     path = notebook(tmp_path / "t.ipynb", RUNNING, "b")
     text = json.dumps(json.loads(path.read_text()), indent=1).replace("\n", end)
     swap = edit(path, 1, "é \ud800")
@@ -112,7 +133,9 @@ def test_a_saved_notebook_keeps_its_encoding_and_line_ends(tmp_path: Path, encod
 
 
 def test_unsaved_changes_of_a_person_are_respected(tmp_path: Path) -> None:
-    """The cell that runs is not in the file: it was typed after the last save, so the file is refused until it is saved."""
+    """The cell that runs is not in the file: it was typed after the last save, so the file is refused until
+    it is saved.
+    """
     path = notebook(tmp_path / "t.ipynb", "older", "b")
     before = path.read_text()
 
@@ -120,7 +143,9 @@ def test_unsaved_changes_of_a_person_are_respected(tmp_path: Path) -> None:
         SavedNotebook(NotebookFile(path), shell()).swap(edit(path, 1, "changed"))
     assert path.read_text() == before
     began = datetime.now(UTC) - timedelta(hours=1)
-    SavedNotebook(NotebookFile(path), shell(began=began)).swap(edit(path, 1, "changed"))  # saved since it began
+    SavedNotebook(NotebookFile(path), shell(began=began)).swap(
+        edit(path, 1, "changed")
+    )  # saved since it began
     assert sources(path)[1] == "changed"
 
 
@@ -135,8 +160,12 @@ class Hurried(NotebookFile):
         super().store(notebook, version)
 
 
-def test_mutant_without_compare_and_swap_loses_what_a_person_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A save between reading and writing is noticed; the mutant for which all versions are equal overwrites it."""
+def test_mutant_without_compare_and_swap_loses_what_a_person_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save between reading and writing is noticed; the mutant for which all versions are equal overwrites
+    it.
+    """
     path = notebook(tmp_path / "t.ipynb", RUNNING, "b")
     saved = SavedNotebook(Hurried(path), shell())
 
@@ -176,7 +205,9 @@ def test_without_a_document_one_cell_is_proposed(tmp_path: Path) -> None:
     document = NextInput(plain)
     document.swap(Swap(None, cell_of("new", "code", "n")))
 
-    assert [(cell["id"], cell["source"], output_text(cell)) for cell in document.read()] == [("In[1]", "1 + 1", "2")]
+    assert [(cell["id"], cell["source"], output_text(cell)) for cell in document.read()] == [
+        ("In[1]", "1 + 1", "2")
+    ]
     assert plain.payload_manager.read_payload()[0]["text"] == "new"
     with pytest.raises(ConflictError, match="one of each execution"):
         document.swap(Swap(None, cell_of("second", "code", "m")))

@@ -1,4 +1,6 @@
-"""The kernel tools in a real notebook kernel: adoption without a question, execution with one, interrupt, undo, and who gets them."""
+"""The kernel tools in a real notebook kernel: adoption without a question, execution with one, interrupt,
+undo, and who gets them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from typist import Typist, typist
 
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()),
+]
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
@@ -22,7 +28,8 @@ import pandas as pd, numpy as np
 df = pd.DataFrame({"day": pd.date_range("2025-01-01", periods=90), "sales": np.arange(90.0)})
 items = [1]
 def lab_of(*codes, **options):
-    return Lab(model=ScriptedModel([*[[("run_python", {"code": code})] for code in codes], "done"]), **options)
+    return Lab(model=ScriptedModel([*[[("run_python", {"code": code})] for code in codes], "done"]), \
+**options)
 def kinds(run): return [event.type for event in run.events() if event.type.startswith(("kernel", "approval"))]
 def said(run): return [event.text for event in run.events() if event.type == "tool_answered"]
 """
@@ -47,15 +54,24 @@ def test_reading_passes_and_changes_are_asked_about(person: Typist) -> None:
     """New names are taken over unasked; a change inside of a frame is asked about, run, shown and undone."""
     person.run("lab = lab_of('m = df.sales.mean(); m')\n%kestrel run 'mean' --as r", answer="n")
     adopted = person.run("print(m, kinds(r), said(r))")
-    asked = person.run("lab = lab_of('df[\"month\"] = df.day.dt.month; print(len(df))')\n%kestrel run 'month' --as r", answer="y")
+    asked = person.run(
+        "lab = lab_of('df[\"month\"] = df.day.dt.month; print(len(df))')\n%kestrel run 'month' --as r",
+        answer="y",
+    )
     executed = person.run("print(list(df.columns), kinds(r), said(r))")
     undone = person.run("%kestrel undo")
     after = person.run("print(list(df.columns))\nr.undo()")
 
-    assert adopted == "44.5 ['kernel_previewed', 'kernel_changed'] ['np.float64(44.5)\\n[m: new float64, np.float64(44.5)]']\n"
+    assert (
+        adopted == "44.5 ['kernel_previewed', 'kernel_changed'] ['np.float64(44.5)\\n[m: new float64, "
+        "np.float64(44.5)]']\n"
+    )
     assert "run_python (MEDIUM, runs in your kernel) asks for approval" in asked
     assert "90\n" in asked
-    assert "['day', 'sales', 'month'] ['kernel_previewed', 'approval_asked', 'approval_given', 'kernel_changed']" in executed
+    assert (
+        "['day', 'sales', 'month'] ['kernel_previewed', 'approval_asked', 'approval_given', 'kernel_changed']"
+        in executed
+    )
     assert "[df: + column month]" in executed
     assert "restored df" in undone
     assert after.startswith("['day', 'sales']\n")
@@ -63,7 +79,9 @@ def test_reading_passes_and_changes_are_asked_about(person: Typist) -> None:
 
 @pytest.mark.long
 def test_no_level_of_danger_lets_code_into_the_kernel(person: Typist) -> None:
-    """Under `auto` code that only makes a function waits for a person; under `deny` it is denied; a rule allows it."""
+    """Under `auto` code that only makes a function waits for a person; under `deny` it is denied; a rule
+    allows it.
+    """
     code = "'f = lambda: 0'"
     asked = person.run(f"lab = lab_of({code}, approve='auto')\n%kestrel run 'make' --as r", answer="y")
     person.run(f"lab = lab_of({code}, approve='deny')\n%kestrel run 'make' --as r", answer="y")
@@ -79,14 +97,21 @@ def test_no_level_of_danger_lets_code_into_the_kernel(person: Typist) -> None:
 
 @pytest.mark.long
 def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> None:
-    """A rule and a yes for the whole run do not hold any more once the model has read what others wrote; adoption goes on."""
+    """A rule and a yes for the whole run do not hold any more once the model has read what others wrote;
+    adoption goes on.
+    """
     person.run(
-        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
-        "lab = Lab(model=ScriptedModel([[('page', {})], [('run_python', {'code': 'n = 1'})], [('run_python', {'code': 'g = lambda: 1'})], 'done']),\n"
+        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> "
+        "str:\n    'Read a page.'\n    return 'words of others'\n"
+        "lab = Lab(model=ScriptedModel([[('page', {})], [('run_python', {'code': 'n = 1'})], "
+        "[('run_python', {'code': 'g = lambda: 1'})], 'done']),\n"
         "          tools=[page], rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
     )
     asked = person.run("%kestrel run 'read' --as r", answer="n")
-    result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted')[:1] for e in r.events() if e.type == 'approval_asked'])")
+    result = person.run(
+        "print(n, 'g' in dir(), [e.contained.get('untrusted')[:1] for e in r.events() if e.type == "
+        "'approval_asked'])"
+    )
 
     assert asked.count("asks for approval") == 1
     assert result == "1 False [['page']]\n"
@@ -94,11 +119,15 @@ def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> Non
 
 @pytest.mark.long
 def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person: Typist) -> None:
-    """Without a page or a server a new cell is proposed; under `auto` that passes, but not once the model has read what others wrote."""
+    """Without a page or a server a new cell is proposed; under `auto` that passes, but not once the model has
+    read what others wrote.
+    """
     person.run(
-        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
+        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> "
+        "str:\n    'Read a page.'\n    return 'words of others'\n"
         "cell = [('insert_cell', {'source': 'n = 1'})]\n"
-        "lab = Lab(model=ScriptedModel([cell, [('page', {})], cell, [('edit_cell', {'cell': 'c', 'old': 'a', 'new': 'b'})], 'done']),\n"
+        "lab = Lab(model=ScriptedModel([cell, [('page', {})], cell, [('edit_cell', {'cell': 'c', "
+        "'old': 'a', 'new': 'b'})], 'done']),\n"
         "          tools=[page], approve='auto')"
     )
     asked = person.run("%kestrel run 'read' --as r", answer="n")
@@ -110,9 +139,12 @@ def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person:
 
 
 def test_figures_belong_to_the_call_that_drew_them(person: Typist) -> None:
-    """What executed code draws is in its result, for the model too, and not left for the end of the person's cell; what the person drew before is not in it."""
+    """What executed code draws is in its result, for the model too, and not left for the end of the person's
+    cell; what the person drew before is not in it.
+    """
     person.run(
-        "%matplotlib inline\nimport matplotlib.pyplot as plt\nlab = lab_of('k = plt.plot([1, 2])', rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\nlab = lab_of('k = plt.plot([1, 2])', "
+        "rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
     )
     person.run("plt.plot([3])\n%kestrel run 'draw' --as r", answer="n")
     result = person.run("print(said(r), plt.get_fignums())")
@@ -123,8 +155,13 @@ def test_figures_belong_to_the_call_that_drew_them(person: Typist) -> None:
 
 
 def test_a_second_call_of_a_turn_sees_the_first(person: Typist) -> None:
-    """Two calls of one turn: the preview of the second is made again after the first, and what it takes over fits."""
-    calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"
+    """Two calls of one turn: the preview of the second is made again after the first, and what it takes over
+    fits.
+    """
+    calls = (
+        "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if "
+        'one == "a"])\'})]'
+    )
     person.run(f"lab = Lab(model=ScriptedModel([{calls}, 'done']))\n%kestrel run 'two' --as r", answer="n")
     result = person.run("print(a, b)")
 
@@ -139,30 +176,41 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("cell", ["%kestrel run 'loop' --as r", "%%time\n%kestrel run 'loop' --as r"], ids=["awaited", "on a thread"])
+@pytest.mark.parametrize(
+    "cell",
+    ["%kestrel run 'loop' --as r", "%%time\n%kestrel run 'loop' --as r"],
+    ids=["awaited", "on a thread"],
+)
 @pytest.mark.parametrize("rest", STOPPED.values(), ids=STOPPED)
 def test_one_stop_ends_code_and_run_and_the_kernel_goes_on(tmp_path: Path, rest: str, cell: str) -> None:
-    """The kernel's own stop button reaches code that works, that awaits, and that catches everything, and ends the run.
+    """The kernel's own stop button reaches code that works, that awaits, and that catches everything, and
+    ends the run.
 
-    The model is not asked again, the run is interrupted and its call stopped; what the code had done is known and can be undone.
-    Resumed, the run goes on.
+    The model is not asked again, the run is interrupted and its call stopped; what the code had done is known
+    and can be undone. Resumed, the run goes on.
     """
     code = f"items.append(2)\\npathlib.Path(\\'begun\\').touch()\\n{rest}"
     with typist(tmp_path) as person:
         person.run(SETUP + "import pathlib, time, threading, os, signal\nhere = os.getpid()")
         person.run(
-            "def stop():\n    while not os.path.exists('begun'): time.sleep(.01)\n    time.sleep(.2); os.kill(os.getpid(), signal.SIGINT)\n"
+            "def stop():\n    while not os.path.exists('begun'): time.sleep(.01)\n    time.sleep(.2); "
+            "os.kill(os.getpid(), signal.SIGINT)\n"
             "threading.Thread(target=stop, daemon=True).start()\n"
             f"lab = lab_of('{code}', rules=[{{'tool': 'run_python', 'verdict': 'allow'}}])"
         )
         stopped = person.run(cell, answer="y")
-        state = person.run("print(r.status, r.report.interrupted, len([e for e in r.events() if e.type == 'model_called']), said(r))")
+        state = person.run(
+            "print(r.status, r.report.interrupted, len([e for e in r.events() if e.type == "
+            "'model_called']), said(r))"
+        )
         shown = person.run("print(repr(r.report))")
         undone = person.run("%kestrel undo")
         after = person.run("print(items)")
         resumed = person.run("r = await lab.resume(r.id)\nprint(r.status, r.answer)")
 
-    assert ("stopped run " in stopped or "was stopped; go on with it" in stopped) and "live_kernel.py" not in stopped
+    assert (
+        "stopped run " in stopped or "was stopped; go on with it" in stopped
+    ) and "live_kernel.py" not in stopped
     assert state.startswith("EXECUTING True 1 [") and "[a person stopped this code while it ran]" in state
     assert "run_python" in shown and "[stopped · " in shown
     assert "restored items" in undone
@@ -173,18 +221,29 @@ def test_one_stop_ends_code_and_run_and_the_kernel_goes_on(tmp_path: Path, rest:
 def test_a_time_limit_is_no_stop(tmp_path: Path) -> None:
     """Code that takes too long is stopped without anybody's wish: the model is told, and the run goes on."""
     with typist(tmp_path) as person:
-        person.run(SETUP + "from kestrel_lab.tools.kernel import live_kernel\nlive_kernel.EXECUTE_S = .2\nimport os; here = os.getpid()")
         person.run(
-            "lab = lab_of('items.append(2)\\nwhile os.getpid() == here: pass', rules=[{'tool': 'run_python', 'verdict': 'allow'}])\n%kestrel run 'loop' --as r"
+            SETUP + "from kestrel_lab.tools.kernel import live_kernel\nlive_kernel.EXECUTE_S = .2\nimport "
+            "os; here = os.getpid()"
         )
-        result = person.run("print(r.status, [e.error['kind'] for e in r.events() if e.type == 'tool_answered'], said(r))")
+        person.run(
+            "lab = lab_of('items.append(2)\\nwhile os.getpid() == here: pass', rules=[{'tool': "
+            "'run_python', 'verdict': 'allow'}])\n%kestrel run 'loop' --as r"
+        )
+        result = person.run(
+            "print(r.status, [e.error['kind'] for e in r.events() if e.type == 'tool_answered'], said(r))"
+        )
 
     assert result.startswith("COMPLETE ['raised'] ['the code took more than 0.2 s and was stopped")
 
 
 def test_the_same_tools_are_offered_whoever_watches(tmp_path: Path) -> None:
-    """A notebook that a program executes is told of the tools that a person's is; only the policy decides what they may do."""
-    offered = "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\nprint(sorted(t['name'] for t in next(iter(r.events())).tools))"
+    """A notebook that a program executes is told of the tools that a person's is; only the policy decides
+    what they may do.
+    """
+    offered = (
+        "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\nprint(sorted(t['name'] for t in "
+        "next(iter(r.events())).tools))"
+    )
     with typist(tmp_path) as person:
         person.run(SETUP)
         watched = person.run(offered, answer="n").splitlines()[-1]
@@ -196,14 +255,19 @@ def test_the_same_tools_are_offered_whoever_watches(tmp_path: Path) -> None:
 
     assert watched == unwatched
     assert "'run_python'" in watched and "'insert_cell'" in watched
-    assert "nobody is here to approve it (no level of danger lets code into your own kernel; a rule that allows run_python does)" in asked
+    assert (
+        "nobody is here to approve it (no level of danger lets code into your own kernel; a rule that "
+        "allows run_python does)" in asked
+    )
     assert left == "[1]\n"
 
 
 def named(person: Typist, text: str) -> str:
     """What the completion of a cell offers."""
     listed = f"print([one.text for one in get_ipython().Completer.completions({text!r}, {len(text)})])"
-    return person.run(f"from IPython.core.completer import provisionalcompleter\nwith provisionalcompleter():\n    {listed}")
+    return person.run(
+        f"from IPython.core.completer import provisionalcompleter\nwith provisionalcompleter():\n    {listed}"
+    )
 
 
 def test_variables_complete_in_a_goal(person: Typist) -> None:
@@ -215,21 +279,31 @@ def test_variables_complete_in_a_goal(person: Typist) -> None:
 
 
 def test_a_warning_is_the_same_in_two_previews(person: Typist) -> None:
-    """The file name of the cell has nothing of the copy in it: an approval of the first preview holds for the second."""
-    person.run("from kestrel_lab.tools.kernel.live_kernel import kernel_of\nkernel = kernel_of(get_ipython())")
+    """The file name of the cell has nothing of the copy in it: an approval of the first preview holds for the
+    second.
+    """
+    person.run(
+        "from kestrel_lab.tools.kernel.live_kernel import kernel_of\nkernel = kernel_of(get_ipython())"
+    )
     code = "'import warnings; warnings.warn(chr(65), UserWarning)'"
-    result = person.run(f"a, b = [(await kernel.preview({code}, '.')).text for _ in range(2)]\nprint(a == b, a)")
+    result = person.run(
+        f"a, b = [(await kernel.preview({code}, '.')).text for _ in range(2)]\nprint(a == b, a)"
+    )
 
     assert result.startswith("True")
     assert "UserWarning: A" in result and "kestrel-preview" not in result
 
 
 def test_what_was_denied_is_not_reported_as_done(person: Typist) -> None:
-    """After a person, or a policy, has denied the code, "Done. `df` lost its rows." is a concern, and the frame is as it was; done code is none."""
+    """After a person, or a policy, has denied the code, "Done.
+
+    `df` lost its rows." is a concern, and the frame is as it was; done code is none.
+    """
     person.run(
         "def claims(code, answer, **options):\n"
         "    return Lab(model=ScriptedModel([[('run_python', {'code': code})], answer]), **options)\n"
-        "def concerns(run): return [one['what'] for e in run.events() if e.type == 'run_finished' for one in e.concerns]\n"
+        "def concerns(run): return [one['what'] for e in run.events() if e.type == 'run_finished' for "
+        "one in e.concerns]\n"
         "code, passive = 'df.drop(df.index[:5], inplace=True)', '`df` was cleaned: it lost its rows.'"
     )
     person.run("lab = claims(code, 'Done. `df` lost its rows.')\n%kestrel run 'clean' --as r", answer="n")
@@ -239,6 +313,8 @@ def test_what_was_denied_is_not_reported_as_done(person: Typist) -> None:
     person.run("lab = claims(code, passive)\n%kestrel run 'clean' --as r", answer="y")
     done = person.run("print(len(df), concerns(r))")
 
-    assert denied.startswith("90 ['the answer says “Done.”, but the call of run_python was denied', 'the answer says “lost”")
+    assert denied.startswith(
+        "90 ['the answer says “Done.”, but the call of run_python was denied', 'the answer says “lost”"
+    )
     assert ruled.startswith("90 ['the answer says “was cleaned”, but the call of run_python was denied")
     assert done == "85 []\n"

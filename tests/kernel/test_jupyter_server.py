@@ -1,4 +1,6 @@
-"""Notebooks through the contents API of a Jupyter server, spoken to as a client does; the server here is a small one of the test's own."""
+"""Notebooks through the contents API of a Jupyter server, spoken to as a client does; the server here is a
+small one of the test's own.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,11 @@ class Server:
             given = json.loads(body)
             assert (given["type"], given["format"]) == ("notebook", "json")
             self.cells, self.version = given["content"]["cells"], self.version + 1
-        model: dict[str, Any] = {"hash": f"h{self.version}", "last_modified": NOW.isoformat(), "content": None}
+        model: dict[str, Any] = {
+            "hash": f"h{self.version}",
+            "last_modified": NOW.isoformat(),
+            "content": None,
+        }
         if parse_qs(parts.query).get("content") == ["1"]:
             model["content"] = {"nbformat": 4, "nbformat_minor": 5, "cells": self.cells}
         return 200, model
@@ -137,7 +143,9 @@ def test_a_notebook_of_a_server_is_read_and_changed(server: Server) -> None:
 @pytest.mark.parametrize(("token", "status"), [("wrong", "403"), ("", "403")])
 def test_a_server_that_refuses_is_named_with_its_answer(server: Server, token: str, status: str) -> None:
     """The status comes with the error."""
-    with pytest.raises(ToolError, match=f"the Jupyter server did not carry it out: HTTPStatusError.*{status}"):
+    with pytest.raises(
+        ToolError, match=f"the Jupyter server did not carry it out: HTTPStatusError.*{status}"
+    ):
         SavedNotebook(server.notebook(token), shell()).read()
     server.token = ""
     assert len(SavedNotebook(server.notebook(""), shell()).read()) == 2
@@ -157,7 +165,13 @@ def test_what_was_typed_after_the_last_save_is_respected(server: Server) -> None
 
 @pytest.mark.parametrize(
     ("code", "began", "refused"),
-    [("typed", NOW, True), ("typed", NOW - timedelta(seconds=1), False), ("", NOW, False), ("typed", None, False), ("b", NOW, False)],
+    [
+        ("typed", NOW, True),
+        ("typed", NOW - timedelta(seconds=1), False),
+        ("", NOW, False),
+        ("typed", None, False),
+        ("b", NOW, False),
+    ],
 )
 def test_only_code_that_began_after_the_save_tells_of_unsaved_changes(
     server: Server, code: str, began: datetime | None, refused: bool
@@ -174,8 +188,12 @@ def test_only_code_that_began_after_the_save_tells_of_unsaved_changes(
     assert len(server.cells) == 3 - refused
 
 
-def test_the_server_of_a_kernel_is_found_by_what_servers_tell_of_themselves(server: Server, runtime: Path) -> None:
-    """Files of servers that are gone, half-written or refuse are passed over; so are sessions that are no notebook of this kernel."""
+def test_the_server_of_a_kernel_is_found_by_what_servers_tell_of_themselves(
+    server: Server, runtime: Path
+) -> None:
+    """Files of servers that are gone, half-written or refuse are passed over; so are sessions that are no
+    notebook of this kernel.
+    """
     running = {"pid": os.getpid(), "url": server.url, "token": "t0k3n"}
     for name, told in {
         "jpserver-1.json": "{half",
@@ -193,13 +211,21 @@ def test_the_server_of_a_kernel_is_found_by_what_servers_tell_of_themselves(serv
 
 def test_a_kernel_is_known_by_its_connection_file() -> None:
     """By a server's only: another front end names the file otherwise."""
-    assert [kernel_id(shell(file)) for file in ("/x/kernel-abc.json", "/x/conn-abc.json", "")] == ["abc", "", ""]
+    assert [kernel_id(shell(file)) for file in ("/x/kernel-abc.json", "/x/conn-abc.json", "")] == [
+        "abc",
+        "",
+        "",
+    ]
     assert kernel_id(SimpleNamespace(kernel=SimpleNamespace())) == ""
 
 
-def test_the_best_document_that_works_is_taken(server: Server, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_document_that_works_is_taken(
+    server: Server, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page that answers, else the server's, else the editor's file, else nothing but a proposal."""
-    (runtime / "jpserver-1.json").write_text(json.dumps({"pid": os.getpid(), "url": server.url, "token": "t0k3n"}))
+    (runtime / "jpserver-1.json").write_text(
+        json.dumps({"pid": os.getpid(), "url": server.url, "token": "t0k3n"})
+    )
 
     def found(page: Any = None, connection: str = "/x/kernel-abc.json", **variables: str) -> Any:
         kernel: Any = SimpleNamespace(page=page, shell=shell(connection, **variables))
@@ -224,12 +250,24 @@ def test_the_best_document_that_works_is_taken(server: Server, runtime: Path, mo
 def test_a_notebook_file_keeps_its_mode_and_its_form(tmp_path: Path) -> None:
     """Sources that are lists of lines are read as text; what is no notebook is named."""
     path = tmp_path / "t.ipynb"
-    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": [{**cell_of("", "code", "c0"), "source": ["é\n", "b"]}]}))
+    path.write_text(
+        json.dumps(
+            {
+                "nbformat": 4,
+                "nbformat_minor": 5,
+                "cells": [{**cell_of("", "code", "c0"), "source": ["é\n", "b"]}],
+            }
+        )
+    )
     path.chmod(0o640)
     document = SavedNotebook(NotebookFile(path), shell())
     document.swap(Swap(None, cell_of("new", "markdown", "n"), "c0"))
     assert [cell["source"] for cell in document.read()] == ["é\nb", "new"]
-    assert (path.stat().st_mode & 0o777, "é" in path.read_text("utf-8"), sorted(tmp_path.iterdir())) == (0o640, True, [path])
+    assert (path.stat().st_mode & 0o777, "é" in path.read_text("utf-8"), sorted(tmp_path.iterdir())) == (
+        0o640,
+        True,
+        [path],
+    )
     for content in ("no json", '{"nbformat": 4, "nbformat_minor": 5, "cells": [{"source": "a"}]}'):
         path.write_text(content)
         with pytest.raises(ToolError, match=r"cannot be read|have no ids"):
@@ -237,7 +275,9 @@ def test_a_notebook_file_keeps_its_mode_and_its_form(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_as_a_change_left_it() -> None:
-    """By source and kind; where only outputs were changed by their text, and where none was kept by nothing more."""
+    """By source and kind; where only outputs were changed by their text, and where none was kept by nothing
+    more.
+    """
     cell = cell_of("a", "code", "c")
     put_out = {**cell, "outputs": [{"output_type": "stream", "text": ["1\n"]}]}
     other = {**cell, "outputs": [{"output_type": "stream", "text": "2\n"}]}

@@ -1,4 +1,6 @@
-"""The tools of the group `kernel` in a notebook: lists, one variable, code that was approved, and what the model reads of it."""
+"""The tools of the group `kernel` in a notebook: lists, one variable, code that was approved, and what the
+model reads of it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_variables_of_the_notebook_are_listed_and_inspected(desk: Desk) -> None:
         desk.use("inspect_variable", {"name": "item"})
 
 
-def test_off_a_notebook_and_in_a_suite_the_run_has_a_kernel_of_its_own(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_a_notebook_and_in_a_suite_the_run_has_a_kernel_of_its_own(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which has no variables before its first code, whatever the notebook has."""
     assert desk.use("list_variables", {}, live=False) == "there are no variables yet"
     assert desk.use("inspect_variable", {"name": "x"}, live=False) == "there are no variables yet"
@@ -80,8 +84,12 @@ def test_off_a_notebook_and_in_a_suite_the_run_has_a_kernel_of_its_own(desk: Des
         asyncio.run(TOOLS["run_python"].run({"code": "1"}, ToolContext(workspace=Workspace(desk.folder))))
 
 
-def test_approved_code_runs_in_the_kernel_and_is_recorded(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer has what it printed, gave and changed; the person sees it too; what raises is an error, recorded by its last line."""
+def test_approved_code_runs_in_the_kernel_and_is_recorded(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer has what it printed, gave and changed; the person sees it too; what raises is an error,
+    recorded by its last line.
+    """
     assert desk.use("run_python", {"code": "items.append(x)\nprint('hi')\nitems"}, sandbox=IN_KERNEL) == (
         "hi\n[1, 3]\n[items: [1] → [1, 3]]"
     )
@@ -92,7 +100,14 @@ def test_approved_code_runs_in_the_kernel_and_is_recorded(desk: Desk, capsys: py
     assert "ZeroDivisionError" in told and told.endswith("[y: new int, 1]") and not raised.value.stopped
     first, second = desk.events
     assert isinstance(first, KernelChanged) and isinstance(second, KernelChanged)
-    assert (first.call, first.step, first.how, first.error, first.undoable, first.code) == ("c", "s", "executed", "", True, "")
+    assert (first.call, first.step, first.how, first.error, first.undoable, first.code) == (
+        "c",
+        "s",
+        "executed",
+        "",
+        True,
+        "",
+    )
     assert first.kernel == kernel_of(desk.shell).id
     assert second.error == "ZeroDivisionError: division by zero"
     for sandbox in ("", "S1"):
@@ -103,7 +118,9 @@ def test_approved_code_runs_in_the_kernel_and_is_recorded(desk: Desk, capsys: py
 
 @pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 def test_what_was_previewed_is_taken_over_if_it_is_still_no_more_than_that(desk: Desk) -> None:
-    """One preview a call, recorded once; a result that is more dangerous than what was decided on is refused."""
+    """One preview a call, recorded once; a result that is more dangerous than what was decided on is
+    refused.
+    """
     dry_run = TOOLS["run_python"].dry_run
     assert dry_run is not None
     args = {"code": "x = x + 1"}
@@ -123,12 +140,16 @@ def test_what_was_previewed_is_taken_over_if_it_is_still_no_more_than_that(desk:
 
 
 def test_a_model_is_told_when_the_kernel_is_another_one() -> None:
-    """The calls whose variables are gone are named; not where the kernel is one of theirs, nor before the first."""
+    """The calls whose variables are gone are named; not where the kernel is one of theirs, nor before the
+    first.
+    """
 
     def about(**earlier: str) -> CodeContext:
         return CodeContext(emit=lambda *_: None, earlier=earlier)
 
-    assert new_kernel_notice(about(c1="old", c2="old"), "new").startswith("[the kernel in which c1, c2 ran is gone")
+    assert new_kernel_notice(about(c1="old", c2="old"), "new").startswith(
+        "[the kernel in which c1, c2 ran is gone"
+    )
     assert new_kernel_notice(about(c1="old", c2="new"), "new") == new_kernel_notice(about(), "new") == ""
 
 
@@ -143,13 +164,22 @@ def result(*changes: Change, **output: Any) -> ExecutionResult:
         (result(), "[no output]"),
         (result(printed=[("stdout", "a\n"), ("stderr", "b\n")]), "a\nb"),
         (result(displayed=[({"text/plain": "shown"}, {})]), "shown"),
-        (result(displayed=[({"image/png": PNG, "text/plain": "<Figure>"}, {})]), "[figure 1: image/png, 11 bytes, shown to the user]"),
+        (
+            result(displayed=[({"image/png": PNG, "text/plain": "<Figure>"}, {})]),
+            "[figure 1: image/png, 11 bytes, shown to the user]",
+        ),
         (result(error="E: 1"), "E: 1"),
         (result(error="E: 1", traceback="Traceback\nE: 1"), "Traceback\nE: 1"),
-        (result(Change(name="x", kind="new", text="new int, 1", lost="why")), "[x: new int, 1 (cannot be undone: why)]"),
-        (ExecutionResult("executed", Output(), "2", given_up=("c1", "c2")), "2\n[changes inside of objects by c1, c2 cannot be undone any more: too much memory was held]"),
+        (
+            result(Change(name="x", kind="new", text="new int, 1", lost="why")),
+            "[x: new int, 1 (cannot be undone: why)]",
+        ),
+        (
+            ExecutionResult("executed", Output(), "2", given_up=("c1", "c2")),
+            "2\n[changes inside of objects by c1, c2 cannot be undone any more: too much memory was held]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_model_reads_of_code(ran: ExecutionResult, text: str) -> None:
     """Printed, displayed, given, raised, drawn and changed, a line each."""
     assert execution_text(ran) == text
@@ -158,12 +188,24 @@ def test_what_a_model_reads_of_code(ran: ExecutionResult, text: str) -> None:
 def test_a_cell_has_outputs_in_the_form_of_a_notebook() -> None:
     """Streams in order, display data with images as text, the result, and the exception."""
     output = Output(
-        printed=[("stdout", "a")], displayed=[({"image/png": PNG}, {"width": 1})], error="KeyError: 'k: v'", traceback="one\ntwo"
+        printed=[("stdout", "a")],
+        displayed=[({"image/png": PNG}, {"width": 1})],
+        error="KeyError: 'k: v'",
+        traceback="one\ntwo",
     )
     assert ExecutionResult("executed", output, "", bundle={"text/plain": "2"}).outputs == [
         {"output_type": "stream", "name": "stdout", "text": "a"},
-        {"output_type": "display_data", "data": {"image/png": base64.b64encode(PNG).decode()}, "metadata": {"width": 1}},
-        {"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}, "execution_count": None},
+        {
+            "output_type": "display_data",
+            "data": {"image/png": base64.b64encode(PNG).decode()},
+            "metadata": {"width": 1},
+        },
+        {
+            "output_type": "execute_result",
+            "data": {"text/plain": "2"},
+            "metadata": {},
+            "execution_count": None,
+        },
         {"output_type": "error", "ename": "KeyError", "evalue": "'k: v'", "traceback": ["one", "two"]},
     ]
     assert result().outputs == []
@@ -177,7 +219,11 @@ def test_output_is_bounded_while_it_comes() -> None:
     output.printing("stderr", "d")
     assert [(stream, len(text)) for stream, text in output.printed] == [("stdout", MOST_PRINTED)]
     assert output.text.endswith("ab\n… 2 more characters were printed")
-    output.displayed = [({"image/png": base64.b64encode(PNG).decode()}, {}), ({"image/png": b"no image"}, {}), ({"image/jpeg": PNG}, {})]
+    output.displayed = [
+        ({"image/png": base64.b64encode(PNG).decode()}, {}),
+        ({"image/png": b"no image"}, {}),
+        ({"image/jpeg": PNG}, {}),
+    ]
     assert output.images == [("image/png", PNG)]
     output.displayed = [({"image/png": PNG}, {})] * (MOST_IMAGES + 1)
     assert len(output.images) == MOST_IMAGES
@@ -185,8 +231,13 @@ def test_output_is_bounded_while_it_comes() -> None:
 
 @pytest.mark.parametrize(
     ("request_", "headless", "attended"),
-    [({"content": {"allow_stdin": True}}, "", True), ({"content": {"allow_stdin": True}}, "1", False), ({"content": {}}, "", False), (None, "", False)],
-)  # fmt: skip
+    [
+        ({"content": {"allow_stdin": True}}, "", True),
+        ({"content": {"allow_stdin": True}}, "1", False),
+        ({"content": {}}, "", False),
+        (None, "", False),
+    ],
+)
 def test_a_notebook_is_attended_where_somebody_could_type(
     request_: dict[str, Any] | None, headless: str, attended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

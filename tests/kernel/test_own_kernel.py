@@ -1,4 +1,6 @@
-"""A kernel of its own off the notebook: it keeps variables, holds code in, is interrupted, dies and is begun anew; and a run with it."""
+"""A kernel of its own off the notebook: it keeps variables, holds code in, is interrupted, dies and is begun
+anew; and a run with it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_variables_stay_and_are_described(kernel: OwnKernel) -> None:
         "open('/etc/outside', 'w')",
         "open('/proc/1/environ').read()",
         "import os; os.kill(os.getppid(), 0)",
-        "import os\nget_ipython().kernel.iopub_thread.io_loop.asyncio_loop.call_soon_threadsafe(lambda: None); os.open('/tmp/outside', os.O_CREAT | os.O_WRONLY)",
+        "import "
+        "os\nget_ipython().kernel.iopub_thread.io_loop.asyncio_loop.call_soon_threadsafe(lambda: None); "
+        "os.open('/tmp/outside', os.O_CREAT | os.O_WRONLY)",
     ],
 )
 def test_its_code_is_held_in(kernel: OwnKernel, code: str) -> None:
@@ -64,11 +68,14 @@ def test_its_code_is_held_in(kernel: OwnKernel, code: str) -> None:
 def test_threads_of_the_kernel_are_held_in_too(kernel: OwnKernel) -> None:
     """What code has another thread of the kernel do is refused as well: the filter is around all of them."""
     ran = kernel.execute(
-        "import asyncio, os, socket, concurrent.futures as cf\nthread = get_ipython().kernel.iopub_thread.io_loop.asyncio_loop\n"
-        "def attempt(what):\n    done = cf.Future()\n    def go():\n        try:\n            done.set_result(what())\n"
+        "import asyncio, os, socket, concurrent.futures as cf\nthread = "
+        "get_ipython().kernel.iopub_thread.io_loop.asyncio_loop\n"
+        "def attempt(what):\n    done = cf.Future()\n    def go():\n        try:\n            "
+        "done.set_result(what())\n"
         "        except OSError as error:\n            done.set_result(type(error).__name__)\n"
         "    thread.call_soon_threadsafe(go)\n    return done.result(10)\n"
-        "[attempt(lambda: socket.socket()), attempt(lambda: os.open('/tmp/outside', os.O_CREAT | os.O_WRONLY))]"
+        "[attempt(lambda: socket.socket()), attempt(lambda: os.open('/tmp/outside', os.O_CREAT | "
+        "os.O_WRONLY))]"
     )
 
     assert ran.given == "['PermissionError', 'PermissionError']"
@@ -99,9 +106,15 @@ def test_a_kernel_that_dies_is_said_and_begun_anew(kernel: OwnKernel) -> None:
 
 
 def test_a_run_off_the_notebook_has_a_kernel_of_its_own(tmp_path: Path) -> None:
-    """The tools of the group work in one kernel, which dies, is begun anew, and ends with the run; each call is an event."""
+    """The tools of the group work in one kernel, which dies, is begun anew, and ends with the run; each call
+    is an event.
+    """
     codes = ["x = [1, 2, 3]; sum(x)", "import os; os._exit(1)", "1 + 1"]
-    script = [*[[("run_python", {"code": code})] for code in codes[:1]], [("list_variables", {})], [("inspect_variable", {"name": "x"})]]
+    script = [
+        *[[("run_python", {"code": code})] for code in codes[:1]],
+        [("list_variables", {})],
+        [("inspect_variable", {"name": "x"})],
+    ]
     script += [[("run_python", {"code": code})] for code in codes[1:]]
     with Lab(home=tmp_path / "home", model=ScriptedModel([*script, "done"])) as lab:
         run = lab.run_sync("compute", workspace=tmp_path, tools=["kernel"], approve="auto")
@@ -114,7 +127,8 @@ def test_a_run_off_the_notebook_has_a_kernel_of_its_own(tmp_path: Path) -> None:
     assert "the kernel died" in answers[3]
     assert (
         answers[4]
-        == "[the kernel in which answer.1.1 ran is gone, with its variables: run the code of these calls again first if you need them]\n2"
+        == "[the kernel in which answer.1.1 ran is gone, with its variables: run the code of these "
+        "calls again first if you need them]\n2"
     )
     assert [event.how for event in changed] == ["executed", "executed"]
     assert changed[0].kernel != changed[1].kernel
@@ -129,7 +143,9 @@ def test_a_model_that_sees_is_given_the_figures(tmp_path: Path) -> None:
         last = request.messages[-1]
         seen.extend((image.media_type, base64.b64decode(image.data)[:8]) for image in last.images)
         return (
-            "done" if last.role == "tool" else [("run_python", {"code": "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"})]
+            "done"
+            if last.role == "tool"
+            else [("run_python", {"code": "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"})]
         )
 
     with Lab(home=tmp_path / "home", model=ScriptedModel(answer)) as lab:

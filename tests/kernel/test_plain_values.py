@@ -31,7 +31,11 @@ def there_and_back(value: object) -> Any:
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 
 
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner)))
+@given(
+    st.recursive(
+        SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner)
+    )
+)
 def test_values_of_python_come_back_as_they_were(value: object) -> None:
     """Numbers, texts and containers keep value and type."""
     back = there_and_back(value)
@@ -59,7 +63,20 @@ ZONED = pd.to_datetime(["2020-01-01", "2021-02-02"]).tz_localize("Europe/Berlin"
         pd.cut([1, 2], 2),
         pd.Series([[1], {"a": 2}], dtype=object),
     ],
-    ids=["floats", "texts", "dates", "spans", "zoned", "categories", "integers", "truths", "strings", "periods", "intervals", "objects"],
+    ids=[
+        "floats",
+        "texts",
+        "dates",
+        "spans",
+        "zoned",
+        "categories",
+        "integers",
+        "truths",
+        "strings",
+        "periods",
+        "intervals",
+        "objects",
+    ],
 )
 def test_columns_of_every_type_come_back(column: Any) -> None:
     """A frame with the column, beside another one and alone, and grouped by it, is equal afterwards."""
@@ -78,11 +95,25 @@ def test_indexes_and_arrays_come_back() -> None:
 
     pd.testing.assert_series_equal(there_and_back(grouped), grouped)
     pd.testing.assert_frame_equal(there_and_back(wide), wide)
-    for array in (np.arange(6).reshape(2, 3).T, np.arange(10)[::3], np.array(1.5), np.zeros((0, 3)), np.array(["a", "bc"])):
+    for array in (
+        np.arange(6).reshape(2, 3).T,
+        np.arange(10)[::3],
+        np.array(1.5),
+        np.zeros((0, 3)),
+        np.array(["a", "bc"]),
+    ):
         back = there_and_back(array)
         np.testing.assert_array_equal(back, array)
         assert back.dtype == array.dtype
-    moments = [pd.Timestamp("2020", tz="UTC"), pd.Timedelta("1D"), np.float32(2), dt.date(2020, 1, 1), Decimal("1.10"), 1 + 2j, pd.NaT]
+    moments = [
+        pd.Timestamp("2020", tz="UTC"),
+        pd.Timedelta("1D"),
+        np.float32(2),
+        dt.date(2020, 1, 1),
+        Decimal("1.10"),
+        1 + 2j,
+        pd.NaT,
+    ]
     assert [type(there_and_back(one)) for one in moments] == [type(one) for one in moments]
 
 

@@ -56,8 +56,12 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
         ),
     ],
 )
-def test_the_card_says_what_code_would_do(kernel: Kernel, code: str, danger: str, sandbox: str, line: str) -> None:
-    """Reading and new names are LOW, changes of variables MEDIUM, what leaves the kernel HIGH; only plain new objects may be taken over."""
+def test_the_card_says_what_code_would_do(
+    kernel: Kernel, code: str, danger: str, sandbox: str, line: str
+) -> None:
+    """Reading and new names are LOW, changes of variables MEDIUM, what leaves the kernel HIGH; only plain new
+    objects may be taken over.
+    """
     before = kernel.ns["df"].copy(), list(kernel.ns["items"]), kernel.ns["arr"].copy()
     preview = kernel.preview(code)
 
@@ -70,7 +74,10 @@ def test_the_card_says_what_code_would_do(kernel: Kernel, code: str, danger: str
 
 def test_a_figure_is_part_of_the_preview(kernel: Kernel) -> None:
     """A plot gives a PNG, and code that reads back what it wrote finds it."""
-    preview = kernel.preview("import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()")
+    preview = kernel.preview(
+        "import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); "
+        "plt.show()"
+    )
     again = kernel.preview("open('a.txt', 'w').write('hello'); back = open('a.txt').read()")
 
     assert [media for media, _ in preview.images] == ["image/png"]
@@ -79,7 +86,12 @@ def test_a_figure_is_part_of_the_preview(kernel: Kernel) -> None:
 
 def test_an_endless_loop_ends_in_its_time_limit(kernel: Kernel) -> None:
     """Code that does not end has no preview, the kernel goes on, and nothing of it may be taken over."""
-    job = PreviewJob(shell=kernel.shell, code="while True: pass", workspace=str(kernel.folder), generation=kernel.live.generation)
+    job = PreviewJob(
+        shell=kernel.shell,
+        code="while True: pass",
+        workspace=str(kernel.folder),
+        generation=kernel.live.generation,
+    )
     preview = asyncio.run(job.run(0.5))
 
     assert preview.text == "no preview: it did not end in 0.5 s"
@@ -91,7 +103,9 @@ def test_a_copy_that_dies_is_said(kernel: Kernel) -> None:
     assert kernel.preview("import os; os._exit(0)").text == "no preview: the copy of the kernel died"
 
 
-def test_where_effects_cannot_be_denied_there_is_no_preview(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_effects_cannot_be_denied_there_is_no_preview(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without Landlock the code alone is shown, and it counts as HIGH."""
     monkeypatch.setattr("kestrel_lab.tools.sandbox.landlock.landlock_version", lambda: 0)
     preview = kernel.preview("x = 4")
@@ -105,11 +119,15 @@ def test_adoption_takes_over_values_without_running_the_code(tmp_path: Path) -> 
     kernel = Kernel(tmp_path)
     kernel.ns["np"].random.seed(1)
     preview = kernel.preview(
-        "import time\nat = time.time_ns(); draws = np.random.random(3); clean = df.dropna(); same = df; clean.sales.mean()"
+        "import time\nat = time.time_ns(); draws = np.random.random(3); clean = df.dropna(); same = "
+        "df; clean.sales.mean()"
     )
     ran = kernel.live.adopt(preview, "r", "c1")
 
-    assert (ran.how, [change.name for change in ran.changes]) == ("adopted", ["at", "clean", "draws", "same", "random state (numpy)"])
+    assert (ran.how, [change.name for change in ran.changes]) == (
+        "adopted",
+        ["at", "clean", "draws", "same", "random state (numpy)"],
+    )
     assert kernel.ns["at"] < time.time_ns()
     assert kernel.ns["draws"].shape == (3,)
     pd.testing.assert_frame_equal(kernel.ns["clean"], kernel.ns["df"].dropna())
@@ -142,7 +160,9 @@ def test_a_preview_of_the_past_is_not_taken_over(tmp_path: Path) -> None:
     ],
 )
 def test_a_forged_report_is_refused_whole(tmp_path: Path, forged: dict[str, object]) -> None:
-    """The copy ran code of a model: names that no variable has, modules that are not there and damaged values change nothing."""
+    """The copy ran code of a model: names that no variable has, modules that are not there and damaged values
+    change nothing.
+    """
     kernel = Kernel(tmp_path)
     preview = kernel.preview("fine = 1")
     with pytest.raises(ConflictError):
@@ -160,7 +180,11 @@ def test_the_danger_of_a_forged_report_is_that_of_what_is_taken_over(kernel: Ker
 
 def test_large_frames_are_compared_by_content(tmp_path: Path) -> None:
     """A change of one cell among a million is seen; arrays that share memory count as changed together."""
-    kernel = Kernel(tmp_path, "import numpy as np, pandas as pd\nbig = pd.DataFrame(np.zeros((100_000, 10)))\na = np.zeros(10); b = a[2:4]")
+    kernel = Kernel(
+        tmp_path,
+        "import numpy as np, pandas as pd\nbig = pd.DataFrame(np.zeros((100_000, 10)))\na = "
+        "np.zeros(10); b = a[2:4]",
+    )
 
     assert kernel.preview("big.iloc[77_777, 3] = 1").text == "big: other values"
     assert kernel.preview("b[0] = 1").text.splitlines() == ["a: other values", "b: other values"]
@@ -174,11 +198,16 @@ def test_large_frames_are_compared_by_content(tmp_path: Path) -> None:
         "text = open('pipe').read(4)",
         "import os; text = os.read(os.open('deep/pipe', os.O_RDONLY | os.O_NONBLOCK), 4)",
         "from pathlib import Path; text = Path('link').open('rb').read(4)",
-        "import ctypes; libc = ctypes.CDLL(None); libc.read(libc.open(b'deep/pipe', 0x800), ctypes.create_string_buffer(4), 4)",
+        "import ctypes; libc = ctypes.CDLL(None); libc.read(libc.open(b'deep/pipe', 0x800), "
+        "ctypes.create_string_buffer(4), 4)",
     ],
 )
-def test_a_preview_takes_nothing_out_of_a_pipe(kernel: Kernel, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pipe of the workspace holds is still there for whoever it is meant for; files beside it are read as ever."""
+def test_a_preview_takes_nothing_out_of_a_pipe(
+    kernel: Kernel, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pipe of the workspace holds is still there for whoever it is meant for; files beside it are read
+    as ever.
+    """
     place = kernel.folder
     monkeypatch.chdir(place)
     (place / "deep").mkdir(exist_ok=True)
@@ -192,7 +221,9 @@ def test_a_preview_takes_nothing_out_of_a_pipe(kernel: Kernel, code: str, monkey
         (place / "link").symlink_to("pipe")
         preview = kernel.preview(code)
         assert [os.read(one, 10) for one in pipes] == [b"safe", b"safe"]
-        assert "ctypes" in code or (preview.danger is Danger.HIGH and "wants to use the pipe or device" in preview.text)
+        assert "ctypes" in code or (
+            preview.danger is Danger.HIGH and "wants to use the pipe or device" in preview.text
+        )
         assert kernel.preview("import os; names = os.listdir('deep')").adoptable
         assert kernel.preview("text = open('deep/plain.txt').read()").adoptable
     finally:

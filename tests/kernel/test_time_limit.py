@@ -10,11 +10,18 @@ from shells import Kernel
 from kestrel_lab.tools.kernel import live_kernel
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = [pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()),
+    pytest.mark.timeout(120),
+]
 
 
-@pytest.mark.parametrize("rest", ["while True: pass", "import asyncio; await asyncio.sleep(1000)"], ids=["busy", "awaiting"])
-def test_code_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str) -> None:
+@pytest.mark.parametrize(
+    "rest", ["while True: pass", "import asyncio; await asyncio.sleep(1000)"], ids=["busy", "awaiting"]
+)
+def test_code_that_takes_too_long_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+) -> None:
     """The model is told, what it had done can be undone, and the kernel goes on."""
     monkeypatch.setattr(live_kernel, "EXECUTE_S", 0.3)
     kernel = Kernel(tmp_path)
@@ -29,7 +36,9 @@ def test_code_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_comes_of_code_is_the_output_of_a_cell(tmp_path: Path) -> None:
-    """Streams, display data and the result in nbformat's form, which nbformat accepts; an exception with its traceback."""
+    """Streams, display data and the result in nbformat's form, which nbformat accepts; an exception with its
+    traceback.
+    """
     import nbformat
 
     kernel = Kernel(tmp_path)
@@ -39,9 +48,16 @@ def test_what_comes_of_code_is_the_output_of_a_cell(tmp_path: Path) -> None:
     cell = {"id": "c", "cell_type": "code", "source": code, "metadata": {}, "execution_count": None}
     for ran in (executed, failed, kernel.adopt("print('d'); y = 1; y")):
         cells = [{**cell, "outputs": list(ran.outputs)}]
-        nbformat.validate(nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}))
+        nbformat.validate(
+            nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells})
+        )
 
-    assert [one["output_type"] for one in executed.outputs] == ["stream", "stream", "display_data", "execute_result"]
+    assert [one["output_type"] for one in executed.outputs] == [
+        "stream",
+        "stream",
+        "display_data",
+        "execute_result",
+    ]
     assert executed.outputs[2]["data"]["text/html"] == "<b>c</b>"
     assert failed.outputs[-1]["ename"] == "ZeroDivisionError"
 

@@ -28,7 +28,11 @@ def test_three_calls_are_undone_in_order(tmp_path: Path) -> None:
     assert kernel.ns["x"] == 3
     assert sorted(kernel.live.undo().restored) == ["arr", "df", "new", "table"]
     pd.testing.assert_frame_equal(kernel.ns["df"], second)
-    assert (kernel.ns["table"], list(kernel.ns["arr"]), "new" in kernel.ns) == ({"a": [1]}, [0, 1, 2, 3, 4], False)
+    assert (kernel.ns["table"], list(kernel.ns["arr"]), "new" in kernel.ns) == (
+        {"a": [1]},
+        [0, 1, 2, 3, 4],
+        False,
+    )
     kernel.live.undo()
     pd.testing.assert_frame_equal(kernel.ns["df"], before)
     assert (kernel.ns["items"], kernel.ns["items"] is items) == ([1, 2], True)
@@ -69,7 +73,9 @@ def test_what_others_changed_since_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_undone_is_named_before(tmp_path: Path) -> None:
-    """An object of a class of the user's, changed inside, is on the card; the rest is restored and it is named again."""
+    """An object of a class of the user's, changed inside, is on the card; the rest is restored and it is
+    named again.
+    """
     kernel = Kernel(tmp_path, "class Model:\n    fitted = False\nmodel = Model(); x = 3")
     code = "model.weights = [1]; x = 4"
     preview = kernel.preview(code)

@@ -1,4 +1,6 @@
-"""Undo of state behind the names: each kind is what it was afterwards, or is named on the card and by the undo."""
+"""Undo of state behind the names: each kind is what it was afterwards, or is named on the card and by the
+undo.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ pytestmark = [
 ]
 
 SETUP = """
-import asyncio, atexit, builtins, collections, decimal, gc, itertools, json, locale, logging, math, os, random, signal, socket, sqlite3
+import asyncio, atexit, builtins, collections, decimal, gc, itertools, json, locale, logging, math, os, \
+random, signal, socket, sqlite3
 import subprocess, sys, threading, types, warnings
 import contextvars, functools
 import numpy as np, pandas as pd, matplotlib, ipywidgets
@@ -36,7 +39,8 @@ class Slotted:
 class Holder: pass
 model, slotted, box = Model(), Slotted(), Holder()
 slotted.a = 1
-box.inner = Holder(); box.inner.deep = Holder(); box.inner.deep.more = Holder(); box.inner.deep.more.last = [1]
+box.inner = Holder(); box.inner.deep = Holder(); box.inner.deep.more = Holder(); box.inner.deep.more.last = \
+[1]
 def f(x=1): return x
 def default(x=[]): return x
 def counter():
@@ -65,7 +69,10 @@ df, x, items = pd.DataFrame({"a": [1, 2]}), 3, [1, 2]
 large = {n: [n] for n in range(20_000)}
 def later(*args): pass
 """
-HELPER = "counter, cache = 0, {}\ndef bump():\n    global counter\n    counter += 1\ndef patch():\n    import json\n    json.dumps = bump\nclass Kept:\n    n = 1\n"
+HELPER = (
+    "counter, cache = 0, {}\ndef bump():\n    global counter\n    counter += 1\ndef patch():\n    "
+    "import json\n    json.dumps = bump\nclass Kept:\n    n = 1\n"
+)
 
 
 @pytest.fixture
@@ -94,54 +101,103 @@ RESTORED = {
     "a constant of a library": ("math.pi = 3", "math.pi"),
     "a function of a library": ("json.dumps = later", "json.dumps"),
     "a function of a library, by a helper": ("helper.patch()", "json.dumps"),
-    "a method of a class of a library": ("pd.DataFrame.total = lambda self: 1", "hasattr(pd.DataFrame, 'total')"),
+    "a method of a class of a library": (
+        "pd.DataFrame.total = lambda self: 1",
+        "hasattr(pd.DataFrame, 'total')",
+    ),
     "a mock": ("from unittest import mock; mock.patch('json.loads').start()", "json.loads"),
     "a builtin": ("builtins.ascii = later", "builtins.ascii"),
-    "os.environ": ("os.environ['KESTREL_TRIED'] = 'secret'; os.environ.pop('HOME', None)", "sorted(os.environ.items())"),
+    "os.environ": (
+        "os.environ['KESTREL_TRIED'] = 'secret'; os.environ.pop('HOME', None)",
+        "sorted(os.environ.items())",
+    ),
     "the working folder": ("os.chdir('sub')", "os.getcwd()"),
     "the random state of Python": ("random.seed(7); y = random.random()", "random.getstate()"),
-    "the random state of numpy": ("np.random.seed(7); y = np.random.rand()", "np.random.get_state()[1].tolist()"),
+    "the random state of numpy": (
+        "np.random.seed(7); y = np.random.rand()",
+        "np.random.get_state()[1].tolist()",
+    ),
     "a generator of numpy": ("y = rng.random()", "rng.bit_generator.state"),
-    "a legacy generator of numpy": ("y = legacy.rand()", "legacy.get_state()[1].tolist(), legacy.get_state()[2]"),
+    "a legacy generator of numpy": (
+        "y = legacy.rand()",
+        "legacy.get_state()[1].tolist(), legacy.get_state()[2]",
+    ),
     "a generator of Python": ("y = own_random.random()", "own_random.getstate()"),
     "defaults of a function": ("f.__defaults__ = (9,)", "f()"),
     "an attribute of a function": ("f.calls = 1", "f.__dict__"),
     "the code of a function": ("f.__code__ = (lambda x=1: 8).__code__", "f()"),
-    "a number in a closure": ("y = step()", "step.__closure__[1].cell_contents, step.__closure__[0].cell_contents"),
+    "a number in a closure": (
+        "y = step()",
+        "step.__closure__[1].cell_contents, step.__closure__[0].cell_contents",
+    ),
     "a list that only a function names": ("by_alias().append(2)", "hidden_list"),
     "a list that a function in a dict names": ("table['call']().append(2)", "hidden_list"),
     "a name with an underscore": ("_private.append(2); _more = 1", "_private, '_more' in globals()"),
     "a name of a module": ("math = 5", "math"),
     "an object that was replaced and changed": ("items.append(3); items = []", "items"),
-    "options of pandas": ("pd.set_option('display.max_rows', 7); pd.options.display.width = 33", "pd.options.display.max_rows, pd.options.display.width"),
-    "options of matplotlib": ("plt.rcParams['figure.dpi'] = 33; plt.style.use('ggplot')", "dict(plt.rcParams)"),
+    "options of pandas": (
+        "pd.set_option('display.max_rows', 7); pd.options.display.width = 33",
+        "pd.options.display.max_rows, pd.options.display.width",
+    ),
+    "options of matplotlib": (
+        "plt.rcParams['figure.dpi'] = 33; plt.style.use('ggplot')",
+        "dict(plt.rcParams)",
+    ),
     "print options of numpy": ("np.set_printoptions(precision=2)", "np.get_printoptions()"),
     "errors of numpy": ("y = np.seterr(divide='raise')", "np.geterr()"),
     "sys.path": ("sys.path.insert(0, '/x')", "list(sys.path)"),
     "sys.argv": ("sys.argv = ['a']", "list(sys.argv)"),
-    "sys.modules": ("sys.modules['made_up'] = types.ModuleType('made_up'); del sys.modules['colorsys' if 'colorsys' in sys.modules else 'json']", "'made_up' in sys.modules, 'json' in sys.modules"),
+    "sys.modules": (
+        "sys.modules['made_up'] = types.ModuleType('made_up'); del sys.modules['colorsys' if 'colorsys' in "
+        "sys.modules else 'json']",
+        "'made_up' in sys.modules, 'json' in sys.modules",
+    ),
     "warnings": ("warnings.simplefilter('ignore', UserWarning)", "list(warnings.filters)"),
-    "a level of logging": ("logging.getLogger().setLevel(5); logging.getLogger('zzz').setLevel(10)", "logging.getLogger().level, logging.getLogger('zzz').level"),
-    "a handler of logging": ("logging.getLogger('zzy').addHandler(logging.StreamHandler())", "logging.getLogger('zzy').handlers"),
+    "a level of logging": (
+        "logging.getLogger().setLevel(5); logging.getLogger('zzz').setLevel(10)",
+        "logging.getLogger().level, logging.getLogger('zzz').level",
+    ),
+    "a handler of logging": (
+        "logging.getLogger('zzy').addHandler(logging.StreamHandler())",
+        "logging.getLogger('zzy').handlers",
+    ),
     "decimals": ("decimal.getcontext().prec = 5", "decimal.getcontext().prec"),
     "the locale": ("locale.setlocale(locale.LC_ALL, 'C')", "locale.setlocale(locale.LC_ALL)"),
-    "the time zone": ("import time; os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()", "__import__('time').tzname"),
+    "the time zone": (
+        "import time; os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
+        "__import__('time').tzname",
+    ),
     "umask": ("os.umask(0o077)", "(__import__('os').umask(0o022), __import__('os').umask(0o022))[0]"),
     "the recursion limit": ("sys.setrecursionlimit(5000)", "sys.getrecursionlimit()"),
     "garbage collection": ("gc.disable(); gc.set_threshold(5)", "gc.isenabled(), gc.get_threshold()"),
     "the timeout of sockets": ("socket.setdefaulttimeout(3)", "socket.getdefaulttimeout()"),
     "a hook of threading": ("threading.excepthook = later", "threading.excepthook"),
     "a signal handler": ("y = signal.signal(signal.SIGUSR1, later)", "signal.getsignal(signal.SIGUSR1)"),
-    "an event of IPython": ("get_ipython().events.register('post_run_cell', later)", "list(get_ipython().events.callbacks['post_run_cell'])"),
-    "a magic of IPython": ("get_ipython().register_magic_function(later, 'line', 'zzz')", "'zzz' in get_ipython().magics_manager.magics['line']"),
-    "a transformer of IPython": ("get_ipython().input_transformers_post.append(lambda lines: lines)", "len(get_ipython().input_transformers_post)"),
-    "a setting of IPython": ("get_ipython().ast_node_interactivity = 'all'", "get_ipython().ast_node_interactivity"),
+    "an event of IPython": (
+        "get_ipython().events.register('post_run_cell', later)",
+        "list(get_ipython().events.callbacks['post_run_cell'])",
+    ),
+    "a magic of IPython": (
+        "get_ipython().register_magic_function(later, 'line', 'zzz')",
+        "'zzz' in get_ipython().magics_manager.magics['line']",
+    ),
+    "a transformer of IPython": (
+        "get_ipython().input_transformers_post.append(lambda lines: lines)",
+        "len(get_ipython().input_transformers_post)",
+    ),
+    "a setting of IPython": (
+        "get_ipython().ast_node_interactivity = 'all'",
+        "get_ipython().ast_node_interactivity",
+    ),
     "a callback of the garbage collector": ("gc.callbacks.append(later)", "gc.callbacks"),
-    "an alias of IPython": ("get_ipython().run_line_magic('alias', 'zzy ls')", "'zzy' in get_ipython().magics_manager.magics['line']"),
+    "an alias of IPython": (
+        "get_ipython().run_line_magic('alias', 'zzy ls')",
+        "'zzy' in get_ipython().magics_manager.magics['line']",
+    ),
     "an object in a large dict": ("large[5].append(1)", "large[5]"),
     "an open file": ("left = open('notes.txt')", "'left' in globals()"),
     "an open file elsewhere": ("left = open(os.__file__)", "'left' in globals()"),
-}  # fmt: skip
+}
 """By kind of state: what changes it, and what is compared."""
 
 NAMED = {
@@ -158,20 +214,43 @@ NAMED = {
     "a deque": ("queue.append(2)", "queue"),
     "a widget": ("slider.value = 5", "slider"),
     "a file": ("n = open('out.txt', 'w').write('x')", "file out.txt"),
-    "a file outside": ("import pathlib; n = pathlib.Path('/dev/shm/kestrel-undo-test').write_text('x')", "file /dev/shm/kestrel-undo-test"),
+    "a file outside": (
+        "import pathlib; n = pathlib.Path('/dev/shm/kestrel-undo-test').write_text('x')",
+        "file /dev/shm/kestrel-undo-test",
+    ),
     "a deleted file": ("os.remove('helper.py')", "file helper.py"),
     "a process": ("y = subprocess.run(['true']).returncode", "run the program true"),
     "a connection": ("s = socket.socket(); y = s.connect_ex(('127.0.0.1', 9))", "connect to 127.0.0.1 9"),
-    "a thread": ("stop = threading.Event(); t = threading.Thread(target=stop.wait, args=(60,), name='waits', daemon=True); t.start()", "thread waits"),
+    "a thread": (
+        "stop = threading.Event(); t = threading.Thread(target=stop.wait, args=(60,), name='waits', "
+        "daemon=True); t.start()",
+        "thread waits",
+    ),
     "a function at exit": ("y = atexit.register(later)", "functions to run at exit"),
-    "a file that a thread writes": ("t = threading.Thread(target=open, args=('late.txt', 'w')); t.start(); t.join()", "file late.txt"),
+    "a file that a thread writes": (
+        "t = threading.Thread(target=open, args=('late.txt', 'w')); t.start(); t.join()",
+        "file late.txt",
+    ),
     "a figure": ("y = axes.set_title('x').get_text()", "axes"),
-    "an accessor of pandas": ("y = pd.api.extensions.register_dataframe_accessor('tried')(Model)", "accessors of pandas"),
-    "a display of a type": ("get_ipython().display_formatter.formatters['text/plain'].for_type(Model, lambda *a: None)", "IPython display of types"),
-}  # fmt: skip
+    "an accessor of pandas": (
+        "y = pd.api.extensions.register_dataframe_accessor('tried')(Model)",
+        "accessors of pandas",
+    ),
+    "a display of a type": (
+        "get_ipython().display_formatter.formatters['text/plain'].for_type(Model, lambda *a: None)",
+        "IPython display of types",
+    ),
+}
 """By kind of state: what changes it, and how the card and the undo call it."""
 
-EFFECTS = ("a file", "a file that a thread writes", "a file outside", "a deleted file", "a process", "a connection")
+EFFECTS = (
+    "a file",
+    "a file that a thread writes",
+    "a file outside",
+    "a deleted file",
+    "a process",
+    "a connection",
+)
 """A preview refuses them, and its card says what the code wants."""
 
 
@@ -193,7 +272,10 @@ def test_what_is_cheap_is_restored(kernel: Kernel, kind: str) -> None:
     assert changed != before or kind in UNSEEN
     assert repr(eval(compared, kernel.shell.user_ns)) == before
     assert undone.restored and not undone.missing, undone
-    assert all(change.line in card for change in ran.changes if " at 0x" not in change.line), (card, ran.changes)
+    assert all(change.line in card for change in ran.changes if " at 0x" not in change.line), (
+        card,
+        ran.changes,
+    )
     assert "secret" not in card
 
 
@@ -217,7 +299,9 @@ def test_the_rest_is_named(kernel: Kernel, kind: str) -> None:
     if kind in EFFECTS:
         assert "wants to " in card and "undo does not take that back" in card
     else:
-        assert (f"{name}: " if kind == "a position in a file" else line) in card, card  # a preview has no open files
+        assert (f"{name}: " if kind == "a position in a file" else line) in card, (
+            card
+        )  # a preview has no open files
 
 
 QUIET = [
@@ -249,7 +333,8 @@ QUIET = [
     "1/0",
     "import asyncio; await asyncio.sleep(0)",
     "t = threading.Thread(target=later); t.start(); t.join()",
-    "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(2) as pool: y = list(pool.map(str, items))",
+    "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(2) as pool: y = "
+    "list(pool.map(str, items))",
     "y = decimal.Decimal(1) / 3",
     "with np.errstate(divide='ignore'): y = np.array([1.0]) / 0",
     "with pd.option_context('display.max_rows', 3): y = repr(df)",
@@ -331,7 +416,9 @@ def test_a_forged_state_is_refused(kernel: Kernel, states: dict[str, Any]) -> No
 
 
 def test_code_that_changes_more_than_variables_is_run_and_not_taken_over(kernel: Kernel) -> None:
-    """An adoption would lose the setting, and importing a library that is not loaded would run its code unseen."""
+    """An adoption would lose the setting, and importing a library that is not loaded would run its code
+    unseen.
+    """
     sys.modules.pop("colorsys", None)
     for code, why in (
         ("os.environ['X'] = '1'", "it changes os.environ, which is more than a variable"),

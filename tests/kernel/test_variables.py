@@ -12,7 +12,13 @@ import pytest
 from kestrel_lab.tools.kernel.inspection import MOST_CHARS, MOST_LISTED, inspect_name, variable_lines
 from kestrel_lab.tools.kernel.state import fingerprints
 from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
-from kestrel_lab.tools.kernel.variables import Before, describe_value, reachable_names, short_repr, user_variables
+from kestrel_lab.tools.kernel.variables import (
+    Before,
+    describe_value,
+    reachable_names,
+    short_repr,
+    user_variables,
+)
 
 
 class Bare:
@@ -37,7 +43,16 @@ def frame() -> pd.DataFrame:
 
 def test_variables_are_listed_without_what_is_not_the_users() -> None:
     """Modules, private names and IPython's own are left out; many are counted."""
-    namespace = {"x": 3, "_y": 4, "os": os, "In": [""], "odd name": 1, "words": ["a"] * 9, "arr": np.zeros((2, 3)), "one": np.array(1.5)}
+    namespace = {
+        "x": 3,
+        "_y": 4,
+        "os": os,
+        "In": [""],
+        "odd name": 1,
+        "words": ["a"] * 9,
+        "arr": np.zeros((2, 3)),
+        "one": np.array(1.5),
+    }
     assert list(user_variables(namespace)) == ["x", "words", "arr", "one"]
     assert variable_lines(namespace).splitlines() == [
         "x: int, 3",
@@ -48,36 +63,65 @@ def test_variables_are_listed_without_what_is_not_the_users() -> None:
     assert variable_lines({}) == "there are no variables yet"
     many = variable_lines({f"v{number}": number for number in range(MOST_LISTED + 3)}).splitlines()
     assert many[-2:] == ["v99: int, 99", "… 3 more"]
-    assert len(variable_lines({f"v{number}": number for number in range(MOST_LISTED)}).splitlines()) == MOST_LISTED
+    assert (
+        len(variable_lines({f"v{number}": number for number in range(MOST_LISTED)}).splitlines())
+        == MOST_LISTED
+    )
     assert len(variable_lines({"long": ["word" * 50] * 8})) < 150
 
 
 @pytest.mark.parametrize(
     ("value", "lines"),
     [
-        (frame(), [
-            "v: DataFrame, 3 rows × 5 columns",
-            "index: int64, 0 to 2",
-            "columns:",
-            "  n: float64, 1 missing, min 1.5, mean 2.25, max 3",
-            "  day: datetime64[us], 1 missing, 2020-01-01 00:00:00 to 2020-01-03 00:00:00",
-            "  word: str, often 'a', 'b'",
-            "  list: object, 1 missing, often [1], [2]",
-            "  yes: bool",
-            "first 3 rows:",
-            "  1.5 | 2020-01-01 00:00:00 | a | [1] | True",
-            "  nan | 2020-01-03 00:00:00 | b | [2] | False",
-            "  3.0 | NaT | a | None | True",
-        ]),
-        (frame().iloc[:0, :1], [
-            "v: DataFrame, 0 rows × 1 columns", "index: empty", "columns:", "  n: float64", "first 0 rows:",
-        ]),
+        (
+            frame(),
+            [
+                "v: DataFrame, 3 rows × 5 columns",
+                "index: int64, 0 to 2",
+                "columns:",
+                "  n: float64, 1 missing, min 1.5, mean 2.25, max 3",
+                "  day: datetime64[us], 1 missing, 2020-01-01 00:00:00 to 2020-01-03 00:00:00",
+                "  word: str, often 'a', 'b'",
+                "  list: object, 1 missing, often [1], [2]",
+                "  yes: bool",
+                "first 3 rows:",
+                "  1.5 | 2020-01-01 00:00:00 | a | [1] | True",
+                "  nan | 2020-01-03 00:00:00 | b | [2] | False",
+                "  3.0 | NaT | a | None | True",
+            ],
+        ),
+        (
+            frame().iloc[:0, :1],
+            [
+                "v: DataFrame, 0 rows × 1 columns",
+                "index: empty",
+                "columns:",
+                "  n: float64",
+                "first 0 rows:",
+            ],
+        ),
         (pd.DataFrame(np.arange(23).reshape(1, 23)), None),
-        (pd.Series(range(8), name="s"), [
-            "v: Series, 8 values of int64", "s: int64, min 0, mean 3.5, max 7", "head:", "  0: 0", "  1: 1", "  2: 2", "  3: 3", "  4: 4",
-        ]),
-        (pd.Series([np.nan], name="s"), ["v: Series, 1 values of float64", "s: float64, 1 missing", "head:", "  0: nan"]),
-        (np.arange(10), ["v: ndarray, 10 of int64", "min 0, mean 4.5, max 9", "begins [0, 1, 2, 3, 4, 5, 6, 7]"]),
+        (
+            pd.Series(range(8), name="s"),
+            [
+                "v: Series, 8 values of int64",
+                "s: int64, min 0, mean 3.5, max 7",
+                "head:",
+                "  0: 0",
+                "  1: 1",
+                "  2: 2",
+                "  3: 3",
+                "  4: 4",
+            ],
+        ),
+        (
+            pd.Series([np.nan], name="s"),
+            ["v: Series, 1 values of float64", "s: float64, 1 missing", "head:", "  0: nan"],
+        ),
+        (
+            np.arange(10),
+            ["v: ndarray, 10 of int64", "min 0, mean 4.5, max 9", "begins [0, 1, 2, 3, 4, 5, 6, 7]"],
+        ),
         (np.array([]), ["v: ndarray, 0 of float64"]),
         (np.array(["a"]), ["v: ndarray, 1 of <U1"]),
         ({"a": [1], "b": "x"}, ["v: dict, {'a': [1], 'b': 'x'}", "  'a': [1]", "  'b': 'x'"]),
@@ -85,15 +129,32 @@ def test_variables_are_listed_without_what_is_not_the_users() -> None:
         (Bare(), ["v: Bare, Bare()", "no attributes"]),
         (Bare, None),
     ],
-    ids=["frame", "empty frame", "wide frame", "series", "nothing but gaps", "array", "empty array", "texts", "dict", "text", "object", "class"],
-)  # fmt: skip
+    ids=[
+        "frame",
+        "empty frame",
+        "wide frame",
+        "series",
+        "nothing but gaps",
+        "array",
+        "empty array",
+        "texts",
+        "dict",
+        "text",
+        "object",
+        "class",
+    ],
+)
 def test_one_variable_is_described_by_its_parts(value: object, lines: list[str] | None) -> None:
     """Types, gaps, statistics and the first rows; never the whole."""
     said = inspect_name({"v": value}, "v").splitlines()
     if lines is not None:
         assert said == lines
     elif isinstance(value, pd.DataFrame):
-        assert said[22:25] == ["  19: int64, min 19, mean 19, max 19", "  … 3 more: 20, 21, 22", "first 1 rows:"]
+        assert said[22:25] == [
+            "  19: int64, min 19, mean 19, max 19",
+            "  … 3 more: 20, 21, 22",
+            "first 1 rows:",
+        ]
         assert said[25] == "  " + " | ".join(map(str, range(20)))
     else:
         assert len(said) == 1
@@ -111,7 +172,9 @@ def test_an_object_is_described_by_its_attributes_and_nothing_is_long() -> None:
 
 
 def test_what_code_can_reach() -> None:
-    """The names it has, those of functions it calls, and what shares an object or memory with them; all, where it can reach anything."""
+    """The names it has, those of functions it calls, and what shares an object or memory with them; all,
+    where it can reach anything.
+    """
     space: dict[str, Any] = {"__builtins__": __builtins__, "a": [1], "arr": np.arange(9), "n": 3}
     space |= {"b": space["a"], "box": {"inner": space["a"]}, "view": space["arr"][2:], "lone": [2]}
     exec("def reads():\n    def inner():\n        return lone\n    return inner()\n", space)
@@ -182,19 +245,28 @@ def test_missing_values_are_counted_in_frames_of_any_kind() -> None:
         ("df = F()", "df = df.dropna(subset=['n'])", ["df: 3 → 2 rows · missing values 3 → 2"]),
         ("df = F()", "df['a'] = 1; df['b'] = 1; del df['yes']", ["df: + columns a, b · − column yes"]),
         ("df = F()", "df['yes'] = df.yes.astype(int)", ["df: yes: bool → int64"]),
-        ("df = F()", "for number in range(7): df[f'c{number}'] = 0", [
-            "df: + columns c0, c1, c2, c3, c4, c5 …", "number: new int, 6",
-        ]),
+        (
+            "df = F()",
+            "for number in range(7): df[f'c{number}'] = 0",
+            [
+                "df: + columns c0, c1, c2, c3, c4, c5 …",
+                "number: new int, 6",
+            ],
+        ),
         ("df = F()", "df.loc[0, 'n'] = 9.0", ["df: other values"]),
         ("s = pd.Series([1, 2])", "s = s[:1]", ["s: 2 → 1 values"]),
         ("x = 1", "x = 2", ["x: 1 → 2"]),
         ("x = 1", "x = 'a'", ["x: int → str, 'a'"]),
         ("x = [1]", "del x; y = 3", ["x: deleted (list)", "y: new int, 3"]),
         ("x = [1]", "x.append(2)", ["x: [1] → [1, 2]"]),
-        ("x = [1]", "x.append(len)", ["x: [1] → [1, <built-in function len>] (cannot be undone: it is a builtin_function_or_method)"]),
+        (
+            "x = [1]",
+            "x.append(len)",
+            ["x: [1] → [1, <built-in function len>] (cannot be undone: it is a builtin_function_or_method)"],
+        ),
         ("x = [1]; y = 2", "z = x", ["z: new list, [1]"]),
     ],
-)  # fmt: skip
+)
 def test_changes_are_told_in_a_line_each(setup: str, code: str, lines: list[str]) -> None:
     """What a person and a model read of what code did."""
     space: dict[str, Any] = {"F": frame, "pd": pd}

@@ -1,6 +1,8 @@
-"""What the conformance suite of the protocol runs as a client: `python conformance_client.py URL`; it uses what the product uses.
+"""What the conformance suite of the protocol runs as a client: `python conformance_client.py URL`; it uses
+what the product uses.
 
-A scripted person takes what a question suggests, and logs in where a server wants that, by opening the address as a browser would.
+A scripted person takes what a question suggests, and logs in where a server wants that, by opening the
+address as a browser would.
 """
 
 import asyncio
@@ -23,13 +25,23 @@ from kestrel_lab.runtime.session import Session
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 GIVEN: dict[str, dict[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
-BY_TYPE = {"string": "x", "integer": 0, "number": 0, "boolean": False, "object": {}, "array": [], "null": None}
+BY_TYPE = {
+    "string": "x",
+    "integer": 0,
+    "number": 0,
+    "boolean": False,
+    "object": {},
+    "array": [],
+    "null": None,
+}
 
 
 async def person(text: str, options: tuple[str, ...]) -> str:
     """Log in where that is asked for, else take the first answer on offer."""
     if "wants a login" in text:
-        await asyncio.to_thread(lambda: urllib.request.urlopen(text.rsplit("\n", maxsplit=1)[-1]).read())  # of the suite, on this machine
+        await asyncio.to_thread(
+            lambda: urllib.request.urlopen(text.rsplit("\n", maxsplit=1)[-1]).read()
+        )  # of the suite, on this machine
         return DONE
     return next((one for one in options if one not in (LEAVE_OUT, DECLINE)), LEAVE_OUT)
 
@@ -40,7 +52,8 @@ def oauth(url: str) -> dict[str, Any]:
     if "client_id" in CONTEXT:
         table |= {"client_id": CONTEXT["client_id"], "client_secret": CONTEXT.get("client_secret", "")}
     if SCENARIO.startswith(("auth/client-credentials", "auth/enterprise")):
-        # A person knows which server issued the client; the suite tells it nowhere but in the metadata of the resource.
+        # A person knows which server issued the client; the suite tells it nowhere but in the metadata of the
+        # resource.
         place = url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
         issuer = json.load(urllib.request.urlopen(place))["authorization_servers"][0]
         table |= {"issuer": issuer, "client_credentials": "idp_id_token" not in CONTEXT}
@@ -51,7 +64,10 @@ def oauth(url: str) -> dict[str, Any]:
                 "id_client": CONTEXT["idp_client_id"],
             }
         if "private_key_pem" in CONTEXT:
-            table |= {"private_key": CONTEXT["private_key_pem"], "algorithm": CONTEXT.get("signing_algorithm", "ES256")}
+            table |= {
+                "private_key": CONTEXT["private_key_pem"],
+                "algorithm": CONTEXT.get("signing_algorithm", "ES256"),
+            }
     return table
 
 
@@ -80,7 +96,13 @@ async def main(url: str, home: Path) -> None:
         for name, args in calls({**tools}):
             if name in tools:
                 with suppress(ToolError):  # what a tool answers is the suite's affair
-                    print(name, await servers.call("tested", name, tools[name].pin, args, lambda *_: None, ask=person), file=sys.stderr)
+                    print(
+                        name,
+                        await servers.call(
+                            "tested", name, tools[name].pin, args, lambda *_: None, ask=person
+                        ),
+                        file=sys.stderr,
+                    )
     except DependencyError as error:
         sys.exit(str(error))
     finally:

@@ -1,6 +1,8 @@
-"""What the conformance suite of the protocol is run against: `kestrel mcp serve --http` with the tools that its scenarios call.
+"""What the conformance suite of the protocol is run against: `kestrel mcp serve --http` with the tools that
+its scenarios call.
 
-`python conformance_server.py FOLDER` prints the address and serves until it is ended. The answers are the suite's, word for word.
+`python conformance_server.py FOLDER` prints the address and serves until it is ended. The answers are the
+suite's, word for word.
 """
 
 import asyncio
@@ -93,7 +95,11 @@ async def main(home: Path) -> None:
     """Serve until a signal."""
     tools = [test_simple_text, test_image_content, test_error_handling, test_tool_with_progress, with_schema]
     session = Session(home, env={}, tools=tools)
-    async with serving_http(session, token=False, workspace=str(home), tools=[one.name for one in tools]) as (port, _, work):
+    async with serving_http(session, token=False, workspace=str(home), tools=[one.name for one in tools]) as (
+        port,
+        _,
+        work,
+    ):
         print(f"http://127.0.0.1:{port}/mcp", flush=True)
         await work
 

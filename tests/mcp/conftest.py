@@ -30,7 +30,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     def open_session(**tables: dict[str, Any]) -> Session:
         env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         servers = {name: read_server(name, table) for name, table in tables.items()}
-        sessions.append(Session(tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off"))
+        sessions.append(
+            Session(
+                tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off"
+            )
+        )
         return sessions[-1]
 
     yield open_session
@@ -40,14 +44,20 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture(scope="session")
 def guarded_starter() -> Iterator[subprocess.Popen[str]]:
-    """A process that starts servers behind OAuth, which takes a line with port and lives of tokens each; it prints their ids."""
-    with subprocess.Popen([sys.executable, SERVER, "guarded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    """A process that starts servers behind OAuth, which takes a line with port and lives of tokens each; it
+    prints their ids.
+    """
+    with subprocess.Popen(
+        [sys.executable, SERVER, "guarded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         yield process
 
 
 @pytest.fixture
 def guarded(request: pytest.FixtureRequest, guarded_starter: subprocess.Popen[str]) -> Iterator[str]:
-    """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a path."""
+    """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a
+    path.
+    """
     port = free_port()
     assert guarded_starter.stdin is not None
     assert guarded_starter.stdout is not None

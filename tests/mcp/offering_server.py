@@ -1,4 +1,6 @@
-"""An MCP server with all that tests ask for: `python offering_server.py` on standard input and output, `… guarded` over HTTP behind OAuth."""
+"""An MCP server with all that tests ask for: `python offering_server.py` on standard input and output, `…
+guarded` over HTTP behind OAuth.
+"""
 
 import asyncio
 import base64
@@ -18,7 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/Wqs4ggAAAABJRU5ErkJggg==")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/Wqs4ggAAAABJRU5ErkJggg=="
+)
 server = MCPServer("offering")
 
 
@@ -100,7 +104,8 @@ def greet(name: str) -> str:
 
 
 def guarded(port: int, lives_s: int) -> Starlette:
-    """The server behind a small authorisation server that gives tokens to everybody who asks as the protocol wants it.
+    """The server behind a small authorisation server that gives tokens to everybody who asks as the protocol
+    wants it.
 
     Its tokens are good for ever, and said to be good for `lives_s` seconds.
     """
@@ -111,12 +116,21 @@ def guarded(port: int, lives_s: int) -> Starlette:
     forms: list[dict[str, str]] = []
 
     async def resource(_: Request) -> Response:
-        return JSONResponse({"resource": f"{here}/mcp", "authorization_servers": [f"{here}/as"], "scopes_supported": ["all"]})
+        return JSONResponse(
+            {"resource": f"{here}/mcp", "authorization_servers": [f"{here}/as"], "scopes_supported": ["all"]}
+        )
 
     async def metadata(_: Request) -> Response:
-        places = {f"{what}_endpoint": f"{here}/as/{what}" for what in ("authorization", "token", "registration")}
+        places = {
+            f"{what}_endpoint": f"{here}/as/{what}" for what in ("authorization", "token", "registration")
+        }
         return JSONResponse(
-            {"issuer": f"{here}/as", **places, "response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+            {
+                "issuer": f"{here}/as",
+                **places,
+                "response_types_supported": ["code"],
+                "code_challenge_methods_supported": ["S256"],
+            }
         )
 
     async def register(request: Request) -> Response:
@@ -131,10 +145,21 @@ def guarded(port: int, lives_s: int) -> Starlette:
     async def token(request: Request) -> Response:
         form = await request.form()
         told.append(str(form["grant_type"]))
-        forms.append({name: str(value) for name, value in form.items()} | {"authorization": request.headers.get("authorization", "")})
+        forms.append(
+            {name: str(value) for name, value in form.items()}
+            | {"authorization": request.headers.get("authorization", "")}
+        )
         name = f"secret-token-{len(told)}"
         valid.add(name)
-        return JSONResponse({"access_token": name, "token_type": "Bearer", "expires_in": lives_s, "refresh_token": "again", "scope": "all"})
+        return JSONResponse(
+            {
+                "access_token": name,
+                "token_type": "Bearer",
+                "expires_in": lives_s,
+                "refresh_token": "again",
+                "scope": "all",
+            }
+        )
 
     async def exchange(request: Request) -> Response:
         form = await request.form()
@@ -142,7 +167,9 @@ def guarded(port: int, lives_s: int) -> Starlette:
         if form["subject_token"] != "of the company":
             return Response("who is that?", 403)
         issued = "urn:ietf:params:oauth:token-type:id-jag"
-        return JSONResponse({"access_token": "an assertion", "issued_token_type": issued, "token_type": "N_A"})
+        return JSONResponse(
+            {"access_token": "an assertion", "issued_token_type": issued, "token_type": "N_A"}
+        )
 
     async def log(_: Request) -> Response:
         return JSONResponse(told)
@@ -157,7 +184,9 @@ def guarded(port: int, lives_s: int) -> Starlette:
                 where = f'Bearer resource_metadata="{here}/.well-known/oauth-protected-resource/mcp"'
                 await Response("", 401, {"WWW-Authenticate": where})(scope, receive, send)
                 return
-        await (inner if scope["type"] == "lifespan" or scope["path"] == "/mcp" else outer)(scope, receive, send)
+        await (inner if scope["type"] == "lifespan" or scope["path"] == "/mcp" else outer)(
+            scope, receive, send
+        )
 
     outer = Starlette(
         routes=[
@@ -175,7 +204,8 @@ def guarded(port: int, lives_s: int) -> Starlette:
 
 
 def serve_guarded() -> None:
-    """Start a process with a guarded server for each line `port lives_s`, and print its id; they end with this one's input.
+    """Start a process with a guarded server for each line `port lives_s`, and print its id; they end with
+    this one's input.
 
     Each begins with what is imported here already: that takes thirty times as long as the rest of its start.
     """

@@ -1,4 +1,5 @@
-"""Claims about the protocol: its own published conformance suite passes, as a client and as a server, but for what is named here.
+"""Claims about the protocol: its own published conformance suite passes, as a client and as a server, but for
+what is named here.
 
 `make test-long` installs the suite and Node beside it. What is left out is in docs/howto/mcp.md too.
 """
@@ -18,41 +19,103 @@ pytestmark = pytest.mark.long
 
 HERE = Path(__file__).parent
 NODE = Path(sys.prefix) / "bin" / "node"
-SUITE = Path(sys.prefix) / "conformance" / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+SUITE = (
+    Path(sys.prefix)
+    / "conformance"
+    / "node_modules"
+    / "@modelcontextprotocol"
+    / "conformance"
+    / "dist"
+    / "index.js"
+)
 REVISION = "2026-07-28"
 AT_ONCE = 2
 
 CLIENT = {
-    *("initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry", "request-metadata", "sep-2322-client-request-state"),
+    *(
+        "initialize",
+        "tools_call",
+        "elicitation-sep1034-client-defaults",
+        "sse-retry",
+        "request-metadata",
+        "sep-2322-client-request-state",
+    ),
     *("http-standard-headers", "http-custom-headers", "http-invalid-tool-headers"),
     *("json-schema-ref-no-deref", "json-schema-2020-12-preservation"),
     *(f"auth/metadata-{one}" for one in ("default", "var1", "var2", "var3", "issuer-mismatch")),
-    *("auth/basic-cimd", "auth/pre-registration", "auth/resource-mismatch", "auth/authorization-server-migration"),
+    *(
+        "auth/basic-cimd",
+        "auth/pre-registration",
+        "auth/resource-mismatch",
+        "auth/authorization-server-migration",
+    ),
     *(
         f"auth/scope-{one}"
-        for one in ("from-www-authenticate", "from-scopes-supported", "omitted-when-undefined", "step-up", "retry-limit")
+        for one in (
+            "from-www-authenticate",
+            "from-scopes-supported",
+            "omitted-when-undefined",
+            "step-up",
+            "retry-limit",
+        )
     ),
     *(f"auth/token-endpoint-auth-{one}" for one in ("basic", "post", "none")),
     *("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"),
     *("auth/offline-access-scope", "auth/offline-access-not-supported"),
-    *(f"auth/iss-{one}" for one in ("supported", "not-advertised", "supported-missing", "wrong-issuer", "unexpected", "normalized")),
-    *("auth/client-credentials-jwt", "auth/client-credentials-basic", "auth/enterprise-managed-authorization"),
+    *(
+        f"auth/iss-{one}"
+        for one in (
+            "supported",
+            "not-advertised",
+            "supported-missing",
+            "wrong-issuer",
+            "unexpected",
+            "normalized",
+        )
+    ),
+    *(
+        "auth/client-credentials-jwt",
+        "auth/client-credentials-basic",
+        "auth/enterprise-managed-authorization",
+    ),
 }
-"""Each scenario of the revisions, and of the extensions those for programs that log in by themselves and for companies' logins."""
+"""Each scenario of the revisions, and of the extensions those for programs that log in by themselves and for
+companies' logins.
+"""
 NOT_SPOKEN = {
     "auth/dpop": "an extension that the SDK does not have",
     "auth/dpop-nonce": "an extension that the SDK does not have",
     "auth/wif-jwt-bearer": "an extension that the SDK does not have",
-    **dict.fromkeys((f"sep-2640-client-{one}" for one in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")), "an extension: skills of servers"),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            f"sep-2640-client-{one}"
+            for one in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")
+        ),
+        "an extension: skills of servers",
+    ),
+}
 
 TIMED = {"sse-retry"}
 """The suite warns of a client that comes back 0.2 s late, as it may on a busy machine."""
 
 SERVER = {
-    *("server-initialize", "server-session-lifecycle", "ping", "dns-rebinding-protection", "http-header-validation", "server-sse-multiple-streams"),
-    *("tools-list", "tools-call-simple-text", "tools-call-image", "tools-call-error", "tools-call-with-progress", "json-schema-2020-12"),
-}  # fmt: skip
+    *(
+        "server-initialize",
+        "server-session-lifecycle",
+        "ping",
+        "dns-rebinding-protection",
+        "http-header-validation",
+        "server-sse-multiple-streams",
+    ),
+    *(
+        "tools-list",
+        "tools-call-simple-text",
+        "tools-call-image",
+        "tools-call-error",
+        "tools-call-with-progress",
+        "json-schema-2020-12",
+    ),
+}
 IN_PART = {
     "server-stateless": (2, "two checks call a tool that samples; tools here ask no model of the client"),
     "caching": (3, "three checks are about prompts and resources, which are not offered"),
@@ -68,7 +131,9 @@ NOT_OFFERED = re.compile(
 
 def suite(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the suite."""
-    return subprocess.run([NODE, SUITE, *words], capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False)
+    return subprocess.run(
+        [NODE, SUITE, *words], capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False
+    )
 
 
 def listed(kind: str) -> dict[str, str]:
@@ -79,18 +144,32 @@ def listed(kind: str) -> dict[str, str]:
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
     if not (SUITE.exists() and NODE.exists()):
-        pytest.skip("the conformance suite is not installed: make test-long installs it into the virtual environment, with Node")
+        pytest.skip(
+            "the conformance suite is not installed: make test-long installs it into the virtual "
+            "environment, with Node"
+        )
 
 
 @pytest.fixture(scope="module")
 def runs() -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
-    """The runs of the client's scenarios, a few at a time: at the revision of 2026-07-28 where a scenario has it."""
+    """The runs of the client's scenarios, a few at a time: at the revision of 2026-07-28 where a scenario has
+    it.
+    """
     command = f"{sys.executable} {HERE / 'conformance_client.py'}"
     pool, known = ThreadPoolExecutor(AT_ONCE), listed("client")
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
         version = ("--spec-version", REVISION) if REVISION in known.get(name, "") else ()
-        return suite("client", "--command", command, "--scenario", name, "--timeout", f"{PATIENCE_S * 1000:.0f}", *version)
+        return suite(
+            "client",
+            "--command",
+            command,
+            "--scenario",
+            name,
+            "--timeout",
+            f"{PATIENCE_S * 1000:.0f}",
+            *version,
+        )
 
     yield {name: pool.submit(run, name) for name in sorted(CLIENT)}
     pool.shutdown(cancel_futures=True)
@@ -99,7 +178,11 @@ def runs() -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
 def test_every_scenario_of_the_suite_is_accounted_for() -> None:
     """A scenario that a newer suite brings is in one of the lists above, or this is red."""
     assert set(listed("client")) == CLIENT | NOT_SPOKEN.keys()
-    assert not {name for name in listed("server") if not (name in SERVER or name in IN_PART or NOT_OFFERED.fullmatch(name))}
+    assert not {
+        name
+        for name in listed("server")
+        if not (name in SERVER or name in IN_PART or NOT_OFFERED.fullmatch(name))
+    }
 
 
 @pytest.mark.parametrize("name", sorted(CLIENT))
@@ -115,7 +198,9 @@ def test_the_client_passes(name: str, runs: dict[str, "Future[subprocess.Complet
 
 
 def test_the_server_passes_what_concerns_it(tmp_path: Path) -> None:
-    """`kestrel mcp serve --http` passes every scenario about tools and the transport, at each revision; the rest is not offered."""
+    """`kestrel mcp serve --http` passes every scenario about tools and the transport, at each revision; the
+    rest is not offered.
+    """
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
     command = [sys.executable, HERE / "conformance_server.py", tmp_path / "home"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
@@ -123,13 +208,27 @@ def test_the_server_passes_what_concerns_it(tmp_path: Path) -> None:
             assert program.stdout is not None
             url = program.stdout.readline().strip()
             for version in ((), ("--spec-version", "2025-11-25"), ("--spec-version", REVISION)):
-                done = suite("server", "--url", url, "--suite", "all", "--timeout", f"{PATIENCE_S * 1000:.0f}", *version)
+                done = suite(
+                    "server",
+                    "--url",
+                    url,
+                    "--suite",
+                    "all",
+                    "--timeout",
+                    f"{PATIENCE_S * 1000:.0f}",
+                    *version,
+                )
                 found = {
-                    name: (int(good), int(bad)) for name, good, bad in re.findall(r"[✓✗] (\S+): (\d+) passed, (\d+) failed", done.stdout)
+                    name: (int(good), int(bad))
+                    for name, good, bad in re.findall(r"[✓✗] (\S+): (\d+) passed, (\d+) failed", done.stdout)
                 }
                 assert len(found) > 20, done.stdout + done.stderr
-                failed = {name: bad for name, (_, bad) in found.items() if bad and not NOT_OFFERED.fullmatch(name)}
-                assert failed == {name: number for name, (number, _) in IN_PART.items() if name in found}, done.stdout
+                failed = {
+                    name: bad for name, (_, bad) in found.items() if bad and not NOT_OFFERED.fullmatch(name)
+                }
+                assert failed == {name: number for name, (number, _) in IN_PART.items() if name in found}, (
+                    done.stdout
+                )
                 assert all(found[name][0] for name in SERVER & found.keys())
                 assert version or found.keys() >= SERVER
         finally:

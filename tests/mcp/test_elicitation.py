@@ -1,4 +1,6 @@
-"""Laws of the form that a server has a person fill in: what is shown, what may be answered, and what the server then gets."""
+"""Laws of the form that a server has a person fill in: what is shown, what may be answered, and what the
+server then gets.
+"""
 
 import asyncio
 from typing import Any
@@ -27,12 +29,23 @@ class Person:
 def filled(ask: Ask, required: tuple[str, ...] = ("it",), /, **fields: dict[str, Any]) -> Any:
     """What the server gets for a form with these fields; `None` where it is declined."""
     schema = {"type": "object", "properties": fields, "required": list(required)}
-    result = asyncio.run(answer_elicitation("s", ElicitRequestFormParams(message="Please.", requested_schema=schema), ask))
+    result = asyncio.run(
+        answer_elicitation("s", ElicitRequestFormParams(message="Please.", requested_schema=schema), ask)
+    )
     return result.content if result.action == "accept" else None
 
 
 @pytest.mark.parametrize(
-    ("said", "value"), [("yes", True), ("no", False), ("true", True), ("false", False), (" No ", False), ("TRUE", True), ("Yes", True)]
+    ("said", "value"),
+    [
+        ("yes", True),
+        ("no", False),
+        ("true", True),
+        ("false", False),
+        (" No ", False),
+        ("TRUE", True),
+        ("Yes", True),
+    ],
 )
 def test_a_yes_is_true_and_a_no_is_false(said: str, value: bool) -> None:
     """However a person spells it."""
@@ -53,10 +66,19 @@ FIELDS: dict[str, tuple[dict[str, Any], Any]] = {
     "text": ({"type": "string"}, "a b"),
     "value": ({"type": "string", "enum": ["a", "b"]}, "b"),
     "named value": ({"type": "string", "enum": ["a", "b"], "enumNames": ["First", "Second"]}, "b"),
-    "titled": ({"type": "string", "oneOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]}, "b"),
+    "titled": (
+        {"type": "string", "oneOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]},
+        "b",
+    ),
     "titled by itself": ({"type": "string", "oneOf": [{"const": "a"}, {"const": "b"}]}, "b"),
     "several": ({"type": "array", "items": {"type": "string", "enum": ["a", "b", "c"]}}, ["c", "a"]),
-    "several titled": ({"type": "array", "items": {"anyOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]}}, ["b"]),
+    "several titled": (
+        {
+            "type": "array",
+            "items": {"anyOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]},
+        },
+        ["b"],
+    ),
 }
 
 
@@ -86,17 +108,29 @@ def test_every_option_that_is_offered_is_taken(field: str) -> None:
 
 
 def test_what_does_not_fit_is_asked_three_times_and_then_declined() -> None:
-    """The reason is in the next question; a word that leaves a field out leaves out none that the server needs."""
+    """The reason is in the next question; a word that leaves a field out leaves out none that the server
+    needs.
+    """
     person = Person("x", "0", "y", "4")
     assert filled(person.ask, it={"type": "integer", "minimum": 1}) is None
-    assert [("does not fit" in text, "minimum" in text) for text, _ in person.asked] == [(False, False), (True, False), (True, True)]
+    assert [("does not fit" in text, "minimum" in text) for text, _ in person.asked] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
     assert filled(Person(LEAVE_OUT, "2").ask, it={"type": "integer"}) == {"it": 2}
 
 
 def test_several_fields_are_counted_and_one_is_not() -> None:
     """A person sees how many questions are to come; a field that is left out is not in the answer."""
     person = Person("a", LEAVE_OUT, "3")
-    assert filled(person.ask, ("one", "three"), one={"type": "string"}, two={"type": "string"}, three={"type": "integer"}) == {
+    assert filled(
+        person.ask,
+        ("one", "three"),
+        one={"type": "string"},
+        two={"type": "string"},
+        three={"type": "integer"},
+    ) == {
         "one": "a",
         "three": 3,
     }
@@ -112,12 +146,20 @@ def test_a_form_without_fields_asks_for_a_yes(said: str | None, content: dict[st
     assert filled(Person(said).ask, ()) == content
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "javascript:alert(1)", "https://x.example/" + "a" * 8_000])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "javascript:alert(1)", "https://x.example/" + "a" * 8_000]
+)
 def test_an_address_that_is_no_page_is_declined_unasked(url: str) -> None:
-    """Nor one that nobody reads to its end; others are accepted once the person has been there, and only then."""
+    """Nor one that nobody reads to its end; others are accepted once the person has been there, and only
+    then.
+    """
     person = Person(DONE)
     assert (
-        asyncio.run(answer_elicitation("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask)).action
+        asyncio.run(
+            answer_elicitation(
+                "s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask
+            )
+        ).action
         == "decline"
     )
     assert not person.asked
@@ -130,7 +172,11 @@ ITEMS = {"type": "string", "enum": ["a", "b"]}
 TITLED = [{"const": "a", "title": "First"}, {"const": "b"}, {"title": "nothing"}]
 SHOWN: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "text": ({"type": "string"}, "it", ()),
-    "told": ({"type": "string", "title": "Name", "description": "Your own.", "format": "email"}, "Name (email): Your own.", ()),
+    "told": (
+        {"type": "string", "title": "Name", "description": "Your own.", "format": "email"},
+        "Name (email): Your own.",
+        (),
+    ),
     "whole number": ({"type": "integer"}, "it (a whole number)", ()),
     "number": ({"type": "number", "default": 1.5}, "it (a number)", ("1.5",)),
     "yes": ({"type": "boolean"}, "it", ("yes", "no")),
@@ -139,17 +185,25 @@ SHOWN: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "named": (ITEMS | {"enumNames": ["First", "Second"], "default": "b"}, "it", ("Second", "First")),
     "titled": ({"type": "string", "oneOf": TITLED}, "it", ("First", "b")),
     "any of titled": ({"type": "string", "anyOf": TITLED, "default": "a"}, "it", ("First", "b")),
-    "several": ({"type": "array", "items": ITEMS, "default": ["b", "a"]}, "it (several, separated by commas; of a, b)", ("b, a",)),
+    "several": (
+        {"type": "array", "items": ITEMS, "default": ["b", "a"]},
+        "it (several, separated by commas; of a, b)",
+        ("b, a",),
+    ),
     "several titled": (
-        {"type": "array", "items": {"anyOf": TITLED}, "default": ["a"]}, "it (several, separated by commas; of First, b)", ("First",),
+        {"type": "array", "items": {"anyOf": TITLED}, "default": ["a"]},
+        "it (several, separated by commas; of First, b)",
+        ("First",),
     ),
     "several of anything": ({"type": "array", "items": True}, "it (several, separated by commas; of )", ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("field", SHOWN)
 def test_a_field_is_shown_with_its_kind_and_its_choices(field: str) -> None:
-    """The default first and no choice twice; of several values only what is suggested is an option, and the choices stand in the question."""
+    """The default first and no choice twice; of several values only what is suggested is an option, and the
+    choices stand in the question.
+    """
     about, text, options = SHOWN[field]
     person = Person()
     filled(person.ask, it=about)
@@ -161,6 +215,10 @@ def test_an_address_that_can_just_be_read_is_shown() -> None:
     for more, asked in ((0, 1), (1, 0)):
         person = Person(DONE)
         url = "https://x.example/".ljust(8_000 + more, "a")
-        result = asyncio.run(answer_elicitation("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask))
+        result = asyncio.run(
+            answer_elicitation(
+                "s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask
+            )
+        )
         assert (len(person.asked), result.action) == (asked, "accept" if asked else "decline")
         assert all("It belongs to x.example." in text for text, _ in person.asked)

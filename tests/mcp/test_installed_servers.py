@@ -1,4 +1,6 @@
-"""Folders of installed servers and how they are filled: what is a whole one, what its seal covers, what each installer is told."""
+"""Folders of installed servers and how they are filled: what is a whole one, what its seal covers, what each
+installer is told.
+"""
 
 import asyncio
 import json
@@ -13,7 +15,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.config import Seal
 from kestrel_lab.mcp.registry import install
 from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package
-from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, check_name_free, install_package, installer_for, lock_package
+from kestrel_lab.mcp.registry.install import (
+    InstallError,
+    LockedPackage,
+    check_name_free,
+    install_package,
+    installer_for,
+    lock_package,
+)
 from kestrel_lab.mcp.registry.installed_servers import (
     MARK,
     InstalledServer,
@@ -26,7 +35,14 @@ from kestrel_lab.mcp.registry.installed_servers import (
     write_installed,
 )
 
-ECHO = Package(kind="pypi", name="mcp-echo", version="1.0", args=("--in", WORKSPACE), variables=("KEY",), settings=(("MODE", "fast"),))
+ECHO = Package(
+    kind="pypi",
+    name="mcp-echo",
+    version="1.0",
+    args=("--in", WORKSPACE),
+    variables=("KEY",),
+    settings=(("MODE", "fast"),),
+)
 NPM = Package(kind="npm", name="@scope/echo-mcp", version="1.2.3")
 
 
@@ -35,7 +51,9 @@ def installed(root: Path, package: Package = ECHO) -> InstalledServer:
     folder = folder_of(root, package)
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/mcp-echo").write_text("#!/bin/sh\n")
-    found = InstalledServer(server="echo", entry="a/b", package=package, lock="l", packages=3, tree=tree_of(folder), folder=folder)
+    found = InstalledServer(
+        server="echo", entry="a/b", package=package, lock="l", packages=3, tree=tree_of(folder), folder=folder
+    )
     write_installed(found)
     return found
 
@@ -43,35 +61,59 @@ def installed(root: Path, package: Package = ECHO) -> InstalledServer:
 @pytest.mark.parametrize(
     ("name", "short"),
     [
-        ("mcp-server-time", "time"), ("server-time", "time"), ("mcp-time", "time"), ("time-mcp", "time"), ("time-mcp-server", "time"),
-        ("@scope/Time.Zones", "time-zones"), ("a__b", "a_b"), ("mcp-", "mcp"), ("x" * 40, "x" * 32), ("mcp-" + "x" * 31 + "-y", "x" * 31),
+        ("mcp-server-time", "time"),
+        ("server-time", "time"),
+        ("mcp-time", "time"),
+        ("time-mcp", "time"),
+        ("time-mcp-server", "time"),
+        ("@scope/Time.Zones", "time-zones"),
+        ("a__b", "a_b"),
+        ("mcp-", "mcp"),
+        ("x" * 40, "x" * 32),
+        ("mcp-" + "x" * 31 + "-y", "x" * 31),
         ("_", "server"),
     ],
-)  # fmt: skip
+)
 def test_the_tools_of_a_server_have_a_short_name(name: str, short: str) -> None:
     """Without what every package of this kind is called."""
     assert short_name(replace(ECHO, name=name)) == short
 
 
 def test_an_installed_server_is_started_from_its_own_folder(tmp_path: Path) -> None:
-    """With the folder of the run in its place, its settings, and the variables that it needs by name; sealed."""
+    """With the folder of the run in its place, its settings, and the variables that it needs by name;
+    sealed.
+    """
     found = installed(tmp_path)
     assert found.folder == tmp_path / "mcp-echo-1.0"
     config = found.config(Path("/work"))
-    assert (config.name, config.command, config.args) == ("echo", str(found.folder / "bin/mcp-echo"), ("--in", "/work"))
+    assert (config.name, config.command, config.args) == (
+        "echo",
+        str(found.folder / "bin/mcp-echo"),
+        ("--in", "/work"),
+    )
     assert config.env == {"MODE": "fast", "KEY": "${KEY}", "PYTHONDONTWRITEBYTECODE": "1"}
-    assert (config.source, config.seal) == (str(found.folder / MARK), Seal(folder=str(found.folder), tree=found.tree))
+    assert (config.source, config.seal) == (
+        str(found.folder / MARK),
+        Seal(folder=str(found.folder), tree=found.tree),
+    )
     other = replace(found, package=NPM, folder=folder_of(tmp_path, NPM)).config(Path("/work"))
-    assert (other.command, other.env) == (str(tmp_path / "@scope+echo-mcp-1.2.3/node_modules/.bin/echo-mcp"), {})
+    assert (other.command, other.env) == (
+        str(tmp_path / "@scope+echo-mcp-1.2.3/node_modules/.bin/echo-mcp"),
+        {},
+    )
 
 
 def test_only_whole_installations_are_listed(tmp_path: Path) -> None:
-    """In the order of their names: no file, no link, no folder without its mark or with one that says something else."""
+    """In the order of their names: no file, no link, no folder without its mark or with one that says
+    something else.
+    """
     assert list_installed(tmp_path / "none") == []
     second, first = installed(tmp_path, replace(ECHO, name="z")), installed(tmp_path, replace(ECHO, name="a"))
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(first.folder)
-    for number, mark in enumerate(("{", "[]", "{}", '{"package": "evil"}', json.dumps({"package": "mcp-echo==1.0", "packages": "x"}))):
+    for number, mark in enumerate(
+        ("{", "[]", "{}", '{"package": "evil"}', json.dumps({"package": "mcp-echo==1.0", "packages": "x"}))
+    ):
         (tmp_path / f"odd{number}").mkdir()
         (tmp_path / f"odd{number}" / MARK).write_text(mark)
     (tmp_path / "begun").mkdir()
@@ -92,7 +134,9 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_seal_covers_every_file(change: str, tmp_path: Path) -> None:
-    """What it is called, what is in it, whether it is a program and where a link leads; the mark itself is not of the server."""
+    """What it is called, what is in it, whether it is a program and where a link leads; the mark itself is
+    not of the server.
+    """
     folder = installed(tmp_path).folder
     (folder / "a").symlink_to("b")
     seal = Seal(folder=str(folder), tree=tree_of(folder))
@@ -100,7 +144,10 @@ def test_a_seal_covers_every_file(change: str, tmp_path: Path) -> None:
     (folder / f"{MARK}.new").write_text("half")
     check_seal(seal)
     CHANGES[change](folder)
-    with pytest.raises(ConnectionError, match=rf"its files in {folder} are not what was installed and approved, so it is not started"):
+    with pytest.raises(
+        ConnectionError,
+        match=rf"its files in {folder} are not what was installed and approved, so it is not started",
+    ):
         check_seal(seal)
     with pytest.raises(ConnectionError, match=r"its files in /no/such are gone, so it is not started"):
         check_seal(replace(seal, folder="/no/such"))
@@ -123,7 +170,8 @@ done
 here=$(dirname "$0")
 if [ "$what" = install ]; then cat "$here/lock.json" > "$to/package-lock.json"; exit 0; fi
 mkdir -p "$to/node_modules/.bin"
-for name in $(cat "$here/programs"); do echo '#!/bin/sh' > "$to/node_modules/.bin/$name"; chmod +x "$to/node_modules/.bin/$name"; done
+for name in $(cat "$here/programs"); do echo '#!/bin/sh' > "$to/node_modules/.bin/$name"; chmod +x \
+"$to/node_modules/.bin/$name"; done
 """
 
 
@@ -137,7 +185,9 @@ def fake(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 def with_npm(tmp_path: Path, lock: dict[str, Any], programs: str = "echo-mcp") -> dict[str, str]:
     """An environment whose npm finds these packages, and installs these programs."""
     fake(tmp_path / "npm", "npm", _FAKE_NPM)
-    (tmp_path / "npm/lock.json").write_text(json.dumps({"name": "scratch", "lockfileVersion": 3, "packages": lock}))
+    (tmp_path / "npm/lock.json").write_text(
+        json.dumps({"name": "scratch", "lockfileVersion": 3, "packages": lock})
+    )
     (tmp_path / "npm/programs").write_text(programs)
     return {"PATH": f"{tmp_path / 'npm'}:/usr/bin:/bin", "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
@@ -168,7 +218,9 @@ def test_each_installer_is_taken_where_it_is(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip", "npm"])
-def test_an_installer_runs_nothing_of_a_package_and_takes_only_what_was_locked(installer: Any, tmp_path: Path) -> None:
+def test_an_installer_runs_nothing_of_a_package_and_takes_only_what_was_locked(
+    installer: Any, tmp_path: Path
+) -> None:
     """Wheels alone, by their hashes, into the package's own folder; no scripts."""
     package = NPM if installer == "npm" else ECHO
     commands = LockedPackage(package=package, installer=installer, text="", packages=1).commands(tmp_path)
@@ -187,14 +239,23 @@ def test_a_package_of_npm_is_locked_and_installed(tmp_path: Path) -> None:
     """With all that it needs, each with its hash; the same list is not installed again, another one is."""
     env = with_npm(tmp_path, found_by_npm())
     locked = asyncio.run(lock_package(NPM, env))
-    assert (locked.installer, locked.packages, locked.package) == ("npm", 2, replace(NPM, sha256="sha512-own"))
+    assert (locked.installer, locked.packages, locked.package) == (
+        "npm",
+        2,
+        replace(NPM, sha256="sha512-own"),
+    )
     assert json.loads(locked.text) == {"lockfileVersion": 3, "packages": found_by_npm()}
 
     def install_it(what: LockedPackage) -> InstalledServer:
         return asyncio.run(install_package(what, tmp_path / "mcp", server="echo", entry="e", env=env))
 
     first = install_it(locked)
-    assert (first.lock, first.packages, first.entry, read_installed(first.folder)) == (locked.hash, 2, "e", first)
+    assert (first.lock, first.packages, first.entry, read_installed(first.folder)) == (
+        locked.hash,
+        2,
+        "e",
+        first,
+    )
     assert json.loads((first.folder / "package.json").read_text())["dependencies"] == {NPM.name: NPM.version}
     assert (first.folder / "package-lock.json").read_text() == locked.text
     (tmp_path / "npm/programs").write_text("echo-mcp another")

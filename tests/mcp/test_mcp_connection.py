@@ -1,4 +1,6 @@
-"""Connections to servers that answer in every way the protocol knows: what comes back, what is an error of the tool, and what one of the server."""
+"""Connections to servers that answer in every way the protocol knows: what comes back, what is an error of
+the tool, and what one of the server.
+"""
 
 import asyncio
 import json
@@ -31,18 +33,25 @@ A_FILE = {"uri": "notes://a", "name": "a"}
 A_TEMPLATE = {"uriTemplate": "notes://{day}", "name": "day"}
 
 
-def connection_to(folder: Path, answers: dict[str, Any], ended: list[str] | None = None, **table: Any) -> Connection:
+def connection_to(
+    folder: Path, answers: dict[str, Any], ended: list[str] | None = None, **table: Any
+) -> Connection:
     """A connection to a server that answers so; `ended` gets the reason when it ends by itself."""
     given = {"command": sys.executable, "args": ["-S", SERVER, json.dumps(answers)], "sandbox": "S0"}
     limits = {"start_timeout_s": PATIENCE_S, "timeout_s": PATIENCE_S}
     env = {"PATH": os.environ["PATH"]}
     return Connection(
-        read_server("r", {**given, **limits, **table}), env, folder / "logs/r.log", [].append if ended is None else ended.append
+        read_server("r", {**given, **limits, **table}),
+        env,
+        folder / "logs/r.log",
+        [].append if ended is None else ended.append,
     )
 
 
 @asynccontextmanager
-async def connected(folder: Path, answers: dict[str, Any], ended: list[str] | None = None, **table: Any) -> AsyncIterator[Connection]:
+async def connected(
+    folder: Path, answers: dict[str, Any], ended: list[str] | None = None, **table: Any
+) -> AsyncIterator[Connection]:
     """The same, open in the block."""
     made = connection_to(folder, answers, ended, **table)
     await made.open()
@@ -64,12 +73,17 @@ async def called(made: Connection, tool: str = "look", **args: Any) -> Any:
             {"says": "no licence found", "initialize": {"error": {"code": 1, "message": "I do not start"}}},
             "I do not start; it said last: no licence found",
         ),
-        ({"says": "I do not start", "initialize": {"error": {"code": 1, "message": "I do not start"}}}, "I do not start"),
+        (
+            {"says": "I do not start", "initialize": {"error": {"code": 1, "message": "I do not start"}}},
+            "I do not start",
+        ),
         ({"initialize": {"error": {"code": 1, "message": "I do not start"}}}, "I do not start"),
     ],
     ids=["other words", "the same words", "none"],
 )
-def test_the_last_words_of_a_server_that_does_not_start_are_told(answers: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_the_last_words_of_a_server_that_does_not_start_are_told(
+    answers: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     """Once: not where they say what the error says."""
     with pytest.raises(ConnectionError) as raised:
         asyncio.run(connection_to(tmp_path, answers).open())
@@ -110,9 +124,13 @@ def test_a_connection_that_was_closed_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_tool_is_told_as_the_tool_says_it(tmp_path: Path) -> None:
-    """A tool that fails, an error of the protocol and an answer that is none are errors of the call: the server stays."""
+    """A tool that fails, an error of the protocol and an answer that is none are errors of the call: the
+    server stays.
+    """
     answers = {
-        "tools/list": {"tools": [{**TOOL, "name": name} for name in ("fails", "mute", "refuses", "odd", "slow")]},
+        "tools/list": {
+            "tools": [{**TOOL, "name": name} for name in ("fails", "mute", "refuses", "odd", "slow")]
+        },
         "tools/call fails": {"isError": True, "content": [{"type": "text", "text": "no such page"}]},
         "tools/call mute": {"isError": True, "content": []},
         "tools/call refuses": {"error": {"code": -32602, "message": "wrong\narguments"}},
@@ -145,7 +163,9 @@ def test_structured_content_is_the_value_of_an_answer(tmp_path: Path) -> None:
     """As JSON, for checks and macros."""
 
     async def go() -> None:
-        async with connected(tmp_path, {**TOOLS, "tools/call": {"content": [], "structuredContent": {"degrees": [1, 2]}}}) as made:
+        async with connected(
+            tmp_path, {**TOOLS, "tools/call": {"content": [], "structuredContent": {"degrees": [1, 2]}}}
+        ) as made:
             assert await called(made) == {"degrees": [1, 2]}
 
     asyncio.run(go())
@@ -181,24 +201,39 @@ def test_only_what_was_approved_is_called(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_with_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a share between 0 and 1 where the whole is known, in the server's words or in numbers; what follows too closely is left out."""
+    """As a share between 0 and 1 where the whole is known, in the server's words or in numbers; what follows
+    too closely is left out.
+    """
     reports = [
-        {"progress": 1, "total": 4, "message": "a page"}, {"progress": 2, "total": 4}, {"progress": 3}, {"progress": 9, "total": 4},
-        {"progress": -1, "total": 4}, {"progress": 5, "total": 0}, {"progress": 6, "total": -1},
-    ]  # fmt: skip
+        {"progress": 1, "total": 4, "message": "a page"},
+        {"progress": 2, "total": 4},
+        {"progress": 3},
+        {"progress": 9, "total": 4},
+        {"progress": -1, "total": 4},
+        {"progress": 5, "total": 0},
+        {"progress": 6, "total": -1},
+    ]
     answers = {**TOOLS, "tools/call": {"content": [], "progress": reports}}
 
     async def told() -> list[tuple[str, float | None]]:
         found: list[tuple[str, float | None]] = []
         async with connected(tmp_path, answers) as made:
-            await made.call("look", made.definitions["look"].pin, {}, lambda text, share: found.append((text, share)))
+            await made.call(
+                "look", made.definitions["look"].pin, {}, lambda text, share: found.append((text, share))
+            )
             await made.ping()
         return found
 
     monkeypatch.setattr(connections, "_BETWEEN_S", 0.0)
     assert asyncio.run(told()) == [
-        ("a page", 0.25), ("2 of 4", 0.5), ("3", None), ("9 of 4", 1.0), ("-1 of 4", 0.0), ("5", None), ("6 of -1", None),
-    ]  # fmt: skip
+        ("a page", 0.25),
+        ("2 of 4", 0.5),
+        ("3", None),
+        ("9 of 4", 1.0),
+        ("-1 of 4", 0.0),
+        ("5", None),
+        ("6 of -1", None),
+    ]
     monkeypatch.setattr(connections, "_BETWEEN_S", 30.0)
     assert asyncio.run(told()) == [("a page", 0.25)]
 
@@ -208,11 +243,21 @@ def test_progress_is_told_with_what_is_done(tmp_path: Path, monkeypatch: pytest.
     [
         ({**WITH_ALL, **TOOLS, "resources/list": {"resources": [A_FILE]}}, ["look", "read_resource"]),
         (
-            {**WITH_ALL, **TOOLS, "resources/list": {"resources": []}, "resources/templates/list": {"resourceTemplates": [A_TEMPLATE]}},
+            {
+                **WITH_ALL,
+                **TOOLS,
+                "resources/list": {"resources": []},
+                "resources/templates/list": {"resourceTemplates": [A_TEMPLATE]},
+            },
             ["look", "read_resource"],
         ),
         (
-            {**WITH_ALL, **TOOLS, "resources/list": {"resources": []}, "resources/templates/list": {"resourceTemplates": []}},
+            {
+                **WITH_ALL,
+                **TOOLS,
+                "resources/list": {"resources": []},
+                "resources/templates/list": {"resourceTemplates": []},
+            },
             ["look"],
         ),
         ({**WITH_ALL, **TOOLS}, ["look"]),
@@ -220,7 +265,9 @@ def test_progress_is_told_with_what_is_done(tmp_path: Path, monkeypatch: pytest.
     ],
     ids=["a resource", "a template of addresses", "none", "cannot list them", "does not say that it has any"],
 )
-def test_a_server_with_resources_has_a_tool_for_them(answers: dict[str, Any], tools: list[str], tmp_path: Path) -> None:
+def test_a_server_with_resources_has_a_tool_for_them(
+    answers: dict[str, Any], tools: list[str], tmp_path: Path
+) -> None:
     """And one without has none."""
 
     async def go() -> None:
@@ -254,18 +301,28 @@ def test_resources_are_listed_and_read(tmp_path: Path) -> None:
         **WITH_ALL,
         "resources/list": {"resources": [A_FILE], "nextCursor": "two"},
         "resources/list two": {"resources": [{**A_FILE, "title": "The second", "uri": "notes://b"}]},
-        "resources/templates/list": {"resourceTemplates": [{**A_TEMPLATE, "title": "A day", "description": "What is\non"}]},
-        "resources/read notes://a": {"contents": [{"uri": "notes://a", "text": "one"}, {"uri": "notes://a2", "text": "two"}]},
+        "resources/templates/list": {
+            "resourceTemplates": [{**A_TEMPLATE, "title": "A day", "description": "What is\non"}]
+        },
+        "resources/read notes://a": {
+            "contents": [{"uri": "notes://a", "text": "one"}, {"uri": "notes://a2", "text": "two"}]
+        },
     }
 
     async def go() -> None:
         async with connected(tmp_path, answers) as made:
             listed = "notes://a  a\nnotes://b  The second\nnotes://{day}  What is on"
             assert [await called(made, "read_resource"), (await made.resource("")).value] == [listed, listed]
-            assert await called(made, "read_resource", uri="notes://a") == "[notes://a]\none\n[notes://a2]\ntwo"
+            assert (
+                await called(made, "read_resource", uri="notes://a") == "[notes://a]\none\n[notes://a2]\ntwo"
+            )
             with pytest.raises(ToolError, match="no resources/read"):
                 await called(made, "read_resource", uri="notes://c")
-        empty = {**WITH_ALL, "resources/list": {"resources": []}, "resources/templates/list": {"resourceTemplates": []}}
+        empty = {
+            **WITH_ALL,
+            "resources/list": {"resources": []},
+            "resources/templates/list": {"resourceTemplates": []},
+        }
         async with connected(tmp_path, empty) as made:
             assert (await made.resource("")).value == "[the server has no resources]"
 
@@ -317,13 +374,19 @@ def test_the_end_of_an_open_connection_is_told_once_with_the_reason(tmp_path: Pa
         async with connected(tmp_path, TOOLS, ended):
             pass
         with pytest.raises(ConnectionError):
-            await connection_to(tmp_path, {"initialize": {"error": {"code": 1, "message": "no"}}}, ended).open()
+            await connection_to(
+                tmp_path, {"initialize": {"error": {"code": 1, "message": "no"}}}, ended
+            ).open()
         assert ended == []
         answers = {**TOOLS, "tools/call": {"exit": 3}}
         async with connected(tmp_path, answers, ended) as made:
             with pytest.raises(ConnectionError, match=r"^it ended with exit code 3; it said last: lost$"):
                 await called(made)
-            assert (ended, made.reason, made.alive) == (["it ended with exit code 3; it said last: lost"], ended[0], False)
+            assert (ended, made.reason, made.alive) == (
+                ["it ended with exit code 3; it said last: lost"],
+                ended[0],
+                False,
+            )
         assert len(ended) == 1
 
     asyncio.run(go())
@@ -334,17 +397,34 @@ def test_the_end_of_an_open_connection_is_told_once_with_the_reason(tmp_path: Pa
 
 def listing(*tools: Any, **more: Any) -> dict[str, Any]:
     """Answers of a server with these tools."""
-    return {"tools/list": {"tools": [*tools], **more}, "tools/call": {"content": [{"type": "text", "text": "OK"}]}}
+    return {
+        "tools/list": {"tools": [*tools], **more},
+        "tools/call": {"content": [{"type": "text", "text": "OK"}]},
+    }
 
 
-RECURSIVE = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": True}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+RECURSIVE = {
+    "type": "object",
+    "properties": {"next": {"$ref": "#"}, "x": True},
+    "$defs": {"a": {"$ref": "#/$defs/a"}},
+}
 
 
 @pytest.mark.parametrize(
     ("odd", "refused"),
     [
         ({"name": "odd"}, ""),
-        ({"name": "odd", "inputSchema": None, "description": None, "annotations": None, "outputSchema": None, "_meta": None}, ""),
+        (
+            {
+                "name": "odd",
+                "inputSchema": None,
+                "description": None,
+                "annotations": None,
+                "outputSchema": None,
+                "_meta": None,
+            },
+            "",
+        ),
         ({"name": "odd", "inputSchema": {"type": "object", "properties": {"x": True, "y": False}}}, ""),
         ({"name": "odd", "inputSchema": {"type": "object", "properties": None, "required": None}}, ""),
         ({"name": "odd", "inputSchema": RECURSIVE}, ""),
@@ -354,7 +434,16 @@ RECURSIVE = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": True},
         ({"name": "odd", "inputSchema": True}, "odd"),
         ({"name": "odd", "inputSchema": []}, "odd"),
         ({"name": "odd", "inputSchema": {"type": "object"}, "description": 7}, "odd"),
-        ({"name": "odd", "inputSchema": {"type": "object", "properties": {"x": {"enum": [f"option {n}" for n in range(5_500)]}}}}, "odd"),
+        (
+            {
+                "name": "odd",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {"x": {"enum": [f"option {n}" for n in range(5_500)]}},
+                },
+            },
+            "odd",
+        ),
         ({"name": "an odd/name", "inputSchema": {"type": "object"}}, "an odd/name"),
         ({"name": "名前", "inputSchema": {"type": "object"}}, "名前"),
         ({"name": "", "inputSchema": {"type": "object"}}, ""),
@@ -366,7 +455,9 @@ RECURSIVE = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": True},
     ],
 )
 def test_one_odd_tool_takes_no_other_with_it(odd: Any, refused: str, tmp_path: Path) -> None:
-    """A definition is mended where it says enough, else left out by name with the reason; all others can be called."""
+    """A definition is mended where it says enough, else left out by name with the reason; all others can be
+    called.
+    """
 
     async def go() -> None:
         async with connected(tmp_path, listing(odd, TOOL)) as made:
@@ -408,11 +499,28 @@ NAN = float("nan")
             "[hologram, not shown: it is not as the protocol says]\nOK",
         ),
         ({"content": [{"type": "image"}]}, "[image, not shown: it is not as the protocol says]"),
-        ({"content": [{"type": "image", "data": "#", "mimeType": "image/png"}]}, "[image image/png, 0 bytes, not shown: it is not Base64]"),
+        (
+            {"content": [{"type": "image", "data": "#", "mimeType": "image/png"}]},
+            "[image image/png, 0 bytes, not shown: it is not Base64]",
+        ),
         ({"content": [None, 7]}, "7"),
-        ({"content": [{"type": "text", "text": "OK"}], "structuredContent": None, "isError": None, "_meta": None}, "OK"),
-        ({"content": [{"type": "text", "text": "OK"}], "structuredContent": {"a": NAN}}, {"text": "OK", "structured": {"a": "NaN"}}),
-        ({"content": [], "structuredContent": {"a": [float("inf"), -float("inf"), 1.5]}}, {"a": ["Infinity", "-Infinity", 1.5]}),
+        (
+            {
+                "content": [{"type": "text", "text": "OK"}],
+                "structuredContent": None,
+                "isError": None,
+                "_meta": None,
+            },
+            "OK",
+        ),
+        (
+            {"content": [{"type": "text", "text": "OK"}], "structuredContent": {"a": NAN}},
+            {"text": "OK", "structured": {"a": "NaN"}},
+        ),
+        (
+            {"content": [], "structuredContent": {"a": [float("inf"), -float("inf"), 1.5]}},
+            {"a": ["Infinity", "-Infinity", 1.5]},
+        ),
         ({"content": [], "structuredContent": [1, 2]}, {"result": [1, 2]}),
         ({"content": [{"type": "text", "text": "OK"}], "isError": "false"}, "OK"),
     ],
@@ -439,14 +547,19 @@ def test_an_answer_that_is_almost_usual_is_read(result: Any, value: Any, tmp_pat
         ({}, "no object"),
     ],
 )
-def test_a_response_of_another_form_is_an_error_of_its_call(reply: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_response_of_another_form_is_an_error_of_its_call(
+    reply: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     """Its words are told at once, not when the time is up."""
     script = (
         "import json, sys\n"
         "for line in sys.stdin:\n"
-        "    m = json.loads(line); first = m.get('method') == 'initialize'; listing = m.get('method') == 'tools/list'\n"
-        f"    known = {{'protocolVersion': '2025-06-18', 'capabilities': {{'tools': {{}}}}, 'serverInfo': {{'name': 's', 'version': '1'}}}}\n"
-        f"    body = {{'result': known}} if first else {{'result': {TOOLS['tools/list']!r}}} if listing else {reply!r}\n"
+        "    m = json.loads(line); first = m.get('method') == 'initialize'; listing = m.get('method') "
+        "== 'tools/list'\n"
+        f"    known = {{'protocolVersion': '2025-06-18', 'capabilities': {{'tools': {{}}}}, "
+        f"'serverInfo': {{'name': 's', 'version': '1'}}}}\n"
+        f"    body = {{'result': known}} if first else {{'result': {TOOLS['tools/list']!r}}} if "
+        f"listing else {reply!r}\n"
         "    'id' in m and print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], **body}), flush=True)\n"
     )
 
@@ -467,7 +580,9 @@ def test_resources_and_prompts_that_are_almost_usual_are_read(tmp_path: Path) ->
         "resources/list": {"resources": [{"name": "no address"}, A_FILE, None]},
         "resources/templates/list": {"resourceTemplates": [{"name": "x"}, A_TEMPLATE]},
         "prompts/list": {"prompts": [{"title": "no name"}, {"name": "good", "description": None}]},
-        "resources/read notes://a": {"contents": [{"text": "held"}, {"uri": "notes://b", "text": None}, "bare"]},
+        "resources/read notes://a": {
+            "contents": [{"text": "held"}, {"uri": "notes://b", "text": None}, "bare"]
+        },
     }
 
     async def go() -> None:
@@ -476,6 +591,8 @@ def test_resources_and_prompts_that_are_almost_usual_are_read(tmp_path: Path) ->
             assert "notes://a" in str(listed)
             assert "notes://{day}" in str(listed)
             assert [one.name for one in await made.prompts()] == ["good"]
-            assert (await made.resource("notes://a")).value == "[notes://a]\nheld\n[notes://b]\n\n[notes://a]\nbare"
+            assert (
+                await made.resource("notes://a")
+            ).value == "[notes://a]\nheld\n[notes://b]\n\n[notes://a]\nbare"
 
     asyncio.run(go())

@@ -1,4 +1,6 @@
-"""Servers that npm installs: every package locked with its hash, no script of one run, and no project's settings obeyed."""
+"""Servers that npm installs: every package locked with its hash, no script of one run, and no project's
+settings obeyed.
+"""
 
 import asyncio
 import json
@@ -10,7 +12,13 @@ from typing import Any
 import pytest
 
 from kestrel_lab.mcp.registry.catalogue import Package
-from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, install_package, installer_for, lock_package
+from kestrel_lab.mcp.registry.install import (
+    InstallError,
+    LockedPackage,
+    install_package,
+    installer_for,
+    lock_package,
+)
 
 SERVER = Package(kind="npm", name="@scope/mcp-echo", version="1.0.0")
 WHOLE: dict[str, Any] = {
@@ -34,7 +42,8 @@ elif (here / "fail").exists():
     print("no space left")
     sys.exit(3)
 else:
-    assert (folder / "package.json").exists() and json.loads((folder / "package-lock.json").read_text())["packages"]
+    assert (folder / "package.json").exists() and json.loads((folder / \
+"package-lock.json").read_text())["packages"]
     program = folder / "node_modules" / ".bin" / "mcp-echo"
     program.parent.mkdir(parents=True)
     program.touch(0o755)
@@ -54,7 +63,12 @@ def npm(tmp_path: Path) -> Path:
 
 def env_of(npm: Path) -> dict[str, str]:
     """An environment in which it is the only one."""
-    return {**os.environ, "PATH": f"{npm}:/bin", "NODE_OPTIONS": "--require evil", "XDG_CONFIG_HOME": str(npm.parent / "config")}
+    return {
+        **os.environ,
+        "PATH": f"{npm}:/bin",
+        "NODE_OPTIONS": "--require evil",
+        "XDG_CONFIG_HOME": str(npm.parent / "config"),
+    }
 
 
 def locked(npm: Path, package: Package = SERVER) -> LockedPackage:
@@ -63,7 +77,9 @@ def locked(npm: Path, package: Package = SERVER) -> LockedPackage:
 
 
 def test_a_package_of_npm_is_locked_and_installed_without_scripts(npm: Path, tmp_path: Path) -> None:
-    """Its hash becomes part of what is approved; npm installs what is in the lock, in the root folder, without our settings for Node."""
+    """Its hash becomes part of what is approved; npm installs what is in the lock, in the root folder,
+    without our settings for Node.
+    """
     found = locked(npm)
     assert (found.installer, found.package.sha256, found.packages) == ("npm", "sha512-own", 4)
     assert "scratch" not in found.text and found.hash == locked(npm).hash
@@ -77,13 +93,18 @@ def test_a_package_of_npm_is_locked_and_installed_without_scripts(npm: Path, tmp
         ("ci", True, "/", None),
     ]
     assert "--package-lock-only" in calls[0][0] and "--package-lock-only" not in calls[2][0]
-    assert asyncio.run(install_package(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm))) == made
+    assert (
+        asyncio.run(install_package(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
+        == made
+    )
     assert len((npm / "log").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("change", [{"integrity": ""}, {"integrity": "sha1-x"}, {"integrity": None}])
 def test_a_package_without_a_hash_cannot_be_locked(npm: Path, change: dict[str, Any]) -> None:
-    """Neither one without any nor one with a weak one, wherever it stands in the tree; the package is named."""
+    """Neither one without any nor one with a weak one, wherever it stands in the tree; the package is
+    named.
+    """
     packages = {**WHOLE, "node_modules/other": {**WHOLE["node_modules/other"], **change}}
     (npm / "lock.json").write_text(json.dumps({"packages": packages}))
     with pytest.raises(InstallError, match="needs node_modules/other, which has no hash where npm looks"):
@@ -101,7 +122,9 @@ def test_another_version_than_was_asked_for_is_not_found(npm: Path) -> None:
 def test_an_installation_that_fails_leaves_nothing(npm: Path, tmp_path: Path) -> None:
     """The message has what npm said last; the folder is gone."""
     (npm / "fail").touch()
-    with pytest.raises(InstallError, match=r"installing npm:@scope/mcp-echo==1\.0\.0 failed \(exit code 3\): no space left"):
+    with pytest.raises(
+        InstallError, match=r"installing npm:@scope/mcp-echo==1\.0\.0 failed \(exit code 3\): no space left"
+    ):
         asyncio.run(install_package(locked(npm), tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
     assert not (tmp_path / "mcp" / "@scope+mcp-echo-1.0.0").exists()
 
@@ -123,4 +146,9 @@ def test_every_installer_keeps_to_the_hashes_of_the_lock(tmp_path: Path) -> None
         made, filled = LockedPackage(
             package=Package(kind="pypi", name="a", version="1"), installer=installer, text="", packages=1
         ).commands(tmp_path)
-        assert str(tmp_path / "a-1") in made and {"--only-binary", ":all:", "--require-hashes", "--no-deps"} < {*filled}
+        assert str(tmp_path / "a-1") in made and {
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+            "--no-deps",
+        } < {*filled}

@@ -1,4 +1,6 @@
-"""Claims about servers that ask: forms and addresses reach the person of a run, a login is kept for later, nobody here never blocks."""
+"""Claims about servers that ask: forms and addresses reach the person of a run, a login is kept for later,
+nobody here never blocks.
+"""
 
 import asyncio
 import contextvars
@@ -41,13 +43,17 @@ def run_with(
         return ApprovalGiven(call=question.call, granted=said is not None, by="me", how="prompt", answer=said)
 
     model = ScriptedModel([[(tool, {})], "done"])
-    run = session.run_sync("go", model=model, tools=[tool], workspace=workspace, approver=person if approver else None)
+    run = session.run_sync(
+        "go", model=model, tools=[tool], workspace=workspace, approver=person if approver else None
+    )
     (answered,) = [event for event in run.events() if isinstance(event, ToolAnswered)]
     return run, answered, asked
 
 
 def test_a_form_becomes_questions_with_typed_answers(opened: Open, workspace: Path) -> None:
-    """What does not fit is asked again with the reason; choices and defaults are options; all of it is in the log."""
+    """What does not fit is asked again with the reason; choices and defaults are options; all of it is in the
+    log.
+    """
     session = opened(o=STDIO)
     run, answered, asked = run_with(session, "o:book", workspace, "many", "0", "4", "inside", "yes")
     assert (run.status, answered.text, answered.error) == (RunStatus.COMPLETE, "4 inside True", None)
@@ -58,7 +64,9 @@ def test_a_form_becomes_questions_with_typed_answers(opened: Open, workspace: Pa
         ["outside", "inside", "leave it out", DECLINE],
         ["no", "yes", "leave it out", DECLINE],
     ]
-    assert {one.call for one in run.events() if isinstance(one, ApprovalAsked)} == {f"{answered.call}?1.{number}" for number in range(1, 6)}
+    assert {one.call for one in run.events() if isinstance(one, ApprovalAsked)} == {
+        f"{answered.call}?1.{number}" for number in range(1, 6)
+    }
 
 
 @pytest.mark.parametrize("answers", [[None], [DECLINE], ["2", DECLINE]])
@@ -69,7 +77,9 @@ def test_a_person_may_decline(opened: Open, workspace: Path, answers: list[str |
 
 
 @pytest.mark.parametrize("tool", ["o:book", "o:pay"])
-def test_without_a_person_a_question_is_declined_and_the_model_reads_so(opened: Open, workspace: Path, tool: str) -> None:
+def test_without_a_person_a_question_is_declined_and_the_model_reads_so(
+    opened: Open, workspace: Path, tool: str
+) -> None:
     """The run does not wait."""
     run, answered, asked = run_with(opened(o=STDIO), tool, workspace, approver=False)
     assert run.status is RunStatus.COMPLETE and not asked
@@ -84,17 +94,26 @@ def test_an_address_is_shown_and_not_opened(opened: Open, workspace: Path) -> No
 
 
 def test_structured_content_images_and_resources_reach_the_run(opened: Open, workspace: Path) -> None:
-    """A structured answer is JSON for checks, an image is shown, a wrapped text stays a text, and resources are a tool."""
+    """A structured answer is JSON for checks, an image is shown, a wrapped text stays a text, and resources
+    are a tool.
+    """
     session = opened(o=STDIO)
     assert run_with(session, "o:weather", workspace)[1].value == {"degrees": 21.5, "sky": ["blue", "wide"]}
     assert run_with(session, "o:words", workspace)[1].text == "just words"
     picture = run_with(session, "o:picture", workspace)[1]
-    assert [image["media_type"] for image in picture.images] == ["image/png"] and "not shown" not in picture.text
+    assert [image["media_type"] for image in picture.images] == [
+        "image/png"
+    ] and "not shown" not in picture.text
     assert "notes://today  What is on today" in run_with(session, "o:read_resource", workspace)[1].text
     read = asyncio.run(session.mcp.request("o", lambda server: server.resource("notes://friday")))
     assert read.value == "[notes://friday]\nnothing on friday"
-    assert [one.name for one in asyncio.run(session.mcp.request("o", lambda server: server.prompts()))] == ["greet"]
-    assert asyncio.run(session.mcp.request("o", lambda server: server.prompt("greet", {"name": "Ada"}))) == "Say hello to Ada."
+    assert [one.name for one in asyncio.run(session.mcp.request("o", lambda server: server.prompts()))] == [
+        "greet"
+    ]
+    assert (
+        asyncio.run(session.mcp.request("o", lambda server: server.prompt("greet", {"name": "Ada"})))
+        == "Say hello to Ada."
+    )
 
 
 def table(address: str) -> dict[str, Any]:
@@ -103,7 +122,9 @@ def table(address: str) -> dict[str, Any]:
 
 
 async def logs_in(text: str, _: tuple[str, ...]) -> str:
-    """A person who opens the address; a page of somebody else comes to the waiting address first and is not listened to."""
+    """A person who opens the address; a page of somebody else comes to the waiting address first and is not
+    listened to.
+    """
     address = text.rsplit("\n", maxsplit=1)[-1]
     redirect = urllib.parse.parse_qs(urllib.parse.urlsplit(address).query)["redirect_uri"][0]
 
@@ -121,8 +142,12 @@ def log_of(address: str) -> list[str]:
     return list(json.load(urllib.request.urlopen(f"{address}/log")))
 
 
-def test_a_login_is_kept_for_later_sessions_and_forgotten_on_demand(opened: Open, guarded: str, tmp_path: Path, workspace: Path) -> None:
-    """The tokens are in a file of their owner alone and in no log; a later run needs nobody, until the login is forgotten."""
+def test_a_login_is_kept_for_later_sessions_and_forgotten_on_demand(
+    opened: Open, guarded: str, tmp_path: Path, workspace: Path
+) -> None:
+    """The tokens are in a file of their owner alone and in no log; a later run needs nobody, until the login
+    is forgotten.
+    """
     first = opened(g=table(guarded))
     assert "words" in asyncio.run(first.mcp.login("g", logs_in)).tools
     asyncio.run(first.mcp.approve("g"))
@@ -134,7 +159,10 @@ def test_a_login_is_kept_for_later_sessions_and_forgotten_on_demand(opened: Open
     assert log_of(guarded) == ["registered", "authorized", "authorization_code"]
     second.mcp.close()
     assert not any(
-        "secret-token" in path.read_text(errors="replace") for home in tmp_path.glob("home*") for path in home.rglob("*") if path.is_file()
+        "secret-token" in path.read_text(errors="replace")
+        for home in tmp_path.glob("home*")
+        for path in home.rglob("*")
+        if path.is_file()
     )
     assert second.mcp.logout("g") and not second.mcp.logout("g") and not file.exists()
 
@@ -152,7 +180,9 @@ def test_an_expired_token_is_refreshed_without_a_person(opened: Open, guarded: s
     assert "authorized" not in after
 
 
-def test_where_nobody_can_log_in_the_server_is_reported_and_the_run_goes_on(opened: Open, guarded: str, workspace: Path) -> None:
+def test_where_nobody_can_log_in_the_server_is_reported_and_the_run_goes_on(
+    opened: Open, guarded: str, workspace: Path
+) -> None:
     """What to do is said, nothing is waited for, and the other servers work."""
     session = opened(g=table(guarded), o=STDIO)
     with pytest.raises(DependencyError, match="kestrel mcp login g"):
@@ -190,11 +220,16 @@ def test_a_person_in_a_run_may_log_in(opened: Open, guarded: str, workspace: Pat
         ({"client": "x"}, "has no key 'client'"),
         ({"port": "80"}, "port is a int"),
         ({"client_credentials": True, "client_id": "x", "client_secret": "y"}, "client_id and issuer"),
-        ({"client_credentials": True, "client_id": "x", "issuer": "https://a.example"}, "client_secret or private_key"),
+        (
+            {"client_credentials": True, "client_id": "x", "issuer": "https://a.example"},
+            "client_secret or private_key",
+        ),
     ],
 )
 def test_a_wrong_table_is_named(oauth: dict[str, Any], said: str) -> None:
-    """Credentials without the server that issued them are refused: else the MCP server would say who is sent them."""
+    """Credentials without the server that issued them are refused: else the MCP server would say who is sent
+    them.
+    """
     with pytest.raises(UsageError, match=said):
         read_server("g", {"url": "https://mcp.example", "oauth": oauth})
     with pytest.raises(UsageError, match="which may have oauth"):
@@ -204,11 +239,15 @@ def test_a_wrong_table_is_named(oauth: dict[str, Any], said: str) -> None:
 def test_a_secret_in_a_wrong_table_is_not_repeated() -> None:
     """What is wrong is said without the table."""
     with pytest.raises(UsageError) as error:
-        read_server("g", {"url": "https://mcp.example", "oauth": {"client_secret": "hunter2-hunter2", "x": 1}})
+        read_server(
+            "g", {"url": "https://mcp.example", "oauth": {"client_secret": "hunter2-hunter2", "x": 1}}
+        )
     assert "hunter2" not in str(error.value)
 
 
-def test_a_token_that_the_server_sends_back_is_not_in_the_answer(opened: Open, guarded: str, workspace: Path) -> None:
+def test_a_token_that_the_server_sends_back_is_not_in_the_answer(
+    opened: Open, guarded: str, workspace: Path
+) -> None:
     """A model never reads it."""
     session = opened(g=table(guarded))
     asyncio.run(session.mcp.login("g", logs_in))
@@ -235,7 +274,9 @@ def test_the_clock_stands_still_while_a_person_is_asked() -> None:
 
 
 def test_of_two_calls_nobody_is_asked_where_the_server_does_not_say_for_which(tmp_path: Path) -> None:
-    """A question that came for one run is never put to the person of another; a call's own question finds its own person."""
+    """A question that came for one run is never put to the person of another; a call's own question finds its
+    own person.
+    """
 
     async def go() -> None:
         connection = Connection(read_server("o", STDIO), {}, tmp_path / "log", lambda _: None)

@@ -1,4 +1,6 @@
-"""What a server writes: messages, lines that are none, lines without end, its log, and how it is told that it has ended."""
+"""What a server writes: messages, lines that are none, lines without end, its log, and how it is told that it
+has ended.
+"""
 
 import asyncio
 import os
@@ -14,7 +16,15 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.mcp import stdio_transport
 from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.mcp.managed_server import Server
-from kestrel_lab.mcp.stdio_transport import LONGEST_LINE, MOST_GARBAGE, MOST_HELD, MOST_LOGGED, ServerLog, open_pipe, start_server
+from kestrel_lab.mcp.stdio_transport import (
+    LONGEST_LINE,
+    MOST_GARBAGE,
+    MOST_HELD,
+    MOST_LOGGED,
+    ServerLog,
+    open_pipe,
+    start_server,
+)
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.process import RunningProcess
@@ -29,7 +39,11 @@ def read_from(folder: Path, script: str) -> tuple[list[Any], list[str], str]:
 
     async def go() -> list[Any]:
         found = []
-        launch = Launch(argv=(sys.executable, "-S", "-c", f"import os, sys, time\nsay = sys.stdout.write\n{script}"), cwd="/", env={})
+        launch = Launch(
+            argv=(sys.executable, "-S", "-c", f"import os, sys, time\nsay = sys.stdout.write\n{script}"),
+            cwd="/",
+            env={},
+        )
         async with open_pipe(launch, log=log, ended=ended.append) as (incoming, _):
             while True:
                 try:
@@ -51,32 +65,45 @@ def long_line(size: int, *, head: str = "", tail: str = "") -> str:
 def test_a_message_may_be_so_long_and_no_longer(tmp_path: Path) -> None:
     """A million bytes; a longer one fails its request, and those behind it are read."""
     (message,), _, _ = read_from(tmp_path, long_line(LONGEST_LINE, head='"id": 7, '))
-    assert (message.id, len(message.result["x"])) == (7, LONGEST_LINE - len('{"jsonrpc": "2.0", "id": 7, "result": {"x": ""}}'))
+    assert (message.id, len(message.result["x"])) == (
+        7,
+        LONGEST_LINE - len('{"jsonrpc": "2.0", "id": 7, "result": {"x": ""}}'),
+    )
     for size, more, number in (
-        (LONGEST_LINE + 1, {"head": '"id": 7, '}, 7), (LONGEST_LINE + 1, {"tail": ', "id": "7"'}, "7"),
-        (1_500_000, {"head": '"id":"a b", '}, "a b"), (1_500_000, {"tail": ', "id" : 7'}, 7),
-    ):  # fmt: skip
+        (LONGEST_LINE + 1, {"head": '"id": 7, '}, 7),
+        (LONGEST_LINE + 1, {"tail": ', "id": "7"'}, "7"),
+        (1_500_000, {"head": '"id":"a b", '}, "a b"),
+        (1_500_000, {"tail": ', "id" : 7'}, 7),
+    ):
         messages, ended, _ = read_from(tmp_path, f"{long_line(size, **more)}; say({MESSAGE!r} + '\\n')")
         assert [one.id for one in messages] == [number, 7]
-        assert messages[0].error.message == f"the server's answer is too long: {size:,} bytes, at most 1,000,000 are read"
+        assert (
+            messages[0].error.message
+            == f"the server's answer is too long: {size:,} bytes, at most 1,000,000 are read"
+        )
         assert ended == ["it ended with exit code 0"]
 
 
 @pytest.mark.parametrize("size", [LONGEST_LINE + 1, 2_000_000])
 def test_a_long_line_of_nobody_ends_the_connection(size: int, tmp_path: Path) -> None:
     """Nobody knows whose answer it is."""
-    messages, ended, _ = read_from(tmp_path, f"{long_line(size)}; say({MESSAGE!r} + '\\n'); sys.stdout.flush(); time.sleep(86400)")
+    messages, ended, _ = read_from(
+        tmp_path, f"{long_line(size)}; say({MESSAGE!r} + '\\n'); sys.stdout.flush(); time.sleep(86400)"
+    )
     assert (messages, ended) == ([], [f"it sent a message of {size:,} bytes, at most 1,000,000 are read"])
 
 
 def test_lines_that_are_no_messages_are_logged_up_to_a_bound(tmp_path: Path) -> None:
     """A banner harms nothing, empty lines are nothing; who writes nothing else is no server."""
     banner = MOST_GARBAGE - 1
-    messages, ended, log = read_from(tmp_path / "a", f"say('\\n  \\n' + 'hello\\n' * {banner} + {MESSAGE!r} + '\\n')")
+    messages, ended, log = read_from(
+        tmp_path / "a", f"say('\\n  \\n' + 'hello\\n' * {banner} + {MESSAGE!r} + '\\n')"
+    )
     assert ([one.id for one in messages], log) == ([7], "[not a message] hello\n" * banner)
     assert ended == ["it ended with exit code 0; it said last: [not a message] hello"]
     messages, ended, _ = read_from(
-        tmp_path / "b", f"say('hello\\n' * {MOST_GARBAGE} + {MESSAGE!r} + '\\n'); sys.stdout.flush(); time.sleep(86400)"
+        tmp_path / "b",
+        f"say('hello\\n' * {MOST_GARBAGE} + {MESSAGE!r} + '\\n'); sys.stdout.flush(); time.sleep(86400)",
     )
     assert (messages, ended) == ([], ["it writes what is not a message to its standard output: hello"])
 
@@ -86,7 +113,10 @@ def test_lines_that_are_no_messages_are_logged_up_to_a_bound(tmp_path: Path) -> 
     [
         ("sys.exit(3)", "it ended with exit code 3"),
         ("os.kill(os.getpid(), 9)", "it was ended by signal 9"),
-        ("sys.stderr.write('no licence\\n'); sys.exit(3)", "it ended with exit code 3; it said last: no licence"),
+        (
+            "sys.stderr.write('no licence\\n'); sys.exit(3)",
+            "it ended with exit code 3; it said last: no licence",
+        ),
         ("os.close(1); time.sleep(86400)", "it closed its standard output"),
     ],
 )
@@ -188,7 +218,9 @@ def test_a_connection_is_replaced_once_by_those_who_found_it_wanting(made: list[
     asyncio.run(go())
 
 
-def test_a_server_that_is_closed_while_its_seal_is_checked_is_not_started(made: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_closed_while_its_seal_is_checked_is_not_started(
+    made: list[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing of it is left behind."""
 
     async def go() -> None:
@@ -210,7 +242,9 @@ def test_a_server_that_is_closed_while_its_seal_is_checked_is_not_started(made: 
     ("table", "outdated"),
     [({"command": "x"}, True), ({"command": "x", "sandbox": "S1"}, False), ({"url": "https://x"}, False)],
 )
-def test_a_server_in_another_sandbox_than_the_lab_is_outdated(table: dict[str, Any], outdated: bool, made: list[Fake]) -> None:
+def test_a_server_in_another_sandbox_than_the_lab_is_outdated(
+    table: dict[str, Any], outdated: bool, made: list[Fake]
+) -> None:
     """Unless its sandbox is its own, or there is none."""
     strict, same = server(read_server("a", table), Level.S2), server(read_server("a", table))
     assert not strict.outdated
@@ -249,7 +283,9 @@ def _target(place: Path) -> str:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("moment", ["stopping", "starting", "missing"])
 def test_a_loop_that_ends_leaves_no_pipe_open(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its end cancels the task that stops the server, one that starts it, or the program is not there."""
+    """Also where its end cancels the task that stops the server, one that starts it, or the program is not
+    there.
+    """
     launch = Launch(argv=(sys.executable, "-S", "-c", "import time; time.sleep(60)"), cwd="/", env={})
 
     async def never(*_: object) -> RunningProcess:
@@ -277,5 +313,9 @@ def test_a_loop_that_ends_leaves_no_pipe_open(moment: str, monkeypatch: pytest.M
 
     stopping: list[object] = []
     before = open_pipes()
-    asyncio.run({"stopping": end_while_it_stops, "starting": end_while_it_starts, "missing": end_when_it_is_missing}[moment]())
+    asyncio.run(
+        {"stopping": end_while_it_stops, "starting": end_while_it_starts, "missing": end_when_it_is_missing}[
+            moment
+        ]()
+    )
     assert open_pipes() == before

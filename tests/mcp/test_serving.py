@@ -1,4 +1,6 @@
-"""Claims about the commands: logging in, resources and prompts in a terminal, and kestrel as a server over HTTP."""
+"""Claims about the commands: logging in, resources and prompts in a terminal, and kestrel as a server over
+HTTP.
+"""
 
 import asyncio
 import os
@@ -20,13 +22,16 @@ Kestrel = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], guarded: str) -> Kestrel:
+def kestrel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], guarded: str
+) -> Kestrel:
     """Runs a command line in a folder with a server that wants a login and one that does not."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     limits = f"start_timeout_s = {PATIENCE_S}\ntimeout_s = {PATIENCE_S}\n"
     (tmp_path / "kestrel.toml").write_text(
-        f'[mcp.servers.g]\nurl = "{guarded}/mcp"\n{limits}[mcp.servers.o]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n{limits}'
+        f'[mcp.servers.g]\nurl = "{guarded}/mcp"\n{limits}[mcp.servers.o]\ncommand = '
+        f'"{sys.executable}"\nargs = ["{SERVER}"]\n{limits}'
     )
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -39,7 +44,9 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return run
 
 
-def test_a_person_logs_in_with_a_browser_and_out_again(kestrel: Kestrel, guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_logs_in_with_a_browser_and_out_again(
+    kestrel: Kestrel, guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page is opened; without a login, and of a server that has none, it is said what to do."""
     code, _, said = kestrel("check", "g", "--start")
     assert code != 0 and "kestrel mcp login g" in said and "Traceback" not in said
@@ -65,8 +72,12 @@ def test_resources_and_prompts_in_a_terminal(kestrel: Kestrel) -> None:
 
 
 @pytest.mark.parametrize("token", [True, False])
-def test_tools_are_served_over_http_to_whoever_has_the_token(opened: Open, tmp_path: Path, token: bool) -> None:
-    """Without the token nothing is answered, unless `--no-token` says so; pages of other sites are refused either way."""
+def test_tools_are_served_over_http_to_whoever_has_the_token(
+    opened: Open, tmp_path: Path, token: bool
+) -> None:
+    """Without the token nothing is answered, unless `--no-token` says so; pages of other sites are refused
+    either way.
+    """
     (tmp_path / "a.txt").write_text("seven")
     command = [
         sys.executable,
@@ -81,7 +92,9 @@ def test_tools_are_served_over_http_to_whoever_has_the_token(opened: Open, tmp_p
         *([] if token else ["--no-token"]),
     ]
     environment = {**os.environ, "KESTREL_HOME": str(tmp_path / "served")}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
         try:
             assert program.stdout is not None and program.stderr is not None
             url = program.stdout.readline().strip()
@@ -92,12 +105,17 @@ def test_tools_are_served_over_http_to_whoever_has_the_token(opened: Open, tmp_p
                 headers = {"Authorization": f"Bearer {file.read_text()}"}
                 assert file.stat().st_mode & 0o077 == 0
             assert ("need no token" in said) is not token
-            for more, status in (({}, 401 if token else 0), ({"Origin": "https://evil.example", **headers}, 403)):
+            for more, status in (
+                ({}, 401 if token else 0),
+                ({"Origin": "https://evil.example", **headers}, 403),
+            ):
                 request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json", **more})
                 if status:
                     with pytest.raises(urllib.error.HTTPError, match=str(status)):
                         urllib.request.urlopen(request)
-            session = opened(k={"url": url, "headers": headers, "timeout_s": PATIENCE_S, "start_timeout_s": PATIENCE_S})
+            session = opened(
+                k={"url": url, "headers": headers, "timeout_s": PATIENCE_S, "start_timeout_s": PATIENCE_S}
+            )
             pin = asyncio.run(session.mcp.approve("k")).tools["read_file"].pin
             answer = asyncio.run(session.mcp.call("k", "read_file", pin, {"path": "a.txt"}, lambda *_: None))
             assert str(answer).strip() == "seven"

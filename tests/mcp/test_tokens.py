@@ -1,4 +1,6 @@
-"""Tokens of MCP servers: the file that keeps them, what leaves nothing of them in answers, and the page that a login comes back to."""
+"""Tokens of MCP servers: the file that keeps them, what leaves nothing of them in answers, and the page that
+a login comes back to.
+"""
 
 import asyncio
 import json
@@ -16,14 +18,22 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToke
 from waits import PATIENCE_S
 
 from kestrel_lab.mcp import authorization
-from kestrel_lab.mcp.authorization import LoginNeededError, TokenFile, provider_of, read_tokens, token_redactor
+from kestrel_lab.mcp.authorization import (
+    LoginNeededError,
+    TokenFile,
+    provider_of,
+    read_tokens,
+    token_redactor,
+)
 from kestrel_lab.mcp.config import OAuth, ServerConfig
 from kestrel_lab.mcp.elicitation import DECLINE, DONE, Person
 
 URL = "https://mcp.example/mcp"
 METADATA = {
-    "issuer": "https://as.example", "authorization_endpoint": "https://as.example/a", "token_endpoint": "https://as.example/t",
-}  # fmt: skip
+    "issuer": "https://as.example",
+    "authorization_endpoint": "https://as.example/a",
+    "token_endpoint": "https://as.example/t",
+}
 
 
 class Context:
@@ -41,7 +51,9 @@ def file_of(folder: Path, **oauth: Any) -> TokenFile:
 
 
 def test_tokens_are_kept_with_what_refreshes_them(tmp_path: Path) -> None:
-    """For their owner alone, with the time they expire and where they are refreshed; a registration is kept beside them."""
+    """For their owner alone, with the time they expire and where they are refreshed; a registration is kept
+    beside them.
+    """
     file = file_of(tmp_path)
     assert file.path == tmp_path / "kestrel/mcp-tokens" / f"g-{file.config.key[:16]}.json"
     assert (asyncio.run(file.get_tokens()), asyncio.run(file.get_client_info())) == (None, None)
@@ -58,7 +70,10 @@ def test_tokens_are_kept_with_what_refreshes_them(tmp_path: Path) -> None:
     kept = read_tokens(file.path)
     assert before + 60 <= kept["expires_at"] <= time.time() + 60
     assert (kept["server"], kept["url"], kept["redirect"]) == ("g", URL, file.redirect)
-    assert (stat.S_IMODE(file.path.stat().st_mode), stat.S_IMODE(file.path.parent.stat().st_mode)) == (0o600, 0o700)
+    assert (stat.S_IMODE(file.path.stat().st_mode), stat.S_IMODE(file.path.parent.stat().st_mode)) == (
+        0o600,
+        0o700,
+    )
     assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
     later: Any = Context()
     file_of(tmp_path).restore(later)
@@ -75,7 +90,11 @@ def test_a_client_of_the_table_goes_before_a_registered_one(secret: str, method:
     """With its secret where it has one, and for the server that issued it."""
     file = file_of(tmp_path, client_id="mine", client_secret=secret, issuer="https://as.example")
     found: Any = asyncio.run(file.get_client_info())
-    assert (found.client_id, found.client_secret, found.token_endpoint_auth_method) == ("mine", secret or None, method)
+    assert (found.client_id, found.client_secret, found.token_endpoint_auth_method) == (
+        "mine",
+        secret or None,
+        method,
+    )
     assert str(found.redirect_uris[0]) == file.redirect
 
 
@@ -93,7 +112,11 @@ def test_no_token_is_left_in_an_answer(tmp_path: Path) -> None:
     said = "access-token-1 refresh-token-2 client-secret-3 short"
     assert token_redactor(file.config, env).text(said) == said
     asyncio.run(file.set_tokens(OAuthToken(access_token="access-token-1", refresh_token="refresh-token-2")))
-    asyncio.run(file.set_client_info(OAuthClientInformationFull(client_id="short", client_secret="client-secret-3", redirect_uris=None)))
+    asyncio.run(
+        file.set_client_info(
+            OAuthClientInformationFull(client_id="short", client_secret="client-secret-3", redirect_uris=None)
+        )
+    )
     shown = token_redactor(file.config, env).text(said)
     assert shown.endswith(" short") and not any(word in shown for word in said.split()[:3])
     asyncio.run(file.set_tokens(OAuthToken(access_token="short")))
@@ -129,7 +152,9 @@ def browser(redirect: str, **query: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def logged_in(tmp_path: Path, *visits: dict[str, str], said: str = DONE, url: str = "https://as.example/a?state=secret") -> Any:
+def logged_in(
+    tmp_path: Path, *visits: dict[str, str], said: str = DONE, url: str = "https://as.example/a?state=secret"
+) -> Any:
     """What comes of a login in which a browser comes back with these; and what it was shown."""
     pages: list[tuple[int, str]] = []
     asked: list[str] = []
@@ -156,7 +181,9 @@ def logged_in(tmp_path: Path, *visits: dict[str, str], said: str = DONE, url: st
                 return await provider.context.callback_handler()
             except (ConnectionError, asyncio.CancelledError) as error:
                 with pytest.raises(ConnectionRefusedError):  # nobody listens any more
-                    socket.create_connection(("127.0.0.1", urllib.parse.urlsplit(redirect).port or 0), timeout=PATIENCE_S)
+                    socket.create_connection(
+                        ("127.0.0.1", urllib.parse.urlsplit(redirect).port or 0), timeout=PATIENCE_S
+                    )
                 return error
 
     return asyncio.run(go()), pages, asked
@@ -166,20 +193,27 @@ def test_a_login_is_taken_from_whoever_knows_its_secret(tmp_path: Path) -> None:
     """Other pages and other paths are told that nobody waits for them; a second answer changes nothing."""
     good = {"code": "c1", "state": "secret", "iss": "https://as.example"}
     found, pages, (asked,) = logged_in(
-        tmp_path, {"code": "x", "state": "guessed"}, {"code": "x"}, {**good, "path": "/more"}, good, {**good, "code": "c2"}
+        tmp_path,
+        {"code": "x", "state": "guessed"},
+        {"code": "x"},
+        {**good, "path": "/more"},
+        good,
+        {**good, "code": "c2"},
     )
     assert (found.code, found.state, found.iss) == ("c1", "secret", "https://as.example")
     assert [code for code, _ in pages] == [404, 404, 404, 200, 200]
     assert "does not wait for this" in pages[0][1] and "You can close this page" in pages[3][1]
     assert (
-        asked
-        == f"g ({URL}) wants a login. Open this address in a browser, log in there, then answer here:\nhttps://as.example/a?state=secret"
+        asked == f"g ({URL}) wants a login. Open this address in a browser, log in there, then answer "
+        "here:\nhttps://as.example/a?state=secret"
     )
 
 
 def test_a_login_that_is_refused_says_why(tmp_path: Path) -> None:
     """By the server, by the person, or because its page is none that is opened."""
-    refused, _, _ = logged_in(tmp_path, {"error": "access_denied", "error_description": "not you", "state": "secret"})
+    refused, _, _ = logged_in(
+        tmp_path, {"error": "access_denied", "error_description": "not you", "state": "secret"}
+    )
     assert str(refused) == "the login was refused: access_denied: not you"
     declined, _, _ = logged_in(tmp_path, said=DECLINE)
     assert isinstance(declined, LoginNeededError)
@@ -187,7 +221,10 @@ def test_a_login_that_is_refused_says_why(tmp_path: Path) -> None:
     cancelled, _, _ = logged_in(tmp_path, said="nobody can say any more")
     assert isinstance(cancelled, asyncio.CancelledError)
     strange, _, asked = logged_in(tmp_path, url="file:///etc/passwd?state=secret")
-    assert (str(strange), asked) == ("the server's login page has an address that is not opened: file:///etc/passwd?state=secret", [])
+    assert (str(strange), asked) == (
+        "the server's login page has an address that is not opened: file:///etc/passwd?state=secret",
+        [],
+    )
 
 
 def test_a_login_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +238,30 @@ def test_a_login_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pyte
     ("oauth", "kind"),
     [
         ({}, "OAuthClientProvider"),
-        ({"client_credentials": True, "client_id": "c", "client_secret": "s", "issuer": "https://as.example"}, "ClientCredentialsOAuthProvider"),
-        ({"client_credentials": True, "client_id": "c", "private_key": "k", "issuer": "https://as.example"}, "PrivateKeyJWTOAuthProvider"),
-        ({"id_token": "t", "client_id": "c", "client_secret": "s", "issuer": "https://as.example"}, "IdentityAssertionOAuthProvider"),
+        (
+            {
+                "client_credentials": True,
+                "client_id": "c",
+                "client_secret": "s",
+                "issuer": "https://as.example",
+            },
+            "ClientCredentialsOAuthProvider",
+        ),
+        (
+            {
+                "client_credentials": True,
+                "client_id": "c",
+                "private_key": "k",
+                "issuer": "https://as.example",
+            },
+            "PrivateKeyJWTOAuthProvider",
+        ),
+        (
+            {"id_token": "t", "client_id": "c", "client_secret": "s", "issuer": "https://as.example"},
+            "IdentityAssertionOAuthProvider",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_login_has_its_way(oauth: dict[str, Any], kind: str, tmp_path: Path) -> None:
     """A person in a browser, a program with a secret or a key, a token of a company."""
     assert type(login_of(tmp_path, **oauth)).__name__ == kind

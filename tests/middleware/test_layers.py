@@ -7,7 +7,15 @@ import pytest
 
 from kestrel_lab.core.calls import Call, Danger, Problem, Result, Usage
 from kestrel_lab.core.errors import DependencyError, ModelError, Signal, UsageError
-from kestrel_lab.core.events.union import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    ModelEscalated,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, TriedModel
 from kestrel_lab.core.protocols import Handler, Middleware
 from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose_layers
@@ -96,13 +104,17 @@ def decided(given: ApprovalGiven | None, call: Call = CALL) -> Result:
 
 
 def test_a_decision_lets_through_changes_or_stops() -> None:
-    """No decision and a yes let the call through, edits replace its arguments, a no is an answer for the model."""
+    """No decision and a yes let the call through, edits replace its arguments, a no is an answer for the
+    model.
+    """
     yes = ApprovalGiven(call="1", granted=True, by="ann", how="click")
     assert decided(None) == decided(yes) == Result(value={"a": 1})
     assert decided(replace(yes, args={"a": 2})) == Result(value={"a": 2})
     no = replace(yes, granted=False, reason="not now", args={"a": 2})
     assert decided(no).error == Problem(
-        kind="denied", message="act was denied by ann: not now. Do not repeat this call; find another way or explain what is needed."
+        kind="denied",
+        message="act was denied by ann: not now. Do not repeat this call; find another way or explain what "
+        "is needed.",
     )
     again = decided(replace(no, reason=""), replace(CALL, attempt=2)).error
     assert again is not None
@@ -111,7 +123,9 @@ def test_a_decision_lets_through_changes_or_stops() -> None:
 
 
 def test_a_call_after_one_that_was_left_is_left_too() -> None:
-    """When an earlier call waits for a person who is not here, a call that clashes with it does not overtake it."""
+    """When an earlier call waits for a person who is not here, a call that clashes with it does not overtake
+    it.
+    """
     first, second, third = (replace(CALL, id=name) for name in "abc")
 
     async def scene() -> list[object]:
@@ -135,7 +149,9 @@ def test_an_own_timeout_of_a_call_is_not_ours() -> None:
         raise TimeoutError
 
     stopped = through(slow, Timeout(lambda _: 0.01))
-    assert stopped == Result(error=Problem(kind="timeout", message="act was stopped after 0.01 s", transient=True), seconds=0.01)
+    assert stopped == Result(
+        error=Problem(kind="timeout", message="act was stopped after 0.01 s", transient=True), seconds=0.01
+    )
     with pytest.raises(TimeoutError):
         through(broken, Timeout(lambda _: 5))
     assert through(echo, Timeout(lambda _: None)) == Result(value={"a": 1})
@@ -165,9 +181,13 @@ def test_the_intent_is_stored_before_a_call_with_effects() -> None:
 
 
 def test_whatever_happens_is_one_answer() -> None:
-    """A result, an error and a cancellation each become one `tool_answered`; a signal becomes none: the call is still open."""
+    """A result, an error and a cancellation each become one `tool_answered`; a signal becomes none: the call
+    is still open.
+    """
     events: list[Event] = []
-    record = RecordAnswer(events.append, lambda _, value: str(value), lambda _: 1000, lambda call: call.attempt > 1)
+    record = RecordAnswer(
+        events.append, lambda _, value: str(value), lambda _: 1000, lambda call: call.attempt > 1
+    )
 
     async def cancelled(call: Call) -> Result:
         raise asyncio.CancelledError
@@ -199,7 +219,9 @@ def test_whatever_happens_is_one_answer() -> None:
 
 
 def test_a_model_call_is_recorded_whatever_happens() -> None:
-    """An answer, a failure and a cancellation of a model each follow their `model_called`, with what was consumed or why not."""
+    """An answer, a failure and a cancellation of a model each follow their `model_called`, with what was
+    consumed or why not.
+    """
     events: list[Event] = []
     call = Call(id="m1", kind="model", target="m", request=ModelRequest(messages=[]), step="s")
 
@@ -230,10 +252,16 @@ def test_a_model_call_is_recorded_whatever_happens() -> None:
 
 
 def test_models_that_were_tried_before_are_recorded() -> None:
-    """Each has an answer of its own with why it is not used and what it cost, then the escalation; also when all failed."""
+    """Each has an answer of its own with why it is not used and what it cost, then the escalation; also when
+    all failed.
+    """
     events: list[Event] = []
     call = Call(id="m1", kind="model", target="a > b", request=ModelRequest(messages=[]), step="s")
-    tried = (TriedModel(model="a", reason="cut off", then="b", usage=Usage(tokens_in=5, tokens_out=2, cost_usd=0.5)),)
+    tried = (
+        TriedModel(
+            model="a", reason="cut off", then="b", usage=Usage(tokens_in=5, tokens_out=2, cost_usd=0.5)
+        ),
+    )
 
     async def answered(_: Call) -> Result:
         return Result(answer=ModelAnswer(text="hi", model="b-1", tried=tried))
@@ -260,7 +288,11 @@ def test_models_that_were_tried_before_are_recorded() -> None:
         ModelEscalated(step="s", source="a", target="b", reason="cut off"),
     ]
     assert events[1:3] == events[5:7] == told
-    assert [(event.model, event.text, event.error and event.error["message"]) for event in events if isinstance(event, ModelAnswered)] == [
+    assert [
+        (event.model, event.text, event.error and event.error["message"])
+        for event in events
+        if isinstance(event, ModelAnswered)
+    ] == [
         ("a", "", "a: cut off"),
         ("b-1", "hi", None),
         ("a", "", "a: cut off"),

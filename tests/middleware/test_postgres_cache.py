@@ -42,17 +42,24 @@ def shelf(postgres: PostgresServer) -> Iterator[PostgresStore]:
 
 
 def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresStore) -> None:
-    """What is set is there for everybody, as plain text; what has expired is a miss; nothing stays longer than a month."""
+    """What is set is there for everybody, as plain text; what has expired is a miss; nothing stays longer
+    than a month.
+    """
     other = opened(postgres.url("cache"))
     assert get(shelf, "k") is None
     put(shelf, "k", '{"value":1}')
     put(shelf, "t", '{"value":2}', 60.0)
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', '{"value":2}')
-    rows = postgres.sql(f"SELECT key, value, extract(epoch FROM expires - now())::float FROM {TABLE} ORDER BY key", database="cache")
+    rows = postgres.sql(
+        f"SELECT key, value, extract(epoch FROM expires - now())::float FROM {TABLE} ORDER BY key",
+        database="cache",
+    )
     assert [row[:2] for row in rows] == [("k", '{"value":1}'), ("t", '{"value":2}')]
     assert 29 * 86_400 < rows[0][2] <= 30 * 86_400
     assert 0 < rows[1][2] <= 60
-    postgres.sql(f"UPDATE {TABLE} SET expires = now() - interval '1 second' WHERE key = 't'", database="cache")
+    postgres.sql(
+        f"UPDATE {TABLE} SET expires = now() - interval '1 second' WHERE key = 't'", database="cache"
+    )
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', None)
     put(other, "t", '{"value":3}', 60.0)
     assert get(shelf, "t") == '{"value":3}'
@@ -60,17 +67,22 @@ def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresStor
 
 
 def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresStore) -> None:
-    """Each answer that is stored makes room of up to ten that have expired: the table does not grow beyond what is in use."""
+    """Each answer that is stored makes room of up to ten that have expired: the table does not grow beyond
+    what is in use.
+    """
     put(shelf, "kept", "1")
     postgres.sql(
-        f"INSERT INTO {TABLE} SELECT 'old' || n, '1', now() - interval '1 minute' FROM generate_series(1, 25) AS n",
+        f"INSERT INTO {TABLE} SELECT 'old' || n, '1', now() - interval '1 minute' FROM "
+        "generate_series(1, 25) AS n",
         "SELECT 1",
         database="cache",
     )
     counts = []
     for number in range(3):
         put(shelf, f"k{number}", "1")
-        counts.append(postgres.sql(f"SELECT count(*) FROM {TABLE} WHERE expires < now()", database="cache")[0][0])
+        counts.append(
+            postgres.sql(f"SELECT count(*) FROM {TABLE} WHERE expires < now()", database="cache")[0][0]
+        )
     assert counts == [15, 5, 0]
     assert get(shelf, "kept") == "1"
 
@@ -91,7 +103,11 @@ def test_a_table_of_somebody_else_is_an_error(postgres: PostgresServer) -> None:
     """A table of the same name with other columns is a `CacheStoreError`, and stays as it is."""
     url = postgres.database("foreign")
     postgres.sql(
-        "CREATE SCHEMA kestrel", f"CREATE TABLE {TABLE}(key integer)", f"INSERT INTO {TABLE} VALUES (1)", "SELECT 1", database="foreign"
+        "CREATE SCHEMA kestrel",
+        f"CREATE TABLE {TABLE}(key integer)",
+        f"INSERT INTO {TABLE} VALUES (1)",
+        "SELECT 1",
+        database="foreign",
     )
     shelf = opened(url)
     with pytest.raises(CacheStoreError, match="foreign"):
@@ -112,7 +128,9 @@ def _fill(url: str, number: int) -> None:
 
 
 def test_processes_that_fill_the_same_keys_harm_nothing(postgres: PostgresServer) -> None:
-    """Four processes make the table at the same time and write the same few keys, while what expires is removed: no error, no half row."""
+    """Four processes make the table at the same time and write the same few keys, while what expires is
+    removed: no error, no half row.
+    """
     url = postgres.database("crowd")
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_fill, args=(url, number)) for number in range(4)]
@@ -121,7 +139,9 @@ def test_processes_that_fill_the_same_keys_harm_nothing(postgres: PostgresServer
     for one in workers:
         one.join(PATIENCE_S)
     assert [one.exitcode for one in workers] == [0] * 4
-    assert {value for (value,) in postgres.sql(f"SELECT value FROM {TABLE}", database="crowd")} <= {f'{{"value":{n}}}' for n in range(4)}
+    assert {value for (value,) in postgres.sql(f"SELECT value FROM {TABLE}", database="crowd")} <= {
+        f'{{"value":{n}}}' for n in range(4)
+    }
 
 
 def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shelf: PostgresStore) -> None:
@@ -132,12 +152,16 @@ def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shel
         return list(await asyncio.gather(*(shelf.get(f"k{number}") for number in range(100))))
 
     assert asyncio.run(all_at_once()) == [str(number) for number in range(100)]
-    held = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'cache' AND application_name = 'kestrel_lab'"
+    held = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = 'cache' AND application_name = 'kestrel_lab'"
+    )
     assert 1 <= postgres.sql(held)[0][0] <= 8
 
 
 def test_a_server_that_is_gone_is_an_error_and_comes_back() -> None:
-    """While it is down every call is a `CacheStoreError` that names it without its password; connections are made anew when it is back."""
+    """While it is down every call is a `CacheStoreError` that names it without its password; connections are
+    made anew when it is back.
+    """
     server = PostgresServer()
     try:
         server.start()
@@ -168,7 +192,9 @@ def test_a_wrong_password_is_an_error_that_does_not_tell_it(postgres: PostgresSe
 def test_a_server_that_says_nothing_is_given_up() -> None:
     """One that takes connections and never answers is waited for as long as the shelf says."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        shelf = PostgresStore(f"postgresql://user:secret@127.0.0.1:{silent.getsockname()[1]}/db", connect_s=0.1)
+        shelf = PostgresStore(
+            f"postgresql://user:secret@127.0.0.1:{silent.getsockname()[1]}/db", connect_s=0.1
+        )
         with pytest.raises(CacheStoreError, match="did not answer in time") as failed:
             asyncio.run(asyncio.wait_for(shelf.get("k"), PATIENCE_S))
         assert "secret" not in str(failed.value)
@@ -197,7 +223,12 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["postgresql://me:se%63ret@host:port/db", "postgresql://me:secret@[::1/db", "postgresql://h/db?sslmode=secret"]
+    "address",
+    [
+        "postgresql://me:se%63ret@host:port/db",
+        "postgresql://me:secret@[::1/db",
+        "postgresql://h/db?sslmode=secret",
+    ],
 )
 def test_an_address_that_cannot_be_read_is_an_error(address: str) -> None:
     """It is named without its password, in whatever error the client gives."""
@@ -212,10 +243,18 @@ def test_an_address_that_cannot_be_one_is_refused() -> None:
     """Another scheme is a usage error; no address shows its password, wherever that stands in it."""
     with pytest.raises(UsageError, match="must begin with postgresql://"):
         PostgresStore("mysql://me:secret@host")
-    assert shown_url("postgresql://me:secret@host:1/db?sslmode=require") == "postgresql://…@host:1/db?sslmode=require"
-    assert shown_url("postgresql:///db?host=/run/pg&user=me&password=secret&sslpassword=x") == "postgresql:///db?host=/run/pg"
+    assert (
+        shown_url("postgresql://me:secret@host:1/db?sslmode=require")
+        == "postgresql://…@host:1/db?sslmode=require"
+    )
+    assert (
+        shown_url("postgresql:///db?host=/run/pg&user=me&password=secret&sslpassword=x")
+        == "postgresql:///db?host=/run/pg"
+    )
     assert shown_url("postgresql://me:secret@[::1/db") == "postgresql://…"
-    assert {"s%2Fecret", "s/ecret", "hidden"} <= url_secrets("postgresql://me:s%2Fecret@host/db?password=hidden")
+    assert {"s%2Fecret", "s/ecret", "hidden"} <= url_secrets(
+        "postgresql://me:s%2Fecret@host/db?password=hidden"
+    )
 
 
 def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,16 @@ class Server:
         program = shutil.which("redis-server")
         if program is None:
             pytest.skip("redis-server is not installed")
-        options = ["--port", "0", "--unixsocket", str(self.folder / "redis.sock"), "--save", "", "--dir", str(self.folder)]
+        options = [
+            "--port",
+            "0",
+            "--unixsocket",
+            str(self.folder / "redis.sock"),
+            "--save",
+            "",
+            "--dir",
+            str(self.folder),
+        ]
         self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -99,13 +108,17 @@ def test_text_is_kept_for_its_time(server: Server) -> None:
 
 @pytest.mark.parametrize("garbage", ["bytes", "surrogate", "huge", "list"])
 def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
-    """What is not text of ours, too large for it or of another type is a miss with a warning, and can be written over."""
+    """What is not text of ours, too large for it or of another type is a miss with a warning, and can be
+    written over.
+    """
     shelf, key = opened(server.url), PREFIX + garbage
     with server.client() as client:
         if garbage == "list":
             client.lpush(key, "a")
         else:
-            client.set(key, {"bytes": b"\x80\x04cposix", "surrogate": "é", "huge": b"x" * (MAX_ROW + 1)}[garbage])
+            client.set(
+                key, {"bytes": b"\x80\x04cposix", "surrogate": "é", "huge": b"x" * (MAX_ROW + 1)}[garbage]
+            )
     with pytest.warns(UserWarning, match="was not written by it"):
         assert get(shelf, garbage) is None
     asyncio.run(shelf.set(garbage, "new", None))
@@ -114,7 +127,9 @@ def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
 
 
 def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> None:
-    """While it is down every call is a `CacheStoreError` that names it; a connection that it closed is made anew when it is back."""
+    """While it is down every call is a `CacheStoreError` that names it; a connection that it closed is made
+    anew when it is back.
+    """
     server = Server(tmp_path)
     server.start()
     shelf = opened(server.url)
@@ -131,7 +146,9 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> Non
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    """One that takes connections and never answers is waited for as long as the shelf says, and holds up no event loop."""
+    """One that takes connections and never answers is waited for as long as the shelf says, and holds up no
+    event loop.
+    """
 
     async def ticks(shelf: RedisStore) -> int:
         asked, count = asyncio.create_task(shelf.get("k")), 0
@@ -145,8 +162,14 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
     counts = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        for timeout_s in (0.1, 1.0, 10.0):  # a loop that has no processor for a while does not turn over, whoever holds it up
-            shelf = RedisStore(f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s)
+        for timeout_s in (
+            0.1,
+            1.0,
+            10.0,
+        ):  # a loop that has no processor for a while does not turn over, whoever holds it up
+            shelf = RedisStore(
+                f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s
+            )
             counts.append(asyncio.run(asyncio.wait_for(ticks(shelf), PATIENCE_S)))
             shelf.close()
             if counts[-1] > 3:

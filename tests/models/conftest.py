@@ -16,4 +16,6 @@ from openai_server import OpenAIServer, Reply  # the path above has to be set fi
 def serve() -> Iterator[Callable[..., OpenAIServer]]:
     """Starts a server that gives these replies in order; stopped after the test."""
     with ExitStack() as stack:
-        yield lambda *replies, latency_s=0.0: stack.enter_context(OpenAIServer(replies or [Reply(text="hello")], latency_s=latency_s))
+        yield lambda *replies, latency_s=0.0: stack.enter_context(
+            OpenAIServer(replies or [Reply(text="hello")], latency_s=latency_s)
+        )

@@ -1,4 +1,5 @@
-"""A small OpenAI-compatible server on 127.0.0.1 for tests and benchmarks: scripted replies, real HTTP, real streaming.
+"""A small OpenAI-compatible server on 127.0.0.1 for tests and benchmarks: scripted replies, real HTTP, real
+streaming.
 
     with OpenAIServer([Reply(text="hello")], latency_s=0.05) as server:
         LiteLLMModel("openai/any", api_base=server.api_base, api_key="key")
@@ -78,7 +79,9 @@ class OpenAIServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.shutdown()
         self.server_close()
 
@@ -95,7 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """List the models, as the next reply would be answered with its status."""
         reply = self.server.replies[0]
-        body = {"data": [{"id": "any"}]} if self.path.endswith("/models") else {"models": [{"name": "any:latest"}]}
+        body = (
+            {"data": [{"id": "any"}]}
+            if self.path.endswith("/models")
+            else {"models": [{"name": "any:latest"}]}
+        )
         self._send(reply, json.dumps(body).encode())
 
     def do_POST(self) -> None:
@@ -105,7 +112,12 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(self.server.latency_s)
         asked = json.loads(body)
         if reply.status != 200:
-            self._send(reply, json.dumps({"error": {"message": reply.error, "type": "test", "code": reply.status}}).encode())
+            self._send(
+                reply,
+                json.dumps(
+                    {"error": {"message": reply.error, "type": "test", "code": reply.status}}
+                ).encode(),
+            )
         elif asked.get("stream"):
             self._stream(reply, asked)
         else:
@@ -113,7 +125,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply, body: bytes) -> None:
         self.send_response(reply.status)
-        for key, value in {"content-type": "application/json", "content-length": str(len(body)), **reply.headers}.items():
+        for key, value in {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **reply.headers,
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body)
@@ -162,7 +178,10 @@ def _whole(reply: Reply, asked: dict[str, Any]) -> dict[str, Any]:
             {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": args}}
             for number, (name, args) in enumerate(reply.calls)
         ]
-    answer = {**_head(asked, "chat.completion"), "choices": [{"index": 0, "message": message, "finish_reason": _finish(reply)}]}
+    answer = {
+        **_head(asked, "chat.completion"),
+        "choices": [{"index": 0, "message": message, "finish_reason": _finish(reply)}],
+    }
     return {**answer, "usage": _usage(reply)} if reply.usage else answer
 
 
@@ -172,11 +191,21 @@ def _head(asked: dict[str, Any], kind: str) -> dict[str, Any]:
 
 def _events(reply: Reply, asked: dict[str, Any]) -> list[dict[str, Any]]:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": reply.text[at : at + reply.piece]} for at in range(0, len(reply.text), reply.piece)]
+    deltas += [
+        {"content": reply.text[at : at + reply.piece]} for at in range(0, len(reply.text), reply.piece)
+    ]
     pieces: list[list[dict[str, Any]]] = []
     for index, (name, args) in enumerate(reply.calls):
-        first = {"index": index, "id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": ""}}
-        rest = [{"index": index, "function": {"arguments": args[at : at + reply.piece]}} for at in range(0, len(args), reply.piece)]
+        first = {
+            "index": index,
+            "id": f"call_{index}",
+            "type": "function",
+            "function": {"name": name, "arguments": ""},
+        }
+        rest = [
+            {"index": index, "function": {"arguments": args[at : at + reply.piece]}}
+            for at in range(0, len(args), reply.piece)
+        ]
         pieces.append([first, *rest])
     # Calls are sent interleaved, as some servers do: a client must go by index, not by order.
     for at in range(max(map(len, pieces), default=0)):
@@ -218,7 +247,9 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
 
 

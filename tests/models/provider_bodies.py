@@ -1,14 +1,19 @@
-"""Bodies of six families of providers, written by hand after their documentation. None of them is a recording.
+"""Bodies of six families of providers, written by hand after their documentation. None of them is a
+recording.
 
-- OpenAI, and servers that speak its protocol: the chat completion object and its chunks, `platform.openai.com/docs/api-reference/chat`;
+- OpenAI, and servers that speak its protocol: the chat completion object and its chunks,
+  `platform.openai.com/docs/api-reference/chat`;
   content as a list of parts, as in its schema of messages.
-- Anthropic: `platform.claude.com/docs/en/build-with-claude/streaming` and `…/extended-thinking`, `…/prompt-caching`.
+- Anthropic: `platform.claude.com/docs/en/build-with-claude/streaming` and `…/extended-thinking`,
+  `…/prompt-caching`.
 - Gemini: `ai.google.dev/api/generate-content` and `ai.google.dev/gemini-api/docs/thought-signatures`.
 - DeepSeek: `api-docs.deepseek.com/guides/thinking_mode` and `…/api/create-chat-completion`.
 - Mistral: `docs.mistral.ai/studio-api/conversations/reasoning`.
-- Ollama with Qwen: `github.com/ollama/ollama/blob/main/docs/api.md`; the form of written calls is that of Qwen's chat template.
+- Ollama with Qwen: `github.com/ollama/ollama/blob/main/docs/api.md`; the form of written calls is that of
+  Qwen's chat template.
 
-Each function returns one `Body` that says the same whole and streamed: it thinks "let me think", says a text and may call `grep`.
+Each function returns one `Body` that says the same whole and streamed: it thinks "let me think", says a text
+and may call `grep`.
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ USAGE = {
 }
 
 
-def chat(*deltas: dict[str, Any], finish: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Body:
+def chat(
+    *deltas: dict[str, Any], finish: str = "stop", usage: dict[str, Any] | None = None, **message: Any
+) -> Body:
     """A chat completion of the OpenAI protocol: the `message` whole, the `deltas` streamed."""
     head = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "m"}
     counted = USAGE if usage is None else usage
@@ -40,15 +47,26 @@ def chat(*deltas: dict[str, Any], finish: str = "stop", usage: dict[str, Any] | 
         "usage": counted,
     }
     chunk = {**head, "object": "chat.completion.chunk"}
-    stream: list[dict[str, Any]] = [{**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    stream += [{**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, {**chunk, "choices": [], "usage": counted}]
+    stream: list[dict[str, Any]] = [
+        {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    stream += [
+        {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+        {**chunk, "choices": [], "usage": counted},
+    ]
     return Body(whole=whole, stream=stream)
 
 
 def openai_call() -> Body:
     """OpenAI with a tool call; its reasoning is counted and not shown."""
     call = {"id": "call_1", "type": "function", "function": {"name": "grep", "arguments": json.dumps(CALL)}}
-    return chat({"content": "I look."}, {"tool_calls": [{"index": 0, **call}]}, finish="tool_calls", content="I look.", tool_calls=[call])
+    return chat(
+        {"content": "I look."},
+        {"tool_calls": [{"index": 0, **call}]},
+        finish="tool_calls",
+        content="I look.",
+        tool_calls=[call],
+    )
 
 
 def openai_refusal() -> Body:
@@ -64,14 +82,23 @@ def text_blocks() -> Body:
 
 def thinking_blocks() -> Body:
     """Content as a list of parts of which one is thinking: Mistral, and own servers with its models."""
-    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}, {"type": "text", "text": "Hello"}]
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]},
+        {"type": "text", "text": "Hello"},
+    ]
     return chat({"content": parts[:1]}, {"content": parts[1:]}, content=parts)
 
 
 def deepseek(text: str = "Hello") -> Body:
     """DeepSeek in thinking mode, with its own names of cached tokens."""
     usage = {**USAGE, "prompt_cache_hit_tokens": 900, "prompt_cache_miss_tokens": 110}
-    return chat({"reasoning_content": THOUGHT}, {"content": text}, content=text, reasoning_content=THOUGHT, usage=usage)
+    return chat(
+        {"reasoning_content": THOUGHT},
+        {"content": text},
+        content=text,
+        reasoning_content=THOUGHT,
+        usage=usage,
+    )
 
 
 def deepseek_call() -> Body:
@@ -83,7 +110,13 @@ def deepseek_call() -> Body:
 
 def anthropic(*content: dict[str, Any], stop: str = "end_turn") -> Body:
     """A message of Anthropic with these blocks, each streamed in the events of its kind."""
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "stop_sequence": None}
+    head = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "stop_sequence": None,
+    }
     read = {"input_tokens": 10, "cache_creation_input_tokens": 100, "cache_read_input_tokens": 900}
     whole = {**head, "content": [*content], "stop_reason": stop, "usage": {**read, "output_tokens": 50}}
     begun = {**head, "content": [], "stop_reason": None, "usage": {**read, "output_tokens": 1}}
@@ -93,7 +126,13 @@ def anthropic(*content: dict[str, Any], stop: str = "end_turn") -> Body:
         stream.append({"type": "content_block_start", "index": index, "content_block": empty})
         stream += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         stream.append({"type": "content_block_stop", "index": index})
-    stream.append({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": None}, "usage": {"output_tokens": 50}})
+    stream.append(
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop, "stop_sequence": None},
+            "usage": {"output_tokens": 50},
+        }
+    )
     return Body(form="anthropic", whole=whole, stream=[*stream, {"type": "message_stop"}])
 
 
@@ -102,11 +141,16 @@ def _block_events(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
         case "thinking":
             pieces = [block["thinking"][:4], block["thinking"][4:]]
             deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
-            return {**block, "thinking": "", "signature": ""}, [*deltas, {"type": "signature_delta", "signature": block["signature"]}]
+            return {**block, "thinking": "", "signature": ""}, [
+                *deltas,
+                {"type": "signature_delta", "signature": block["signature"]},
+            ]
         case "text":
             return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
         case "tool_use":
-            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+            return {**block, "input": {}}, [
+                {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            ]
         case _:  # redacted thinking comes whole
             return block, []
 

@@ -1,4 +1,5 @@
-"""A local HTTP server that replays prepared bodies, for providers of every family: whole JSON, server-sent events or JSON lines.
+"""A local HTTP server that replays prepared bodies, for providers of every family: whole JSON, server-sent
+events or JSON lines.
 
     with ReplayServer([Body(whole={...}, stream=[...])]) as server:
         LiteLLMModel("anthropic/claude-sonnet-4-5", api_base=server.address, api_key="k")
@@ -61,7 +62,9 @@ class ReplayServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.closing.set()
         self.shutdown()
         self.server_close()
@@ -83,14 +86,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.closing.wait(body.hangs_s)
         # Gemini asks for a stream by its address, the others in the body.
         streamed = bool(asked.get("stream")) or "streamGenerateContent" in self.path
-        self._send(_stream(body) if streamed else json.dumps(body.whole).encode(), streamed=streamed, form=body.form)
+        self._send(
+            _stream(body) if streamed else json.dumps(body.whole).encode(), streamed=streamed, form=body.form
+        )
 
     def do_GET(self) -> None:
         """Say that the server is there."""
         self._send(b'{"data": []}', streamed=False, form="openai")
 
     def _send(self, content: bytes, *, streamed: bool, form: str) -> None:
-        kind = ("application/x-ndjson" if form == "ollama" else "text/event-stream") if streamed else "application/json"
+        kind = (
+            ("application/x-ndjson" if form == "ollama" else "text/event-stream")
+            if streamed
+            else "application/json"
+        )
         self.send_response(200)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(content)))

@@ -40,11 +40,19 @@ def ollama() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply({"models": [{"name": "nomic-embed-text:latest"}, {"name": "qwen3:8b"}, {"name": "tiny:1b"}]})
+            self.reply(
+                {"models": [{"name": "nomic-embed-text:latest"}, {"name": "qwen3:8b"}, {"name": "tiny:1b"}]}
+            )
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            self.reply({"capabilities": ["completion", "tools"] if asked["model"].startswith("qwen") else ["completion"]})
+            self.reply(
+                {
+                    "capabilities": ["completion", "tools"]
+                    if asked["model"].startswith("qwen")
+                    else ["completion"]
+                }
+            )
 
         def reply(self, body: object) -> None:
             raw = json.dumps(body).encode()
@@ -78,7 +86,12 @@ KEYS = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g", 
         ("tuned", {"provider": "anthropic"}, {"MODEL_PROVIDER": "openai"}, "anthropic/tuned"),
         ("tuned", {"api_base": "http://h/v1"}, {}, "openai/tuned"),
         ("org/tuned", {"api_base": "http://h/v1"}, {}, "openai/org/tuned"),
-        ("hosted_vllm/tuned", {"provider": "hosted_vllm", "api_base": "http://h/v1"}, {}, "hosted_vllm/tuned"),
+        (
+            "hosted_vllm/tuned",
+            {"provider": "hosted_vllm", "api_base": "http://h/v1"},
+            {},
+            "hosted_vllm/tuned",
+        ),
         (None, {"provider": "anthropic"}, {}, "anthropic/claude-sonnet-5-5"),
         (None, {}, {"MODEL_PROVIDER": "gemini"}, "gemini/gemini-3.8-flash"),
         ("local", {}, {"MODEL_PROVIDER": "openai"}, "local/smollm2-135m"),
@@ -86,7 +99,9 @@ KEYS = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g", 
         ("ollama/x", {}, {}, "ollama_chat/x"),
     ],
 )
-def test_order_of_the_provider(spec: str | None, more: dict[str, str], env: dict[str, str], name: str) -> None:
+def test_order_of_the_provider(
+    spec: str | None, more: dict[str, str], env: dict[str, str], name: str
+) -> None:
     """A provider that is named comes first, then `MODEL_PROVIDER`, then the name of the model."""
     assert chosen(spec, {**KEYS, **env}, **more) == name
 
@@ -94,7 +109,10 @@ def test_order_of_the_provider(spec: str | None, more: dict[str, str], env: dict
 def test_with_nothing_named_the_best_available_is_used(ollama: str) -> None:
     """Keys come before an Ollama, an Ollama before the local extra; an empty key is none."""
     here = {"OLLAMA_HOST": ollama}
-    assert chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""}) == "anthropic/claude-sonnet-5-5"
+    assert (
+        chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""})
+        == "anthropic/claude-sonnet-5-5"
+    )
     assert chosen(None, {**here, **KEYS}) == "openai/gpt-6.1-sol"
     assert chosen(None, here) == "ollama_chat/qwen3:8b"
     if not local_extra_missing():
@@ -136,7 +154,10 @@ def test_a_model_is_returned_as_it_is_and_factories_make_theirs() -> None:
         return model
 
     assert choose_model(model, env={}) is model
-    assert choose_model("scripted:a:b.yaml", env={"MODEL_PROVIDER": "openai"}, factories={"scripted": make}) is model
+    assert (
+        choose_model("scripted:a:b.yaml", env={"MODEL_PROVIDER": "openai"}, factories={"scripted": make})
+        is model
+    )
     assert asked == ["a:b.yaml"]
 
 
@@ -150,13 +171,20 @@ def test_a_model_is_returned_as_it_is_and_factories_make_theirs() -> None:
         ("anthropic/claude-x", {}, {"MODEL_PROVIDER": "openai"}, "leave one of them out"),
         (None, {"api_base": "http://h/v1"}, {}, "name one that it serves"),
         (None, {"provider": "ollama"}, {}, "no Ollama server with a model answers at http://127.0.0.1:9"),
-        (None, {"provider": "openrouter"}, {}, "no default model is known for the provider 'openrouter': name one"),
+        (
+            None,
+            {"provider": "openrouter"},
+            {},
+            "no default model is known for the provider 'openrouter': name one",
+        ),
         (None, {"provider": "hosted_vllm"}, {}, "no default model is known for the provider 'hosted_vllm'"),
         ("local/llama", {}, {}, "the only one is local/smollm2-135m"),
         ("scripted", {}, {}, "no provider is known for the model 'scripted'"),
     ],
 )
-def test_what_cannot_be_used_says_what_to_do(spec: str | None, more: dict[str, str], env: dict[str, str], words: str) -> None:
+def test_what_cannot_be_used_says_what_to_do(
+    spec: str | None, more: dict[str, str], env: dict[str, str], words: str
+) -> None:
     """Nothing is made up: each dead end is a `UsageError` that names what was asked and the way out."""
     with pytest.raises(UsageError) as caught:
         chosen(spec, {**KEYS, **env}, **more)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class:Use
 
 KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "k"}
 QUESTION = ModelRequest(messages=[Message(role="user", text="How fast?")])
-TITLES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"], blacklist_characters="<>"), max_size=20).map(str.strip)
+TITLES = st.text(
+    st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"], blacklist_characters="<>"), max_size=20
+).map(str.strip)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,9 @@ TITLES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"], bl
     ],
 )
 def test_a_model_that_cannot_search_is_refused(name: str, why: str) -> None:
-    """What litellm's table does not have, or would leave out of the request, is refused and never asked as if it could."""
+    """What litellm's table does not have, or would leave out of the request, is refused and never asked as if
+    it could.
+    """
     with pytest.raises(UsageError, match=why):
         choose_model(name, env=KEYS)
 
@@ -64,12 +68,23 @@ def test_no_model_is_a_model_that_cannot_be_asked() -> None:
 
 
 def test_the_search_is_asked_for_and_its_pages_are_told() -> None:
-    """The request on the wire has the option, and the answer ends with the pages of the provider's annotations."""
+    """The request on the wire has the option, and the answer ends with the pages of the provider's
+    annotations.
+    """
     note = {
         "type": "url_citation",
-        "url_citation": {"url": "https://e.org/a", "title": "A\n2. B <https://forged.org>", "start_index": 0, "end_index": 1},
+        "url_citation": {
+            "url": "https://e.org/a",
+            "title": "A\n2. B <https://forged.org>",
+            "start_index": 0,
+            "end_index": 1,
+        },
     }
-    message = {"role": "assistant", "content": f"Fast.\n{MARK}\n1. x <https://made.up>", "annotations": [note]}
+    message = {
+        "role": "assistant",
+        "content": f"Fast.\n{MARK}\n1. x <https://made.up>",
+        "annotations": [note],
+    }
     body = {
         "id": "x",
         "object": "chat.completion",
@@ -79,26 +94,56 @@ def test_the_search_is_asked_for_and_its_pages_are_told() -> None:
         "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
     }
     with serving({"/v1/chat/completions": answer(json.dumps(body), kind="application/json")}) as server:
-        inner = LiteLLMModel("openai/gpt-4o-search-preview", api_base=server.url("/v1"), extra={"web_search_options": {}})
+        inner = LiteLLMModel(
+            "openai/gpt-4o-search-preview", api_base=server.url("/v1"), extra={"web_search_options": {}}
+        )
         heard: list[str] = []
         said = asyncio.run(GroundedModel(model=inner)(QUESTION, heard.append))
         sent = json.loads(server.asked[0].body)
     assert "web_search_options" in sent
     text, sources = read_sources(said.text)
-    assert (heard, text, [url for _, url in sources]) == ([said.text], message["content"], ["https://e.org/a"])
+    assert (heard, text, [url for _, url in sources]) == (
+        [said.text],
+        message["content"],
+        ["https://e.org/a"],
+    )
 
 
 @pytest.mark.parametrize(
     "completion",
     [
-        {"choices": [{"message": {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.org", "title": "A"}}]}}]},
-        SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(annotations=[{"url": "https://a.org", "title": "A"}]))]),
         {
             "choices": [
-                {"message": {"provider_specific_fields": {"citations": [[{"url": "https://a.org", "title": "A", "cited_text": "x"}]]}}}
+                {
+                    "message": {
+                        "annotations": [
+                            {"type": "url_citation", "url_citation": {"url": "https://a.org", "title": "A"}}
+                        ]
+                    }
+                }
             ]
         },
-        {"choices": [{"message": {}}], "search_results": [{"url": "https://a.org", "title": "A"}], "citations": ["https://a.org"]},
+        SimpleNamespace(
+            choices=[
+                SimpleNamespace(message=SimpleNamespace(annotations=[{"url": "https://a.org", "title": "A"}]))
+            ]
+        ),
+        {
+            "choices": [
+                {
+                    "message": {
+                        "provider_specific_fields": {
+                            "citations": [[{"url": "https://a.org", "title": "A", "cited_text": "x"}]]
+                        }
+                    }
+                }
+            ]
+        },
+        {
+            "choices": [{"message": {}}],
+            "search_results": [{"url": "https://a.org", "title": "A"}],
+            "citations": ["https://a.org"],
+        },
     ],
     ids=["openai", "flat", "anthropic", "perplexity"],
 )
@@ -109,8 +154,13 @@ def test_pages_are_read_from_every_form(completion: object) -> None:
 
 def test_what_is_no_web_address_is_no_page() -> None:
     """Neither scripts nor files nor words in the answer's text count as pages."""
-    notes = [{"url": url} for url in ("javascript:alert(1)", "file:///etc/passwd", "https://a.org/ b", 7, None)]
-    completion = {"choices": [{"message": {"content": "see https://made.up", "annotations": notes}}], "citations": "https://a.org"}
+    notes = [
+        {"url": url} for url in ("javascript:alert(1)", "file:///etc/passwd", "https://a.org/ b", 7, None)
+    ]
+    completion = {
+        "choices": [{"message": {"content": "see https://made.up", "annotations": notes}}],
+        "citations": "https://a.org",
+    }
     assert sources_of(completion) == ()
 
 

@@ -48,7 +48,9 @@ TALK = (
 def ask(model: Any, request: ModelRequest | None = None) -> tuple[ModelAnswer, list[str]]:
     """One call and the pieces it streamed."""
     pieces: list[str] = []
-    answer = asyncio.run(model(request or ModelRequest(messages=[Message(role="user", text="hi")]), pieces.append))
+    answer = asyncio.run(
+        model(request or ModelRequest(messages=[Message(role="user", text="hi")]), pieces.append)
+    )
     return answer, pieces
 
 
@@ -58,16 +60,23 @@ def at(server: OpenAIServer, name: str = "openai/fake", **more: Any) -> LiteLLMM
 
 
 def test_text_streams_and_is_counted(serve: Serve) -> None:
-    """Text arrives piece by piece, the answer is their sum, tokens are the server's and an unknown price is said to be unknown."""
+    """Text arrives piece by piece, the answer is their sum, tokens are the server's and an unknown price is
+    said to be unknown.
+    """
     answer, pieces = ask(at(serve(Reply(text="hello there"))))
     assert pieces == ["hell", "o th", "ere"]
     assert answer == ModelAnswer(
-        text="hello there", usage=Usage(tokens_in=11, tokens_out=7, model_calls=1, unpriced=1), model="fake", finish="stop"
+        text="hello there",
+        usage=Usage(tokens_in=11, tokens_out=7, model_calls=1, unpriced=1),
+        model="fake",
+        finish="stop",
     )
 
 
 def test_only_a_missing_price_makes_a_call_unpriced(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The type of litellm's error says that there is no price; a fault of another type is raised, whatever words it has."""
+    """The type of litellm's error says that there is no price; a fault of another type is raised, whatever
+    words it has.
+    """
     import litellm
 
     errors = [litellm.ModelNotMappedError("no price"), TypeError("a list was mapped to a number")]
@@ -82,7 +91,9 @@ def test_only_a_missing_price_makes_a_call_unpriced(serve: Serve, monkeypatch: p
 
 
 def test_tool_calls_are_put_together_from_pieces(serve: Serve) -> None:
-    """Two calls whose arguments come interleaved in pieces are both read; arguments that are no JSON state their problem."""
+    """Two calls whose arguments come interleaved in pieces are both read; arguments that are no JSON state
+    their problem.
+    """
     server = serve(Reply(calls=(("grep", '{"pattern": "a b c"}'), ("grep", '{"pattern": ')), piece=3))
     answer, pieces = ask(at(server), ModelRequest(messages=TALK, tools=(GREP,)))
     good, bad = answer.calls
@@ -111,7 +122,9 @@ def test_a_whole_answer_says_the_same_as_a_streamed_one(serve: Serve) -> None:
 
 @pytest.mark.parametrize("name", ["openai/fake", "hosted_vllm/fake"])
 def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
-    """Handing the conversation over in `extra_body` puts the same JSON on the wire as litellm's own way does."""
+    """Handing the conversation over in `extra_body` puts the same JSON on the wire as litellm's own way
+    does.
+    """
     import litellm
 
     request = ModelRequest(
@@ -134,7 +147,10 @@ def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
             temperature=0.5,
             max_tokens=9,
             seed=3,
-            response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": request.schema, "strict": True}},
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": request.schema, "strict": True},
+            },
             stream=True,
             stream_options={"include_usage": True},
             _skip_mcp_handler=True,
@@ -160,7 +176,8 @@ def test_known_prices_are_charged(serve: Serve) -> None:
 def test_tokens_are_counted_here_where_the_server_gives_none(serve: Serve) -> None:
     """Without usage from the server the tokens of the real conversation are counted, roughly."""
     answer, _ = ask(
-        at(serve(Reply(text="four words are here", usage=None))), ModelRequest(messages=[Message(role="user", text="word " * 100)])
+        at(serve(Reply(text="four words are here", usage=None))),
+        ModelRequest(messages=[Message(role="user", text="word " * 100)]),
     )
     assert 90 <= answer.usage.tokens_in <= 110
     assert 3 <= answer.usage.tokens_out <= 6
@@ -187,7 +204,9 @@ def test_a_passing_failure_is_tried_again(serve: Serve) -> None:
     ids=lambda value: str(value.status) if isinstance(value, Reply) else "",
 )
 def test_failures_say_what_to_do(serve: Serve, reply: Reply, transient: bool, words: str) -> None:
-    """Each kind of refusal becomes one `ModelError` after one request, marked as passing or not, in words for its reader."""
+    """Each kind of refusal becomes one `ModelError` after one request, marked as passing or not, in words for
+    its reader.
+    """
     server = serve(reply)
     with pytest.raises(ModelError) as caught:
         ask(at(server))
@@ -197,11 +216,15 @@ def test_failures_say_what_to_do(serve: Serve, reply: Reply, transient: bool, wo
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("name", ["openai/fake", "hosted_vllm/fake", "ollama_chat/fake", "anthropic/claude-haiku-4-5"])
+@pytest.mark.parametrize(
+    "name", ["openai/fake", "hosted_vllm/fake", "ollama_chat/fake", "anthropic/claude-haiku-4-5"]
+)
 def test_a_server_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection names the address and may pass, whatever the protocol."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-    with pytest.raises(ModelError, match=r"no connection to http://127\.0\.0\.1:9/v1 \(Connection refused\)\.") as caught:
+    with pytest.raises(
+        ModelError, match=r"no connection to http://127\.0\.0\.1:9/v1 \(Connection refused\)\."
+    ) as caught:
         ask(LiteLLMModel(name, api_base="http://127.0.0.1:9/v1"))
     assert caught.value.transient
 
@@ -240,19 +263,33 @@ def test_a_cancelled_call_hangs_up(serve: Serve) -> None:
 
 
 def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
-    """A model of another provider is asked in that provider's form, tools included, and its key is the one that is named."""
+    """A model of another provider is asked in that provider's form, tools included, and its key is the one
+    that is named.
+    """
     server = serve(Reply(status=401, error="bad key"))
-    model = LiteLLMModel("anthropic/claude-sonnet-5-5", api_base=server.api_base.removesuffix("/v1"), api_key="k")
+    model = LiteLLMModel(
+        "anthropic/claude-sonnet-5-5", api_base=server.api_base.removesuffix("/v1"), api_key="k"
+    )
     with pytest.raises(ModelError, match="ANTHROPIC_API_KEY"):
         ask(model, ModelRequest(messages=TALK, tools=(GREP,)))
     (body,) = server.requests()
     assert [tool["name"] for tool in body["tools"]] == ["grep"]
-    assert body["messages"][1]["content"][0] == {"type": "tool_use", "id": "c1", "name": "grep", "input": {"pattern": "é"}}
+    assert body["messages"][1]["content"][0] == {
+        "type": "tool_use",
+        "id": "c1",
+        "name": "grep",
+        "input": {"pattern": "é"},
+    }
 
 
-@pytest.mark.parametrize(("name", "reply"), [("openai/fake", Reply(text="x")), ("anthropic/fake", Reply(status=401, error="bad key"))])
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [("openai/fake", Reply(text="x")), ("anthropic/fake", Reply(status=401, error="bad key"))],
+)
 def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path, name: str, reply: Reply) -> None:
-    """Making a model loads no litellm; calling it prints nothing, leaves no socket open, and takes no settings from a `.env` file nearby."""
+    """Making a model loads no litellm; calling it prints nothing, leaves no socket open, and takes no
+    settings from a `.env` file nearby.
+    """
     (tmp_path / ".env").write_text("KESTREL_TEST_PLANTED=1\n")
     code = (
         "import asyncio, contextlib, os, sys\n"
@@ -263,18 +300,23 @@ def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path, nam
         "assert not {'litellm', 'openai', 'httpx', 'stamina'} & set(sys.modules)\n"
         "for turn in range(2):\n"
         "    with contextlib.suppress(ModelError):\n"
-        "        asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), lambda piece: None))\n"
+        "        asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), lambda "
+        "piece: None))\n"
         "assert 'KESTREL_TEST_PLANTED' not in os.environ\n"
     )
     server = serve(reply)
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", code, name, server.api_base]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert len(server.requests()) == 2
 
 
 def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> None:
-    """`time:now` is `time__now` on the wire, there and in the conversation, and comes back as `time:now`; what still does not fit gets a hash."""
+    """`time:now` is `time__now` on the wire, there and in the conversation, and comes back as `time:now`;
+    what still does not fit gets a hash.
+    """
     tools = [replace(GREP, name="time:now"), GREP]
     server = serve(Reply(calls=(("time__now", "{}"), ("grep", "{}"), ("other__tool", "{}"))))
     talk = (
@@ -293,7 +335,11 @@ def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> 
 
 
 def test_arguments_come_back_as_the_model_wrote_them() -> None:
-    """Letters of any language are not escaped in earlier calls: a model imitates what it sees, and a server's cache compares texts."""
-    said = Message(role="assistant", calls=(ToolRequest(id="1", name="grep", args={"pattern": "größe 東京"}),))
+    """Letters of any language are not escaped in earlier calls: a model imitates what it sees, and a server's
+    cache compares texts.
+    """
+    said = Message(
+        role="assistant", calls=(ToolRequest(id="1", name="grep", args={"pattern": "größe 東京"}),)
+    )
     (wire,) = cast("list[dict[str, Any]]", messages_to_wire([said]))
     assert wire["tool_calls"][0]["function"]["arguments"] == '{"pattern":"größe 東京"}'

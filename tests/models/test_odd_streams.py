@@ -20,7 +20,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
 ]
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
-READ = ToolSpec(name="read_file", description="Read.", schema={"type": "object", "properties": {"path": {"type": "string"}}})
+READ = ToolSpec(
+    name="read_file",
+    description="Read.",
+    schema={"type": "object", "properties": {"path": {"type": "string"}}},
+)
 LIST = ToolSpec(name="list", description="List.", schema={"type": "object", "properties": {}})
 SSE = "text/event-stream"
 
@@ -75,7 +79,16 @@ def event(data: object) -> str:
 def chunk(delta: object = None, end: str | None = None, **more: Any) -> str:
     """An event with a chunk."""
     choice = {"index": 0, "delta": {} if delta is None else delta, "finish_reason": end}
-    return event({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice], **more})
+    return event(
+        {
+            "id": "c",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "m",
+            "choices": [choice],
+            **more,
+        }
+    )
 
 
 def call(args: object = None, name: str | None = None, **more: Any) -> str:
@@ -106,8 +119,18 @@ def bare(**more: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "body", "words", "transient"),
     [
-        ("application/json", '{"error": {"message": "Upstream says no", "code": 400}}', "400 from .*Upstream says no", False),
-        (SSE, '{"error": {"message": "Upstream says no", "code": "429"}}', "429 from .*Upstream says no", True),
+        (
+            "application/json",
+            '{"error": {"message": "Upstream says no", "code": 400}}',
+            "400 from .*Upstream says no",
+            False,
+        ),
+        (
+            SSE,
+            '{"error": {"message": "Upstream says no", "code": "429"}}',
+            "429 from .*Upstream says no",
+            True,
+        ),
         (
             "application/json",
             json.dumps({"error": {"message": "Upstream says no", "type": "rate_limit_error"}}, indent=2),
@@ -122,28 +145,55 @@ def bare(**more: Any) -> str:
             "503 .*Upstream says no",
             True,
         ),
-        ("text/html", "<!doctype html>\n<html>\n<body>Bad gateway</body></html>", "no stream.*Bad gateway", False),
+        (
+            "text/html",
+            "<!doctype html>\n<html>\n<body>Bad gateway</body></html>",
+            "no stream.*Bad gateway",
+            False,
+        ),
         ("text/plain", "Upstream says: no", "no stream.*Upstream says: no", False),
         ("application/octet-stream", b"\x00\xff\xfe", "no stream", False),
         (SSE, "", "ended without an answer", True),
         (SSE, DONE, "ended without an answer", True),
         (SSE, ": ping\n\n: ping\n\n", "ended without an answer", True),
-        (SSE, event({"error": {"message": "Upstream says no", "type": "overloaded_error"}}), "529 from .*Upstream says no", True),
+        (
+            SSE,
+            event({"error": {"message": "Upstream says no", "type": "overloaded_error"}}),
+            "529 from .*Upstream says no",
+            True,
+        ),
         (
             SSE,
             chunk({"content": "fo"}) + event({"error": {"message": "Upstream says no", "code": 500}}),
             "500 from .*Upstream says no",
             True,
         ),
-        (SSE, chunk({"content": "fo"}) + "event: error\n" + event({"message": "Upstream says no"}), "Upstream says no", False),
-        (SSE, chunk({"content": "fo"}) + "event: error\n" + event("Upstream says no"), "Upstream says no", False),
-        (SSE, chunk({"content": "fo"}) + '{"error": {"message": "Upstream says no"}}', "Upstream says no", False),
+        (
+            SSE,
+            chunk({"content": "fo"}) + "event: error\n" + event({"message": "Upstream says no"}),
+            "Upstream says no",
+            False,
+        ),
+        (
+            SSE,
+            chunk({"content": "fo"}) + "event: error\n" + event("Upstream says no"),
+            "Upstream says no",
+            False,
+        ),
+        (
+            SSE,
+            chunk({"content": "fo"}) + '{"error": {"message": "Upstream says no"}}',
+            "Upstream says no",
+            False,
+        ),
     ],
 )
 def test_what_is_no_stream_is_an_error_with_the_servers_words(
     server: _Server, name: str, kind: str, body: str | bytes, words: str, transient: bool
 ) -> None:
-    """A status of 200 makes no answer of an error: its words, its status and whether it may pass are told, and nothing is billed."""
+    """A status of 200 makes no answer of an error: its words, its status and whether it may pass are told,
+    and nothing is billed.
+    """
     with pytest.raises(ModelError, match=words) as caught:
         ask(server, name, kind, body)
     assert caught.value.transient is transient
@@ -159,7 +209,9 @@ def test_what_is_no_stream_is_an_error_with_the_servers_words(
         "\ufeff" + json.dumps(WHOLE),
         event(WHOLE),
         chunk({"content": "fo"}, usage=USAGE) + chunk({"content": "ur"}) + chunk({}, "stop") + DONE,
-        chunk({"content": "fo"}, usage={**USAGE, "completion_tokens": 1}) + chunk({"content": "ur"}, "stop", usage=USAGE) + DONE,
+        chunk({"content": "fo"}, usage={**USAGE, "completion_tokens": 1})
+        + chunk({"content": "ur"}, "stop", usage=USAGE)
+        + DONE,
         chunk({"content": "four"}, "stop") + bare(choices=[], usage=USAGE) + DONE,
         chunk({"content": "four"}, "stop") + bare(choices=None, usage=USAGE),
         chunk({"content": "four"}, "stop") + bare(usage=USAGE) + DONE,
@@ -180,8 +232,14 @@ def test_an_answer_is_read_with_its_usage(server: _Server, name: str, body: str)
         chunk({"content": "four"}),
         chunk({"content": "four"}) + chunk({}, "stop") + chunk({}, "stop") + DONE,
         chunk({"content": "fo"}, "stop") + chunk({"content": "ur"}, "stop") + DONE,
-        *(bare(**part) + FOUR for part in ({}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": {}})),
-        *(bare(choices=[{"index": 0, **part}]) + FOUR for part in ({}, {"delta": None}, {"delta": [], "finish_reason": None})),
+        *(
+            bare(**part) + FOUR
+            for part in ({}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": {}})
+        ),
+        *(
+            bare(choices=[{"index": 0, **part}]) + FOUR
+            for part in ({}, {"delta": None}, {"delta": [], "finish_reason": None})
+        ),
         bare(choices=[{"message": {"content": "four"}, "finish_reason": "stop"}]) + DONE,
         event({"choices": [{"delta": {"content": "four"}, "finish_reason": "stop"}]}) + DONE,
         chunk({"content": "four", "tool_calls": None}, "stop") + DONE,
@@ -214,13 +272,34 @@ B = '{"path": "b"}'
 @pytest.mark.parametrize(
     ("body", "paths"),
     [
-        ("".join(call(part, "read_file", index=0, **more) for part, more in zip(PARTS, ({"id": "x"}, {}, {}), strict=True)), ["a.txt"]),
+        (
+            "".join(
+                call(part, "read_file", index=0, **more)
+                for part, more in zip(PARTS, ({"id": "x"}, {}, {}), strict=True)
+            ),
+            ["a.txt"],
+        ),
         ("".join(call(part, "read_file", index=0) for part in PARTS), ["a.txt"]),
         ("".join(call(part, "read_file", index=0, id="x", type="function") for part in PARTS), ["a.txt"]),
-        ("".join(call(part, "read_file" if n == 0 else None, index=0, id=f"x{n}") for n, part in enumerate(PARTS)), ["a.txt"]),
-        ("".join(call(part, "read_file" if n == 0 else "", index=0, id="x" if n == 0 else "") for n, part in enumerate(PARTS)), ["a.txt"]),
+        (
+            "".join(
+                call(part, "read_file" if n == 0 else None, index=0, id=f"x{n}")
+                for n, part in enumerate(PARTS)
+            ),
+            ["a.txt"],
+        ),
+        (
+            "".join(
+                call(part, "read_file" if n == 0 else "", index=0, id="x" if n == 0 else "")
+                for n, part in enumerate(PARTS)
+            ),
+            ["a.txt"],
+        ),
         ("".join(call(part, "read_file" if n == 0 else None) for n, part in enumerate(PARTS)), ["a.txt"]),
-        ("".join(call(part, "read_file" if n == 0 else None, index=None) for n, part in enumerate(PARTS)), ["a.txt"]),
+        (
+            "".join(call(part, "read_file" if n == 0 else None, index=None) for n, part in enumerate(PARTS)),
+            ["a.txt"],
+        ),
         (call(None, "read_", index=0, id="x") + call(None, "file", index=0) + call(ARGS, index=0), ["a.txt"]),
         (call({"path": "a.txt"}, "read_file", index=0, id="x"), ["a.txt"]),
         (call({"path": "a.txt"}, "read_file"), ["a.txt"]),
@@ -228,24 +307,55 @@ B = '{"path": "b"}'
         (call(ARGS, "read_file") + call(B, "read_file"), ["a.txt", "b"]),
         (call(ARGS, "read_file", index=0, id="x") + call(B, "read_file", index=0, id="y"), ["a.txt", "b"]),
         (
-            call(PARTS[0], "read_file", index=0, id="x") + call(B, "read_file", index=1, id="y") + call(PARTS[1] + PARTS[2], index=0),
+            call(PARTS[0], "read_file", index=0, id="x")
+            + call(B, "read_file", index=1, id="y")
+            + call(PARTS[1] + PARTS[2], index=0),
             ["a.txt", "b"],
         ),
-        (chunk({"tool_calls": [{"function": {"name": "read_file", "arguments": one}} for one in (ARGS, B)]}), ["a.txt", "b"]),
-        (chunk({"tool_calls": {"index": 0, "function": {"name": "read_file", "arguments": ARGS}}}), ["a.txt"]),
-        (call(ARGS, "read_file", index=0, id="x") + chunk({"tool_calls": [{"index": 0, "function": None}]}), ["a.txt"]),
-        (chunk({"function_call": {"name": "read_file", "arguments": ARGS}}) + chunk({}, "function_call"), ["a.txt"]),
+        (
+            chunk(
+                {"tool_calls": [{"function": {"name": "read_file", "arguments": one}} for one in (ARGS, B)]}
+            ),
+            ["a.txt", "b"],
+        ),
+        (
+            chunk({"tool_calls": {"index": 0, "function": {"name": "read_file", "arguments": ARGS}}}),
+            ["a.txt"],
+        ),
+        (
+            call(ARGS, "read_file", index=0, id="x")
+            + chunk({"tool_calls": [{"index": 0, "function": None}]}),
+            ["a.txt"],
+        ),
+        (
+            chunk({"function_call": {"name": "read_file", "arguments": ARGS}}) + chunk({}, "function_call"),
+            ["a.txt"],
+        ),
         (chunk({}, "tool_calls") + call(ARGS, "read_file", index=0, id="x"), ["a.txt"]),
         (
-            bare(choices=[{"message": {"tool_calls": [{"function": {"name": "read_file", "arguments": one}} for one in (ARGS, B)]}}]),
+            bare(
+                choices=[
+                    {
+                        "message": {
+                            "tool_calls": [
+                                {"function": {"name": "read_file", "arguments": one}} for one in (ARGS, B)
+                            ]
+                        }
+                    }
+                ]
+            ),
             ["a.txt", "b"],
         ),
     ],
 )
 def test_calls_in_pieces_are_put_together(server: _Server, name: str, body: str, paths: list[str]) -> None:
-    """Names, ids and indexes may be repeated, missing or new in each piece, and arguments may be an object."""
+    """Names, ids and indexes may be repeated, missing or new in each piece, and arguments may be an
+    object.
+    """
     answer, _ = ask(server, name, SSE, body + END)
-    assert [(one.name, one.args, one.problem) for one in answer.calls] == [("read_file", {"path": path}, "") for path in paths]
+    assert [(one.name, one.args, one.problem) for one in answer.calls] == [
+        ("read_file", {"path": path}, "") for path in paths
+    ]
     assert len({one.id for one in answer.calls}) == len(paths)
 
 
@@ -255,8 +365,14 @@ def test_calls_in_pieces_are_put_together(server: _Server, name: str, body: str,
         ([(0, "x", "list", ""), (0, "y", "list", "")], [("list", {}), ("list", {})]),
         ([(0, "x", "list", "{}"), (0, "y", "read", ARGS)], [("list", {}), ("read", {"path": "a.txt"})]),
         ([(0, None, "list", "{}"), (0, None, "read", ARGS)], [("list", {}), ("read", {"path": "a.txt"})]),
-        ([(0, "x", "w", '{"code": "{}'), (0, "x", "w", "{}"), (0, "x", "w", '"}')], [("w", {"code": "{}{}"})]),
-        ([(0, None, "w", '{"code": {}'), (0, None, "w", "}"), (0, None, "w", '{"code": 1}')], [("w", {"code": {}}), ("w", {"code": 1})]),
+        (
+            [(0, "x", "w", '{"code": "{}'), (0, "x", "w", "{}"), (0, "x", "w", '"}')],
+            [("w", {"code": "{}{}"})],
+        ),
+        (
+            [(0, None, "w", '{"code": {}'), (0, None, "w", "}"), (0, None, "w", '{"code": 1}')],
+            [("w", {"code": {}}), ("w", {"code": 1})],
+        ),
     ],
 )
 def test_a_call_ends_where_its_arguments_are_complete(pieces: list[Any], calls: list[Any]) -> None:

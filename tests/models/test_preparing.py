@@ -1,4 +1,6 @@
-"""Loading litellm happens in the background where it can, is announced, and is no time of a call or a trial."""
+"""Loading litellm happens in the background where it can, is announced, and is no time of a call or a
+trial.
+"""
 
 import asyncio
 import threading
@@ -64,12 +66,19 @@ def test_what_is_loaded_once_is_announced_and_waited_for() -> None:
 
 
 def test_an_attempt_that_the_endpoint_lost_is_no_work() -> None:
-    """The seconds of an attempt that failed in a passing way are given back; those of a refused one are the caller's."""
-    for error, lost in ((ModelError("no answer in time", transient=True), True), (ModelError("bad request", caller=True), False)):
+    """The seconds of an attempt that failed in a passing way are given back; those of a refused one are the
+    caller's.
+    """
+    for error, lost in (
+        (ModelError("no answer in time", transient=True), True),
+        (ModelError("bad request", caller=True), False),
+    ):
         model, back = Slow(error=error), []
         model.ready = True
         idle = IdleTime(give_back=back.append)
-        around = guard_model(with_retries(model, first_wait_s=0.0), RuntimeSupervisor(), lambda _: None, idle=idle)
+        around = guard_model(
+            with_retries(model, first_wait_s=0.0), RuntimeSupervisor(), lambda _: None, idle=idle
+        )
         if lost:
             assert asyncio.run(around(REQUEST, lambda _: None)).text == "42"
             assert sum(back) >= 0.3
@@ -84,12 +93,16 @@ def test_no_trial_waits_for_what_is_loaded_once(tmp_path) -> None:
     """A suite loads before its first trial, so that the trial says nothing of loading."""
     model = Slow()
     session = Session(tmp_path / "home", approve="deny")
-    suite = Suite(name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),))
+    suite = Suite(
+        name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),)
+    )
     row = asyncio.run(run_suite(session, suite, configs={"m": model})).rows[0]
     records = session.store.records(str(row.result["run"]))
     session.close()
     assert model.calls == 1
-    assert not [record for record in records if isinstance(record.event, Progress) and "loading" in record.event.text]
+    assert not [
+        record for record in records if isinstance(record.event, Progress) and "loading" in record.event.text
+    ]
 
 
 def test_models_inside_others_are_found() -> None:
@@ -98,7 +111,9 @@ def test_models_inside_others_are_found() -> None:
     assert list(leaf_models(EscalatingModel(models=(with_retries(one), other)))) == [one, other]
 
 
-def test_loading_in_the_background_begins_once_and_only_for_hosted_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_in_the_background_begins_once_and_only_for_hosted_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without a key nothing is loaded; with one a thread begins, once."""
     loaded = threading.Event()
     monkeypatch.setattr(library, "_begun", threading.Event())

@@ -1,4 +1,6 @@
-"""A suite recorded once, over real HTTP, gives the same results elsewhere: without the server, without a key, on another day."""
+"""A suite recorded once, over real HTTP, gives the same results elsewhere: without the server, without a key,
+on another day.
+"""
 
 import asyncio
 import json
@@ -117,14 +119,24 @@ def elsewhere(recorded, tmp_path):
 def told(result):
     """What a trial's outcome is, without what belongs to the run and the folder."""
     return [
-        (row.scenario, row.config, row.epoch, row.result["outcome"], str(row.result["answer"]).split(" it says ")[-1].replace(KEY, "<secret>"),
-         row.metrics["token_usage"], row.metrics["model_calls"], [score["passed"] for score in row.result["scores"]])
+        (
+            row.scenario,
+            row.config,
+            row.epoch,
+            row.result["outcome"],
+            str(row.result["answer"]).split(" it says ")[-1].replace(KEY, "<secret>"),
+            row.metrics["token_usage"],
+            row.metrics["model_calls"],
+            [score["passed"] for score in row.result["scores"]],
+        )
         for row in result.rows
-    ]  # fmt: skip
+    ]
 
 
 def test_a_recording_asks_for_each_call_once(recorded):
-    """Every trial has answers of its own, also of an equal configuration; what is recorded is not asked for again, and says so."""
+    """Every trial has answers of its own, also of an equal configuration; what is recorded is not asked for
+    again, and says so.
+    """
     folder, result, asked, again = recorded
     assert {(row.result["outcome"], row.result["reason"]) for row in result.rows} == {("pass", "")}
     assert len({row.result["answer"] for row in result.rows}) == 12
@@ -133,16 +145,30 @@ def test_a_recording_asks_for_each_call_once(recorded):
     assert told(again) == told(result)
     assert {row.result["model_kind"] for row in result.rows} == {"real"}
     assert {row.result["model_kind"] for row in again.rows} == {"replay"}
-    assert [path.name for path in sorted((folder / "cassettes" / "s").iterdir())] == ["other.jsonl", "read.jsonl"]
-    assert not [path for path in (folder / "cassettes").rglob("*.jsonl") if KEY in path.read_text() or "/tmp" in path.read_text()]
+    assert [path.name for path in sorted((folder / "cassettes" / "s").iterdir())] == [
+        "other.jsonl",
+        "read.jsonl",
+    ]
+    assert not [
+        path
+        for path in (folder / "cassettes").rglob("*.jsonl")
+        if KEY in path.read_text() or "/tmp" in path.read_text()
+    ]
 
 
 def test_it_replays_elsewhere(recorded, elsewhere):
-    """No server, no key, another folder, another day: equal answers, tokens and scores, all of it called a replay."""
+    """No server, no key, another folder, another day: equal answers, tokens and scores, all of it called a
+    replay.
+    """
     result, runs, kinds, page = measured(elsewhere, "replay", env={"KESTREL": "no key"})
     assert told(result) == told(recorded[1])
     assert {row.result["model_kind"] for row in result.rows} == set(kinds.values()) == {"replay"}
-    answers = [record.event for records in runs.values() for record in records if isinstance(record.event, ModelAnswered)]
+    answers = [
+        record.event
+        for records in runs.values()
+        for record in records
+        if isinstance(record.event, ModelAnswered)
+    ]
     assert len(answers) == 24
     assert all(answer.replayed and answer.tokens_out for answer in answers)
     view = view_of(next(iter(runs.values())))
@@ -152,26 +178,44 @@ def test_it_replays_elsewhere(recorded, elsewhere):
     assert set(result.frame["model_kind"]) == {"replay"}
     assert [
         name.endswith("(replay)")
-        for name in (row[0] for row in summary_table(summarise_configurations(result.rows, result.suite.count_errors))[1])
+        for name in (
+            row[0]
+            for row in summary_table(summarise_configurations(result.rows, result.suite.count_errors))[1]
+        )
     ] == [True] * 3
 
 
 def test_what_changed_is_told(elsewhere):
     """A changed prompt breaks the trials that it concerns, says which message and how, and asks nobody."""
     suite = elsewhere / "s.yaml"
-    suite.write_text(SUITE.replace("name: s\n", "name: s\ninstructions: Be quick.\n").replace("tools: [bash]", "tools: [bash, grep]", 1))
+    suite.write_text(
+        SUITE.replace("name: s\n", "name: s\ninstructions: Be quick.\n").replace(
+            "tools: [bash]", "tools: [bash, grep]", 1
+        )
+    )
     result, *_ = measured(elsewhere, "replay")
     assert {row.result["outcome"] for row in result.rows} == {"error"}
-    reasons = {row.scenario: str(row.result["reason"]).splitlines() for row in result.rows if row.config == "plain"}
-    assert "not recorded: tools that were not offered: grep; message 1 (system) changed (turn 1 with openai/any" in reasons["read"][0]
+    reasons = {
+        row.scenario: str(row.result["reason"]).splitlines() for row in result.rows if row.config == "plain"
+    }
+    assert (
+        "not recorded: tools that were not offered: grep; message 1 (system) changed (turn 1 with openai/any"
+        in reasons["read"][0]
+    )
     assert "+ Be quick." in reasons["other"]
     assert "message 1 (system) changed" in reasons["other"][0]
 
 
 def test_only_what_is_there_is_replayed(elsewhere):
-    """More epochs than recorded are not made up; a suite without recordings is refused before the first trial."""
+    """More epochs than recorded are not made up; a suite without recordings is refused before the first
+    trial.
+    """
     result, *_ = measured(elsewhere, "replay", epochs=3, configs=["flow"], tags=["quick"])
-    assert [(row.epoch, row.result["outcome"]) for row in result.rows] == [(1, "pass"), (2, "pass"), (3, "error")]
+    assert [(row.epoch, row.result["outcome"]) for row in result.rows] == [
+        (1, "pass"),
+        (2, "pass"),
+        (3, "error"),
+    ]
     assert "this is epoch 3, which needs an answer of its own" in str(result.rows[2].result["reason"])
     with pytest.raises(UsageError, match=r"there are no recordings in .*nowhere"):
         measured(elsewhere, "replay", cassettes=elsewhere / "nowhere")
@@ -182,7 +226,9 @@ def test_only_what_is_there_is_replayed(elsewhere):
 
 
 def test_a_suite_says_it_itself(elsewhere):
-    """`cassette: replay` in the file is enough, with a folder and what is volatile if need be; the command's word goes first."""
+    """`cassette: replay` in the file is enough, with a folder and what is volatile if need be; the command's
+    word goes first.
+    """
     suite = elsewhere / "s.yaml"
     shutil.move(elsewhere / "cassettes" / "s", elsewhere / "taped")
     suite.write_text("cassette: {mode: replay, folder: taped, volatile: ['x+y']}\n" + SUITE)
@@ -199,20 +245,27 @@ def test_a_script_needs_no_recordings(tmp_path):
     """A suite without a real model runs in every mode, and nothing is written."""
     (tmp_path / "script.yaml").write_text("rules: [{when: '.', turns: [hello]}]\n")
     (tmp_path / "s.yaml").write_text(
-        "configs: ['scripted:script.yaml']\nscenarios: [{id: a, goal: g, checks: [{answer_contains: hello}]}]\n"
+        "configs: ['scripted:script.yaml']\nscenarios: [{id: a, goal: g, checks: [{answer_contains: "
+        "hello}]}]\n"
     )
     for mode in ("record", "replay", "refresh"):
         result, *_ = measured(tmp_path, mode)
-        assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [("pass", "scripted")]
+        assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [
+            ("pass", "scripted")
+        ]
     assert not (tmp_path / "cassettes").exists()
 
 
 def test_shipped_recordings_replay(tmp_path):
-    """The calls of the smoke suite's local model, as they are kept in the repository, are all that CI needs for it."""
+    """The calls of the smoke suite's local model, as they are kept in the repository, are all that CI needs
+    for it.
+    """
     lab = Session(tmp_path / "home", env={})
     suite = Path(__file__).parents[2] / "evals" / "smoke.yaml"
     result = asyncio.run(run_suite(lab, suite, configs=["local"], cassette="replay"))
     lab.close()
     reasons = {row.scenario: row.result["reason"] for row in result.rows if row.result["outcome"] == "error"}
-    assert reasons == {}, "record it again: kestrel eval run evals/smoke.yaml --config local --cassette refresh"
+    assert reasons == {}, (
+        "record it again: kestrel eval run evals/smoke.yaml --config local --cassette refresh"
+    )
     assert {row.result["model_kind"] for row in result.rows} == {"replay"}

@@ -35,7 +35,9 @@ class Flaky:
 
 def run(model: Model) -> str:
     """The text of one answer."""
-    return asyncio.run(model(ModelRequest(messages=[Message(role="user", text="hi")]), lambda piece: None)).text
+    return asyncio.run(
+        model(ModelRequest(messages=[Message(role="user", text="hi")]), lambda piece: None)
+    ).text
 
 
 def passing(retry_after_s: float | None = None) -> ModelError:
@@ -53,10 +55,14 @@ def test_attempts_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ModelError("bad key"), ValueError("a bug"), passing(LONGEST_WAIT_S + 1)], ids=["lasting", "bug", "too long"]
+    "error",
+    [ModelError("bad key"), ValueError("a bug"), passing(LONGEST_WAIT_S + 1)],
+    ids=["lasting", "bug", "too long"],
 )
 def test_other_failures_are_not_repeated(error: Exception) -> None:
-    """Lasting failures, faults of the program and pauses that are too long to wait for are passed on at once, unchanged."""
+    """Lasting failures, faults of the program and pauses that are too long to wait for are passed on at once,
+    unchanged.
+    """
     model = Flaky(error)
     with pytest.raises(type(error)) as caught:
         run(with_retries(model, first_wait_s=0.01))
@@ -71,11 +77,23 @@ def test_the_providers_pause_is_kept() -> None:
 
 
 def test_a_retry_prints_nothing() -> None:
-    """Where a program has not configured logging, a retry leaves standard error empty: the run shows its failures itself."""
-    script = f"from {Path(__file__).stem} import *; print(run(with_retries(Flaky(passing()), first_wait_s=0.01)))"
+    """Where a program has not configured logging, a retry leaves standard error empty: the run shows its
+    failures itself.
+    """
+    script = (
+        f"from {Path(__file__).stem} import *; print(run(with_retries(Flaky(passing()), first_wait_s=0.01)))"
+    )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     folder = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120, cwd=folder, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=folder,
+        env=env,
+    )
     assert (done.stdout, done.stderr) == ("ok\n", "")
 
 

@@ -14,14 +14,22 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 GOALS = {
-    "fast": ["Draft a tweet about bees", "Brainstorm five names for a boat", "Quickly rephrase this sentence: it rained."],
+    "fast": [
+        "Draft a tweet about bees",
+        "Brainstorm five names for a boat",
+        "Quickly rephrase this sentence: it rained.",
+    ],
     "code": [
         "Fix the bug in calc.py",
         "Implement a function that reverses a list",
         "Refactor src/app/main.ts so that it has no globals",
         "What does this traceback mean?",
     ],
-    "analysis": ["Compare the two offers in a.txt and b.txt", "Why did sales fall in March?", "Sum up the minutes of the meeting"],
+    "analysis": [
+        "Compare the two offers in a.txt and b.txt",
+        "Why did sales fall in March?",
+        "Sum up the minutes of the meeting",
+    ],
     "simple": ["What is the capital of France?", "How many files are here?"],
     None: ["Tell me of the sea. " * 30],
 }
@@ -30,7 +38,9 @@ GOALS = {
 def asked(*texts):
     """A conversation in which `texts` were said in turn by user and assistant."""
     roles = ["user", "assistant"] * len(texts)
-    return ModelRequest(messages=[Message(role=role, text=text) for role, text in zip(roles, texts, strict=False)])
+    return ModelRequest(
+        messages=[Message(role=role, text=text) for role, text in zip(roles, texts, strict=False)]
+    )
 
 
 def choose(name):
@@ -67,7 +77,11 @@ def test_a_file_of_routes(tmp_path):
     file = tmp_path / "routes.yaml"
     file.write_text("legal: {model: lawyer, when: '(?i)contract'}\ncode: big\notherwise: middle\n")
     model = read_routes(file, choose)
-    assert [model.choose(goal)[0].name for goal in ("Fix contract.py", "Fix it.py", "hi")] == ["lawyer", "big", "middle"]
+    assert [model.choose(goal)[0].name for goal in ("Fix contract.py", "Fix it.py", "hi")] == [
+        "lawyer",
+        "big",
+        "middle",
+    ]
     assert model.choose("Fix contract.py")[1] == "legal: it says 'contract'"
 
     file.write_text("cod: big\nsimple: 3\nlegal: {model: lawyer, when: '('}\n")
@@ -97,13 +111,17 @@ def test_a_run_is_routed_and_the_log_says_so(tmp_path):
     (tmp_path / "a.yaml").write_text("rules: [{when: '.', turns: [from a]}]\n")
     (tmp_path / "b.yaml").write_text("rules: [{when: '.', turns: [from b]}]\n")
     routes = tmp_path / "routes.yaml"
-    routes.write_text(f"code: 'scripted:{tmp_path / 'a.yaml'}'\notherwise: 'scripted:{tmp_path / 'b.yaml'}'\n")
+    routes.write_text(
+        f"code: 'scripted:{tmp_path / 'a.yaml'}'\notherwise: 'scripted:{tmp_path / 'b.yaml'}'\n"
+    )
     session = Session(home=tmp_path / "home")
     run = session.run_sync("Rename a in calc.py", model=f"route:{routes}", workspace=tmp_path)
     answered = [record.event for record in run.records() if isinstance(record.event, ModelAnswered)]
 
     assert run.answer == "from a"
-    assert [(event.model, event.routed) for event in answered] == [(f"scripted:{tmp_path / 'a.yaml'}", "code: it says 'calc.py'")]
+    assert [(event.model, event.routed) for event in answered] == [
+        (f"scripted:{tmp_path / 'a.yaml'}", "code: it says 'calc.py'")
+    ]
     assert session.run_sync("Hello", model=f"route:{routes}", workspace=tmp_path).answer == "from b"
     session.close()
 
@@ -111,4 +129,7 @@ def test_a_run_is_routed_and_the_log_says_so(tmp_path):
 def test_importing_routes_loads_no_pydantic():
     """What every start imports stays light."""
     seen = "import sys, kestrel_lab.models.router; print('pydantic' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout
+        == "False\n"
+    )

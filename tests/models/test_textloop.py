@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.models.prompted_tools import AnswerText, TextToolModel, parse_reply, reply_schema, tool_prompt
+from kestrel_lab.models.prompted_tools import (
+    AnswerText,
+    TextToolModel,
+    parse_reply,
+    reply_schema,
+    tool_prompt,
+)
 
 READ = ToolSpec(
     name="read_file",
@@ -41,11 +47,15 @@ class Says:
         return ModelAnswer(text=self.said, finish=self.finish)
 
 
-def ask(said: str, *, finish: str = "stop", thought: bool = False, **request: Any) -> tuple[ModelAnswer, str, ModelRequest]:
+def ask(
+    said: str, *, finish: str = "stop", thought: bool = False, **request: Any
+) -> tuple[ModelAnswer, str, ModelRequest]:
     """The answer, what was streamed, and what the wrapped model was asked."""
     inner, streamed = Says(said, finish), list[str]()
     request = {"messages": [Message(role="user", text="go")], "tools": (READ,), **request}
-    answer = asyncio.run(TextToolModel(inner, thought=thought, max_result_chars=20)(ModelRequest(**request), streamed.append))
+    answer = asyncio.run(
+        TextToolModel(inner, thought=thought, max_result_chars=20)(ModelRequest(**request), streamed.append)
+    )
     return answer, "".join(streamed), inner.asked[0]
 
 
@@ -59,9 +69,14 @@ def ask(said: str, *, finish: str = "stop", thought: bool = False, **request: An
     ],
 )
 def test_a_call_is_understood_in_the_forms_models_use(said: str) -> None:
-    """Whatever stands around the first fitting JSON object, it becomes a tool request and nothing of it is streamed."""
+    """Whatever stands around the first fitting JSON object, it becomes a tool request and nothing of it is
+    streamed.
+    """
     answer, streamed, _ = ask(said)
-    assert (answer.calls, answer.finish) == ((ToolRequest(id="call_1", name="read_file", args={"path": "a.txt"}),), "tool_calls")
+    assert (answer.calls, answer.finish) == (
+        (ToolRequest(id="call_1", name="read_file", args={"path": "a.txt"}),),
+        "tool_calls",
+    )
     assert (answer.text, streamed) == ("", "")
 
 
@@ -72,14 +87,25 @@ def test_a_call_is_understood_in_the_forms_models_use(said: str) -> None:
         ("Thought: I should look.\nAction: read_file\nAction Input: a.txt", "I should look."),
         ('Action: `Read_File`\nAction Input:\n```json\n{"path": "a.txt"}\n```', ""),
         ('**Thought:** look\n**Action:** read_file\n**Action Input:** {"path": "a.txt"}\n', "look"),
-        ('Thought 1: a\nAction 1: read_file\nAction Input 1: "a.txt"\nObservation 1: red\nFinal Answer: red', "a"),
-        ('I look first.\n\nAction: read_file\nAction_Input: {"path": "a.txt"}\nObservation:', "I look first."),
+        (
+            'Thought 1: a\nAction 1: read_file\nAction Input 1: "a.txt"\nObservation 1: red\nFinal '
+            "Answer: red",
+            "a",
+        ),
+        (
+            'I look first.\n\nAction: read_file\nAction_Input: {"path": "a.txt"}\nObservation:',
+            "I look first.",
+        ),
     ],
 )
 def test_actions_of_react_are_calls(said: str, thought: str) -> None:
-    """`Action:` with `Action Input:` is a call, in any case and marks; what the model made up behind `Observation:` is left out."""
+    """`Action:` with `Action Input:` is a call, in any case and marks; what the model made up behind
+    `Observation:` is left out.
+    """
     answer, streamed, _ = ask(said)
-    assert [(call.name, call.args, call.problem) for call in answer.calls] == [("read_file", {"path": "a.txt"}, "")]
+    assert [(call.name, call.args, call.problem) for call in answer.calls] == [
+        ("read_file", {"path": "a.txt"}, "")
+    ]
     assert (answer.text.strip("* "), streamed) == (thought, "")
 
 
@@ -95,7 +121,9 @@ def test_actions_of_react_are_calls(said: str, thought: str) -> None:
     ],
 )
 def test_answers_of_react_are_answers(said: str, text: str) -> None:
-    """What `Answer:` or `Final Answer:` leads to is the answer; a line `Answer:` within other text is a part of it."""
+    """What `Answer:` or `Final Answer:` leads to is the answer; a line `Answer:` within other text is a part
+    of it.
+    """
     answer, _, _ = ask(said)
     assert (answer.text, answer.calls) == (text, ())
 
@@ -103,8 +131,14 @@ def test_answers_of_react_are_answers(said: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ('Action: read_file\nAction Input: {"path": "a"}\nAction: read_file\nAction Input: {"path": "b"}', "it asks for several actions"),
-        ('Action: read_file\nAction Input: {"path": "a"}\nFinal Answer: red', "it asks for an action and gives an answer"),
+        (
+            'Action: read_file\nAction Input: {"path": "a"}\nAction: read_file\nAction Input: {"path": "b"}',
+            "it asks for several actions",
+        ),
+        (
+            'Action: read_file\nAction Input: {"path": "a"}\nFinal Answer: red',
+            "it asks for an action and gives an answer",
+        ),
         ('Action: read_file\nAction Input: {"path": ', "must be a JSON object"),
     ],
 )
@@ -132,7 +166,9 @@ def test_an_answer_is_its_text(said: str, text: str) -> None:
 
 
 def test_unreadable_arguments_state_their_problem() -> None:
-    """A call that was cut off, or whose arguments are no object, is a call with a problem the model can correct."""
+    """A call that was cut off, or whose arguments are no object, is a call with a problem the model can
+    correct.
+    """
     cut, _, _ = ask('{"tool": "read_file", "arguments": {"path": "a', finish="length")
     listed, _, _ = ask('{"tool": "read_file", "arguments": [1]}')
     assert cut.calls[0].name == "read_file"
@@ -163,20 +199,34 @@ def test_unreadable_arguments_state_their_problem() -> None:
 )
 @pytest.mark.parametrize("thought", [True, False])
 def test_an_action_that_cannot_be_read_is_no_answer(said: str, thought: bool) -> None:
-    """Whatever way of writing a call a model was trained to, one that cannot be read is told to it, and it sees its own words again."""
+    """Whatever way of writing a call a model was trained to, one that cannot be read is told to it, and it
+    sees its own words again.
+    """
     answer, streamed, _ = ask(said, thought=thought)
-    assert [(call.args, "neither a call that can be read nor an answer" in call.problem) for call in answer.calls] == [({}, True)]
+    assert [
+        (call.args, "neither a call that can be read nor an answer" in call.problem) for call in answer.calls
+    ] == [({}, True)]
     assert (answer.finish, streamed) == ("tool_calls", "")
-    history = [Message(role="assistant", text=answer.text, calls=answer.calls), Message(role="tool", text="error", call_id="call_1")]
+    history = [
+        Message(role="assistant", text=answer.text, calls=answer.calls),
+        Message(role="tool", text="error", call_id="call_1"),
+    ]
     _, _, asked = ask("ok", thought=thought, messages=history)
     assert [message.text for message in asked.messages if message.role == "assistant"] == [said]
 
 
 @pytest.mark.parametrize(
-    "said", ["The action was taken: it is red.", "Use the tool read_file for that.", "A thought: is the final answer right?"]
+    "said",
+    [
+        "The action was taken: it is red.",
+        "Use the tool read_file for that.",
+        "A thought: is the final answer right?",
+    ],
 )
 def test_words_about_tools_are_an_answer(said: str) -> None:
-    """Prose is an answer, also where it speaks of tools: a mutant that takes every such word for a call is caught."""
+    """Prose is an answer, also where it speaks of tools: a mutant that takes every such word for a call is
+    caught.
+    """
     assert ask(said, thought=True)[0].calls == ()
 
 
@@ -189,7 +239,9 @@ def test_words_about_tools_are_an_answer(said: str) -> None:
     ],
 )
 def test_an_answer_in_the_notation_of_react_is_its_text(said: str, text: str) -> None:
-    """Models that were trained to write thoughts, actions and a final answer are not shown with the words around it."""
+    """Models that were trained to write thoughts, actions and a final answer are not shown with the words
+    around it.
+    """
     answer, streamed, _ = ask(said, thought=True)
     assert (answer.text, answer.calls, streamed) == (text, (), text)
 
@@ -207,18 +259,33 @@ def test_a_call_of_a_tool_that_does_not_exist_is_a_call() -> None:
 
 
 def test_the_conversation_becomes_plain_text() -> None:
-    """The model sees no tools and no tool messages: calls as the JSON it said, results as words, long ones shortened."""
+    """The model sees no tools and no tool messages: calls as the JSON it said, results as words, long ones
+    shortened.
+    """
     history = [
         Message(role="system", text="Be brief."),
         Message(role="user", text="go"),
-        Message(role="assistant", text="Let me look.", calls=(ToolRequest(id="x", name="read_file", args={"path": "a"}),)),
+        Message(
+            role="assistant",
+            text="Let me look.",
+            calls=(ToolRequest(id="x", name="read_file", args={"path": "a"}),),
+        ),
         Message(role="tool", call_id="x", name="read_file", text="0123456789" * 10),
         Message(role="assistant", text="Done."),
         Message(role="user", text="again"),
     ]
-    answer, _, asked = ask('{"thought":"hm","tool":"read_file","arguments":{"path":"b"}}', thought=True, messages=history)
+    answer, _, asked = ask(
+        '{"thought":"hm","tool":"read_file","arguments":{"path":"b"}}', thought=True, messages=history
+    )
     assert asked.tools == ()
-    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert [message.role for message in asked.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert asked.messages[0].text.startswith("Be brief.\n\nReply with one JSON object.")
     assert [message.text for message in asked.messages[1:]] == [
         "go",
@@ -253,23 +320,32 @@ def test_without_tools_nothing_is_added() -> None:
 
 
 def test_the_prompt_is_one_line_per_tool() -> None:
-    """Each tool is shown as the call to write, with its required arguments, its description and its other arguments."""
+    """Each tool is shown as the call to write, with its required arguments, its description and its other
+    arguments.
+    """
     assert tool_prompt((READ,), thought=False) == (
         "Reply with one JSON object. Use a tool to get what you need, then give the answer.\n"
         "Tools:\n"
-        '{"tool":"read_file","arguments":{"path":"<path>"}} Read a text file. Long explanation. Also takes: start.\n'
+        '{"tool":"read_file","arguments":{"path":"<path>"}} Read a text file. Long explanation. Also '
+        "takes: start.\n"
         "When you know the answer:\n"
         '{"answer":"<answer>"}'
     )
 
 
 def test_definitions_of_two_tools_do_not_collide() -> None:
-    """References inside a tool's schema still mean that tool's own definition, also where two use the same name."""
+    """References inside a tool's schema still mean that tool's own definition, also where two use the same
+    name.
+    """
     tools = [
         ToolSpec(
             name=name,
             description="",
-            schema={"type": "object", "properties": {"x": {"$ref": "#/$defs/Item"}}, "$defs": {"Item": {"type": kind, "format": "y"}}},
+            schema={
+                "type": "object",
+                "properties": {"x": {"$ref": "#/$defs/Item"}},
+                "$defs": {"Item": {"type": kind, "format": "y"}},
+            },
         )
         for name, kind in (("a", "string"), ("b", "integer"))
     ]
@@ -301,7 +377,9 @@ def test_every_well_formed_call_is_read_back(args: dict[str, Json], escaped: boo
 
 @given(st.text(), st.booleans(), st.lists(st.integers(1, 7), min_size=1))
 def test_streaming_shows_the_answer_once(text: str, escaped: bool, sizes: list[int]) -> None:
-    """However an answer is cut into pieces, the pieces that are shown add up to its text, and none holds half a character."""
+    """However an answer is cut into pieces, the pieces that are shown add up to its text, and none holds half
+    a character.
+    """
     said = json.dumps({"answer": text}, ensure_ascii=escaped)
     shown: list[str] = []
     stream, at = AnswerText(shown.append), 0
@@ -323,19 +401,37 @@ def test_any_babble_is_read(said: str) -> None:
 
 
 def test_a_brief_prompt_is_all_a_small_model_reads() -> None:
-    """Brief: the run's system message and optional arguments are left out, one worked example comes first, and the first reply must be a call."""
+    """Brief: the run's system message and optional arguments are left out, one worked example comes first,
+    and the first reply must be a call.
+    """
     tool = ToolSpec(
         name="grep",
         description="Search text. More words.",
-        schema={"type": "object", "properties": {"pattern": {"type": "string"}, "path": {"type": "string"}}, "required": ["pattern"]},
+        schema={
+            "type": "object",
+            "properties": {"pattern": {"type": "string"}, "path": {"type": "string"}},
+            "required": ["pattern"],
+        },
     )
     inner = Says('{"tool": "grep", "arguments": {"pattern": "x"}}', "stop")
     talk = [Message(role="system", text="A long story."), Message(role="user", text="Find x.")]
-    answer = asyncio.run(TextToolModel(inner, brief=True)(ModelRequest(messages=talk, tools=(tool,)), lambda _: None))
+    answer = asyncio.run(
+        TextToolModel(inner, brief=True)(ModelRequest(messages=talk, tools=(tool,)), lambda _: None)
+    )
     asked = inner.asked[0]
     assert [call.args for call in answer.calls] == [{"pattern": "x"}]
-    assert asked.messages[0].text == "Reply with one JSON object: call a tool, or give the answer.\nTools:\ngrep(pattern): Search text."
-    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert (
+        asked.messages[0].text
+        == "Reply with one JSON object: call a tool, or give the answer.\nTools:\ngrep(pattern): Search text."
+    )
+    assert [message.role for message in asked.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert asked.schema is not None
     assert "answer" not in json.dumps(asked.schema)
 
@@ -343,10 +439,15 @@ def test_a_brief_prompt_is_all_a_small_model_reads() -> None:
 def test_a_call_said_twice_has_to_be_followed_by_an_answer() -> None:
     """Brief: after the same call twice only an answer is allowed."""
     tool = ToolSpec(
-        name="look", description="Look.", schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+        name="look",
+        description="Look.",
+        schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
     )
     call = ToolRequest(id="1", name="look", args={"at": "box"})
-    turn = [Message(role="assistant", calls=(call,)), Message(role="tool", text="a dog", call_id="1", name="look")]
+    turn = [
+        Message(role="assistant", calls=(call,)),
+        Message(role="tool", text="a dog", call_id="1", name="look"),
+    ]
     inner = Says('{"answer": "a dog"}', "stop")
     request = ModelRequest(messages=[Message(role="user", text="Look."), *turn, *turn], tools=(tool,))
     answer = asyncio.run(TextToolModel(inner, brief=True)(request, lambda _: None))

@@ -1,4 +1,7 @@
-"""Calls and thinking that models write into their text. The forms are those of the chat templates that the module names."""
+"""Calls and thinking that models write into their text.
+
+The forms are those of the chat templates that the module names.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ FORMS = {
     "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.grep:0<|tool_call_argument_begin|>"
     '{"pattern":"a"}<|tool_call_end|><|tool_calls_section_end|>',
     "deepseek": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>grep\n```json\n{"pattern":"a"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-    "invoke": '<function_calls>\n<invoke name="grep">\n<parameter name="pattern">a</parameter>\n</invoke>\n</function_calls>',
+    "invoke": '<function_calls>\n<invoke name="grep">\n<parameter '
+    'name="pattern">a</parameter>\n</invoke>\n</function_calls>',
     "functions": 'functions.grep({"pattern":"a"})',
     "recipient": 'to=functions.grep {"pattern":"a"}',
     "bare": '{"name":"grep","arguments":{"pattern":"a"}}',
@@ -39,13 +43,17 @@ def test_forms_of_calls(text: str) -> None:
 
 
 def test_several_calls() -> None:
-    """Calls that follow each other are all made, also those inside of `multi_tool_use.parallel`, as text or as a call."""
+    """Calls that follow each other are all made, also those inside of `multi_tool_use.parallel`, as text or
+    as a call.
+    """
     both = FORMS["hermes"] + '\n<tool_call>\n{"name": "read_file", "arguments": {"path": "b"}}\n</tool_call>'
     assert [call.name for call in read_calls(both, OFFERED)[1]] == ["grep", "read_file"]
     uses = '{"tool_uses":[{"recipient_name":"functions.grep","parameters":{"pattern":"a"}},{"recipient_name":"functions.read_file","parameters":{"path":"b"}}]}'
     written = read_calls(f"multi_tool_use.parallel({uses})", OFFERED)[1]
     asked = ToolRequest(
-        id="c", name="multi_tool_use.parallel", args={"tool_uses": [{"recipient_name": "functions.grep", "parameters": {}}, 3]}
+        id="c",
+        name="multi_tool_use.parallel",
+        args={"tool_uses": [{"recipient_name": "functions.grep", "parameters": {}}, 3]},
     )
     assert [(call.id, call.name) for call in written] == [("call_1.1", "grep"), ("call_1.2", "read_file")]
     assert [call.name for call in expand_calls([asked], OFFERED)] == ["grep", ""]
@@ -109,7 +117,9 @@ def divided(*pieces: str) -> tuple[str, tuple[str, ...], str]:
     ],
 )
 def test_thinking_in_text(whole: str, text: str, thinking: tuple[str, ...]) -> None:
-    """Blocks of thinking are divided from the answer, however the text is cut into pieces; code that shows tags is left alone."""
+    """Blocks of thinking are divided from the answer, however the text is cut into pieces; code that shows
+    tags is left alone.
+    """
     assert divided(whole)[:2] == (text, thinking)
     assert divided(*whole)[:2] == (text, thinking)
     assert divided(*whole)[2].replace("\n", "") == divided(whole)[2].replace("\n", "")

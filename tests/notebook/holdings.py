@@ -58,8 +58,13 @@ def weigh(what: str) -> str:
 @contextmanager
 def hold(folder: Path) -> Iterator[Holdings]:
     """Run, measure and compare in `folder`, and give what comes of it."""
-    turns = [[("write_file", {"path": "a.txt", "content": TRAP}), ("weigh", {"what": TRAP})], f"It is {TRAP}."]
-    lab = Lab(home=folder / "home", model=ScriptedModel(turns, name=f"model {TRAP}"), approve="auto", tools=[weigh])
+    turns = [
+        [("write_file", {"path": "a.txt", "content": TRAP}), ("weigh", {"what": TRAP})],
+        f"It is {TRAP}.",
+    ]
+    lab = Lab(
+        home=folder / "home", model=ScriptedModel(turns, name=f"model {TRAP}"), approve="auto", tools=[weigh]
+    )
     try:
         yield Holdings({**_runs(lab, folder), **_measured(lab, folder), **_remembered(lab, folder)})
     finally:
@@ -67,11 +72,21 @@ def hold(folder: Path) -> Iterator[Holdings]:
 
 
 def _runs(lab: Lab, folder: Path) -> dict[str, Any]:
-    plan = Plan(steps=(Step(id="dig", goal=f"dig {TRAP}", produces=("hole",)), Step(id="fill", goal="fill", consumes=("hole",))))
+    plan = Plan(
+        steps=(
+            Step(id="dig", goal=f"dig {TRAP}", produces=("hole",)),
+            Step(id="fill", goal="fill", consumes=("hole",)),
+        )
+    )
     runs = [lab.run_sync(f"write {TRAP}", workspace=folder) for _ in range(3)]
-    planned = lab.run_sync("garden", plan=plan, model=ScriptedModel(lambda _: f"done {TRAP}"), workspace=folder)
+    planned = lab.run_sync(
+        "garden", plan=plan, model=ScriptedModel(lambda _: f"done {TRAP}"), workspace=folder
+    )
     fork = run_blocking(lab.fork(runs[0].id, answer=f"no {TRAP}"))
-    scored = [BranchScored(step="s", candidate=f"c{n}", parent="", score=0.5, text=f"idea {TRAP}", done=n == 1) for n in range(3)]
+    scored = [
+        BranchScored(step="s", candidate=f"c{n}", parent="", score=0.5, text=f"idea {TRAP}", done=n == 1)
+        for n in range(3)
+    ]
     thoughts = thoughts_of(scored)
     macros = lab.macros.at(folder)
     kept = macros.accept(macros.proposals()[0].macro.name)
@@ -120,7 +135,10 @@ def _measured(lab: Lab, folder: Path) -> dict[str, Any]:
     result = lab.eval_sync(suite)
     (repository / "right.yaml").write_text("rules:\n  - {when: '.', turns: ['yes']}\n")
     later = lab.eval_sync(suite)
-    sides = [Side(name=f"{name} {TRAP}", sha=name, rows=found.rows) for name, found in (("before", result), ("after", later))]
+    sides = [
+        Side(name=f"{name} {TRAP}", sha=name, rows=found.rows)
+        for name, found in (("before", result), ("after", later))
+    ]
     comparison = Comparison(suite=suite, base=sides[0], head=sides[1])
     return {
         "suite": suite,
@@ -153,7 +171,10 @@ def _stricter(repository: Path) -> Path:
 
 def _along(before: EvalResult, after: EvalResult) -> dict[str, Any]:
     """What is told of several commits and models, of the rows of two results."""
-    commits = [Commit(sha=f"{n}" * 40, subject=f"Commit {n} {TRAP}", at=1_700_000_000.0 + 86_400 * n) for n in range(7)]
+    commits = [
+        Commit(sha=f"{n}" * 40, subject=f"Commit {n} {TRAP}", at=1_700_000_000.0 + 86_400 * n)
+        for n in range(7)
+    ]
     rows = [(before if n < 4 else after).rows for n in range(6)]
     history = History(
         suite=before.suite,
@@ -165,13 +186,30 @@ def _along(before: EvalResult, after: EvalResult) -> dict[str, Any]:
         notes=(f"of note {TRAP}",),
     )
     tried = [
-        TriedCommit(place=n, rows=() if n == 2 else rows[n], decided="bad" if n > 3 else "good", skipped=TRAP if n == 2 else "", worse_than_good=0.01, better_than_bad=1.0)
+        TriedCommit(
+            place=n,
+            rows=() if n == 2 else rows[n],
+            decided="bad" if n > 3 else "good",
+            skipped=TRAP if n == 2 else "",
+            worse_than_good=0.01,
+            better_than_bad=1.0,
+        )
         for n in (0, 2, 3, 4, 5)
-    ]  # fmt: skip
+    ]
     found = BisectResult(
-        suite=before.suite, metric="success_rate", margin=0.05, alpha=0.05, commits=tuple(commits[:6]), phase="found", good=3, bad=4,
-        tried=tuple(tried), made=20, reused=4, ended="",
-    )  # fmt: skip
+        suite=before.suite,
+        metric="success_rate",
+        margin=0.05,
+        alpha=0.05,
+        commits=tuple(commits[:6]),
+        phase="found",
+        good=3,
+        bad=4,
+        tried=tuple(tried),
+        made=20,
+        reused=4,
+        ended="",
+    )
     marks = [float(n % 3 > 0) for n in range(60)]
     router = router_curve(f"router {TRAP}", [1 - mark for mark in marks], [1.0] * 60, marks)
     front = before.frontier("working_time")

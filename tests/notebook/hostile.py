@@ -42,7 +42,9 @@ class Talker:
         return ModelAnswer(text=text, calls=calls, usage=Usage(tokens_in=1, tokens_out=1), model=text[:80])
 
     def _asking(self, turn: int) -> tuple[ToolRequest, ...]:
-        """What a person is asked about: all texts as names and as values, a file written and changed, questions with options."""
+        """What a person is asked about: all texts as names and as values, a file written and changed,
+        questions with options.
+        """
         everything = "\n".join(self.texts)
         written = re.sub("[\0\ud800]", "", everything)  # no text file holds these
         match turn:
@@ -50,14 +52,28 @@ class Talker:
                 named = {f"{number} {text}": text for number, text in enumerate(self.texts)}
                 return (ToolRequest(id="risky", name="risky", args={"named": named, "text": everything}),)
             case 1:
-                return (ToolRequest(id="write", name="write_file", args={"path": "f.txt", "content": f"before\n{written}\nafter\n"}),)
+                return (
+                    ToolRequest(
+                        id="write",
+                        name="write_file",
+                        args={"path": "f.txt", "content": f"before\n{written}\nafter\n"},
+                    ),
+                )
             case 2:
                 return (
-                    ToolRequest(id="edit", name="edit_file", args={"path": "f.txt", "old": "before", "new": written}),
-                    ToolRequest(id="again", name="write_file", args={"path": "f.txt", "content": written[::-1]}),
+                    ToolRequest(
+                        id="edit", name="edit_file", args={"path": "f.txt", "old": "before", "new": written}
+                    ),
+                    ToolRequest(
+                        id="again", name="write_file", args={"path": "f.txt", "content": written[::-1]}
+                    ),
                 )
             case 3:
-                return (ToolRequest(id="ask", name="ask_user", args={"question": everything, "options": list(self.texts)}),)
+                return (
+                    ToolRequest(
+                        id="ask", name="ask_user", args={"question": everything, "options": list(self.texts)}
+                    ),
+                )
         return ()
 
 
@@ -100,7 +116,9 @@ def hostile_lab(texts: Sequence[str]) -> Lab:
 
 async def follow_plan(lab: Lab, texts: Sequence[str]) -> None:
     """Show a plan that is named, worded and answered by `texts`, live."""
-    steps = [Step(id=f"{number} {sanitize_text(text)}", goal=f"do {text}") for number, text in enumerate(texts)]
+    steps = [
+        Step(id=f"{number} {sanitize_text(text)}", goal=f"do {text}") for number, text in enumerate(texts)
+    ]
     panel = Panel(user="tester", fallback=None)
     said = ScriptedModel(lambda request: request.messages[-1].text or "nothing")
     run = lab.start("a plan", plan=Plan(steps=tuple(steps)), model=said, approver=panel)
@@ -109,14 +127,20 @@ async def follow_plan(lab: Lab, texts: Sequence[str]) -> None:
 
 
 async def measure(lab: Lab, texts: Sequence[str]) -> object:
-    """A suite whose scenarios, configurations and reasons are `texts`, with its report page beside the notebook."""
+    """A suite whose scenarios, configurations and reasons are `texts`, with its report page beside the
+    notebook.
+    """
     texts = [text for text in texts if "\ud800" not in text]  # names of a suite are stored as UTF-8
     scenarios = [
-        Scenario(id=f"{number} {text}", goal=text, checks=(AnswerContains(texts=(f"no {text}",)),), family=text)
+        Scenario(
+            id=f"{number} {text}", goal=text, checks=(AnswerContains(texts=(f"no {text}",)),), family=text
+        )
         for number, text in enumerate(texts)
     ]
     said = {f"{text}": ScriptedModel(["something else"], name=text[:40]) for text in texts[:3]}
-    result = await lab.eval(Suite(name=texts[0], scenarios=tuple(scenarios)), configs=said, reporter=NotebookReporter(lambda: lab))
+    result = await lab.eval(
+        Suite(name=texts[0], scenarios=tuple(scenarios)), configs=said, reporter=NotebookReporter(lambda: lab)
+    )
     result.report("eval.html")
     return result
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = "/usr/bin/chromium"
-QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
 READY = """() => {
   const widget = [...(window.jupyterapp?.shell.widgets('main') ?? [])].find(w => w.sessionContext);
   const kernel = widget?.sessionContext.session?.kernel;
@@ -30,11 +33,15 @@ READY = """() => {
 }"""
 CANARY = "sk-canary-5f1e0c7b9a"
 """Stands in the servers' environment where keys are."""
-NOTE_CLICKS = "() => document.addEventListener('click', () => { window.clickedAt = Date.now() / 1000; }, true)"
+NOTE_CLICKS = (
+    "() => document.addEventListener('click', () => { window.clickedAt = Date.now() / 1000; }, true)"
+)
 
 
 class Load:
-    """How busy the machine is from `with` to its end: whatever is timed meanwhile takes longer by as much as a loop did at the worst moment."""
+    """How busy the machine is from `with` to its end: whatever is timed meanwhile takes longer by as much as
+    a loop did at the worst moment.
+    """
 
     def __init__(self) -> None:
         self.stretch = 1.0
@@ -72,8 +79,12 @@ class JupyterLab:
     browser: Browser
 
     @contextmanager
-    def opened(self, name: str, cells: list[str], prepare: Callable[[Page], object] = lambda _: None) -> Iterator[Page]:
-        """A new notebook of `cells` in its own folder, its kernel idle; `prepare` is given the page while it is still empty."""
+    def opened(
+        self, name: str, cells: list[str], prepare: Callable[[Page], object] = lambda _: None
+    ) -> Iterator[Page]:
+        """A new notebook of `cells` in its own folder, its kernel idle; `prepare` is given the page while it
+        is still empty.
+        """
         folder = self.root / name
         folder.mkdir()
         write_notebook(folder / "t.ipynb", cells)
@@ -108,7 +119,14 @@ def run_cell(page: Page, number: int) -> None:
 def write_notebook(path: Path, cells: list[str]) -> None:
     """A notebook file of code cells."""
     code: list[dict[str, object]] = [
-        {"cell_type": "code", "id": f"c{n}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+        {
+            "cell_type": "code",
+            "id": f"c{n}",
+            "source": source,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
         for n, source in enumerate(cells)
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
@@ -119,8 +137,8 @@ def write_notebook(path: Path, cells: list[str]) -> None:
 def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str]:
     """A JupyterLab server over `root`, with settings and environment variables of its own; gives its address.
 
-    The connection files of its kernels are in the folder `runtime` of `config`. They have no ports: one that is chosen before the kernel
-    listens on it may be another process's by then.
+    The connection files of its kernels are in the folder `runtime` of `config`. They have no ports: one that
+    is chosen before the kernel listens on it may be another process's by then.
     """
     port = free_port()
     options = [
@@ -144,7 +162,9 @@ def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str
         (config / "server.log").open("w") as log,
     ):
         (config / "runtime").symlink_to(runtime)
-        places = dict.fromkeys(("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"), str(config))
+        places = dict.fromkeys(
+            ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"), str(config)
+        )
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *options],

@@ -121,14 +121,17 @@ MARKDOWN = [
     f"    <img src=x onerror={GOT_IN}>",
     f"$\\text{{<img src=x onerror={GOT_IN}>}}$ and $$<script>{GOT_IN}</script>$$",
     f"$\\href{{{EVIL}}}{{x}}$ $\\includegraphics{{{EVIL}/i.png}}$ $\\style{{background:url({EVIL})}}{{x}}$",
-    f"`<script>{GOT_IN}</script>` **<b onclick={GOT_IN}>x</b>** <!-- {EVIL} --> <?php ?> <![CDATA[<svg/onload={GOT_IN}>]]>",
+    f"`<script>{GOT_IN}</script>` **<b onclick={GOT_IN}>x</b>** <!-- {EVIL} --> <?php ?> "
+    f"<![CDATA[<svg/onload={GOT_IN}>]]>",
 ]
 """Markdown that a careless renderer makes something of."""
 
 PAYLOADS = [*_SCRIPTS, *_HANDLERS, *_LOADS, *_LINKS, *MATHS, *_NOTEBOOK, *_TEMPLATES, *_HIDDEN, *MARKDOWN]
 _ORDINARY = (
-    "plain words, **bold**, *italic*, `code`, a [link](https://example.org) and $y^2 = x_1^2 = \\frac{a}{b} \\text{c}$\n\n# One\n\n## Two\n\n### Three\n\n"
-    "| a | b |\n|--:|---|\n| 1 | 2 |\n\n```python\ndef f(): return 'x', 1 # why\n```\n\n- one\n\n1. two\n\n> said\n\n---\n\nline\nline ~~gone~~"
+    "plain words, **bold**, *italic*, `code`, a [link](https://example.org) and $y^2 = x_1^2 = "
+    "\\frac{a}{b} \\text{c}$\n\n# One\n\n## Two\n\n### Three\n\n"
+    "| a | b |\n|--:|---|\n| 1 | 2 |\n\n```python\ndef f(): return 'x', 1 # why\n```\n\n- one\n\n1. "
+    "two\n\n> said\n\n---\n\nline\nline ~~gone~~"
 )
 """What an answer is drawn with: no hostile text may make more of it."""
 HARMLESS = [_ORDINARY] * len(PAYLOADS)

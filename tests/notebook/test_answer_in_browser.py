@@ -1,4 +1,6 @@
-"""Annotated answers, time travel, the board of a suite and the chat box in a real JupyterLab, looked at with a real browser."""
+"""Annotated answers, time travel, the board of a suite and the chat box in a real JupyterLab, looked at with
+a real browser.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,12 @@ class Thinker:
             on_delta(ThinkingDelta("and then count."))
             await go.wait()
             call = ("read_file", {"path": "pool.py"})
-            return ModelAnswer(calls=(ToolRequest(id="1", name=call[0], args=call[1]),), finish="tool_calls", thinking=(ThinkingPart(text="I look into the file and then count."),))
+            return ModelAnswer(calls=(ToolRequest(id="1", name=call[0], args=call[1]),), \
+finish="tool_calls", thinking=(ThinkingPart(text="I look into the file and then count."),))
         if told[-1].text.strip() == "other":
             return ModelAnswer(text="Nothing is there.")
-        return ModelAnswer(text="## Found\\n\\nThe pool holds **8 connections** [pool.py:2]. It has 1,188 rows. The limit is in [gone.py:3].")
+        return ModelAnswer(text="## Found\\n\\nThe pool holds **8 connections** [pool.py:2]. It has 1,188 \
+rows. The limit is in [gone.py:3].")
 
 lab = Lab(model=Thinker())"""
 SUITE = """from kestrel_lab import Scenario, Suite
@@ -56,7 +60,8 @@ class Slow:
     async def __call__(self, request, on_delta):
         while "3" in request.messages[-1].text and not pathlib.Path("go").exists(): await asyncio.sleep(0.05)
         return ModelAnswer(text="yes" if "1" in request.messages[-1].text else "no, never")
-result = await lab.eval(Suite(name="s", concurrency=1, scenarios=tuple(ask(n) for n in (1, 2, 3))), configs={"m": Slow()})"""
+result = await lab.eval(Suite(name="s", concurrency=1, scenarios=tuple(ask(n) for n in (1, 2, 3))), \
+configs={"m": Slow()})"""
 
 
 def cell(page: Page, number: int) -> Locator:
@@ -67,7 +72,9 @@ def cell(page: Page, number: int) -> Locator:
 def pictures(page: Page, of: Locator, screens: Path, name: str) -> None:
     """Screenshots of an output for the eye: light, dark and narrow."""
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
-        page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })", theme)
+        page.evaluate(
+            "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })", theme
+        )
         page.wait_for_timeout(800)
         of.scroll_into_view_if_needed()
         page.screenshot(path=screens / f"{name}-{theme.split()[1].lower()}.png")
@@ -78,8 +85,12 @@ def pictures(page: Page, of: Locator, screens: Path, name: str) -> None:
     page.set_viewport_size({"width": 1100, "height": 900})
 
 
-def test_an_answer_is_annotated_and_its_run_can_be_gone_through(jupyterlab: JupyterLab, screens: Path) -> None:
-    """Thinking grows while the model thinks; claims show what they cite on focus; a number leads to its call; a branch begins at an event."""
+def test_an_answer_is_annotated_and_its_run_can_be_gone_through(
+    jupyterlab: JupyterLab, screens: Path
+) -> None:
+    """Thinking grows while the model thinks; claims show what they cite on focus; a number leads to its call;
+    a branch begins at an event.
+    """
     cells = [SETUP, '%kestrel run "how many connections?" --bg', "go.set()", "1"]
     with jupyterlab.opened("answer", cells) as page:
         run_cell(page, 0)
@@ -104,7 +115,9 @@ def test_an_answer_is_annotated_and_its_run_can_be_gone_through(jupyterlab: Jupy
 
         answer.get_by_role("button", name="Step through").click()
         expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(5)
-        inserted = next(n for n in range(5) if "--slider" in cell(page, n).locator(".jp-InputArea").inner_text())
+        inserted = next(
+            n for n in range(5) if "--slider" in cell(page, n).locator(".jp-InputArea").inner_text()
+        )
         run_cell(page, inserted)
         travel = cell(page, inserted)
         slider = travel.get_by_role("slider").first
@@ -117,7 +130,9 @@ def test_an_answer_is_annotated_and_its_run_can_be_gone_through(jupyterlab: Jupy
                 break
             page.keyboard.press("ArrowRight")
             # The slider shows its place at once, and what the event is when the kernel has answered.
-            until(lambda number=number: f"Event\n{number}\n{number} " in travel.inner_text(), f"event {number}")
+            until(
+                lambda number=number: f"Event\n{number}\n{number} " in travel.inner_text(), f"event {number}"
+            )
         travel.locator("select").first.select_option("another tool result")
         travel.locator("textarea").fill("other")
         travel.get_by_role("button", name="Fork here").click()
@@ -132,9 +147,17 @@ def test_an_answer_is_annotated_and_its_run_can_be_gone_through(jupyterlab: Jupy
     assert "widgets" not in saved["metadata"]
 
 
-def test_a_tile_opens_its_transcript_and_a_chat_begins_in_a_cell(jupyterlab: JupyterLab, screens: Path) -> None:
-    """A tile opens the transcript while the suite runs, and in the saved picture; a conversation begins in a cell."""
-    cells = [SETUP, SUITE, "lab.chat(model=ScriptedModel(lambda request: 'You said ' + request.messages[-1].text))"]
+def test_a_tile_opens_its_transcript_and_a_chat_begins_in_a_cell(
+    jupyterlab: JupyterLab, screens: Path
+) -> None:
+    """A tile opens the transcript while the suite runs, and in the saved picture; a conversation begins in a
+    cell.
+    """
+    cells = [
+        SETUP,
+        SUITE,
+        "lab.chat(model=ScriptedModel(lambda request: 'You said ' + request.messages[-1].text))",
+    ]
     with jupyterlab.opened("board", cells) as page:
         run_cell(page, 0)
         expect(cell(page, 0).locator(".jp-InputPrompt")).to_have_text("[1]:")

@@ -1,4 +1,6 @@
-"""Cells of the notebook in a real JupyterLab: an agent reads, inserts, edits, runs and deletes them, each asked about and undone."""
+"""Cells of the notebook in a real JupyterLab: an agent reads, inserts, edits, runs and deletes them, each
+asked about and undone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def lab_of(*turns):
 def said(run): return [event.text for event in run.events() if event.type == "tool_answered"]
 total, totals = 1, []"""
 SOURCES = """() => {
-  const { cells } = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).context.model.sharedModel;
+  const { cells } = [...window.jupyterapp.shell.widgets('main')].find(w => \
+w.sessionContext).context.model.sharedModel;
   return cells.map(cell => cell.getSource());
 }"""
 
@@ -47,11 +50,15 @@ def approve(page: Page, text: str) -> None:
 
 
 def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, screens: Path) -> None:
-    """Each change is a diff on a card, is done in the page with its unsaved cells, and `%kestrel undo` takes all of them back in order."""
+    """Each change is a diff on a card, is done in the page with its unsaved cells, and `%kestrel undo` takes
+    all of them back in order.
+    """
     cells = [
         SETUP,
-        "lab = lab_of(('read_notebook', {}), ('edit_cell', {'cell': 'c2', 'old': '1 + 1', 'new': 'total + 41'}),\n"
-        "             ('run_cell', {'cell': 'c2'}), ('insert_cell', {'source': '# Total', 'cell_type': 'markdown', 'below': 'c0'}),\n"
+        "lab = lab_of(('read_notebook', {}), ('edit_cell', {'cell': 'c2', 'old': '1 + 1', 'new': "
+        "'total + 41'}),\n"
+        "             ('run_cell', {'cell': 'c2'}), ('insert_cell', {'source': '# Total', 'cell_type': "
+        "'markdown', 'below': 'c0'}),\n"
         "             ('delete_cell', {'cell': 'c4'}))\n%kestrel run 'see to the total' --as r",
         "totals.append(1 + 1)\nprint('the answer is', totals[-1])",
         "print(said(r)[0]); print(totals)",
@@ -71,28 +78,48 @@ def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, s
         approve(page, "runs cell 3 (c2)")
         approve(page, "new markdown cell below cell 1 (c0)")
         approve(page, "away with it")
-        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=PATIENCE_MS)  # one more, one less
+        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(
+            len(before), timeout=PATIENCE_MS
+        )  # one more, one less
         expect(output(page, 2).locator("p", has_text="done")).to_be_visible(timeout=PATIENCE_MS)
         expect(output(page, 3)).to_contain_text("the answer is 42", timeout=PATIENCE_MS)
         left = page.evaluate(SOURCES)
         page.screenshot(path=screens / "cells-done.png")
         run_cell(page, 4)
-        expect(output(page, 4)).to_contain_text("[3] id c2 · code · not run\ntotals.append(1 + 1)", timeout=PATIENCE_MS)
-        for restored in ("restored cell c4", "restored cell ", "restored totals, cell c2", "restored cell c2"):
+        expect(output(page, 4)).to_contain_text(
+            "[3] id c2 · code · not run\ntotals.append(1 + 1)", timeout=PATIENCE_MS
+        )
+        for restored in (
+            "restored cell c4",
+            "restored cell ",
+            "restored totals, cell c2",
+            "restored cell c2",
+        ):
             run_cell(page, len(page.evaluate(SOURCES)) - 1)
-            expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(f"({restored}", timeout=PATIENCE_MS)
+            expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(
+                f"({restored}", timeout=PATIENCE_MS
+            )
         run_cell(page, 3)
         expect(output(page, 3)).to_contain_text("[]", timeout=PATIENCE_MS)
         expect(output(page, 2)).not_to_contain_text("the answer is")
         after = page.evaluate(SOURCES)
         page.screenshot(path=screens / "cells-undone.png")
 
-    assert left == [before[0], "# Total", before[1], before[2].replace("1 + 1", "total + 41"), before[3], before[5]]
+    assert left == [
+        before[0],
+        "# Total",
+        before[1],
+        before[2].replace("1 + 1", "total + 41"),
+        before[3],
+        before[5],
+    ]
     assert after == before
 
 
 def test_a_call_is_undone_by_its_button(jupyterlab: JupyterLab, screens: Path) -> None:
-    """The picture of a finished run has a button on the call; it undoes, says so, and a cell that the user changed since stays."""
+    """The picture of a finished run has a button on the call; it undoes, says so, and a cell that the user
+    changed since stays.
+    """
     insert = "%kestrel run --as r insert"
     cells = [
         SETUP,
@@ -117,7 +144,8 @@ def test_a_call_is_undone_by_its_button(jupyterlab: JupyterLab, screens: Path) -
         approve(page, "y = 1")
         expect(output(page, 2).locator(".kst-still")).to_be_visible(timeout=PATIENCE_MS)
         page.evaluate(
-            "() => [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).context.model.sharedModel.cells[3].setSource('mine')"
+            "() => [...window.jupyterapp.shell.widgets('main')].find(w => "
+            "w.sessionContext).context.model.sharedModel.cells[3].setSource('mine')"
         )
         output(page, 2).get_by_role("button", name="Undo", exact=True).click()
         expect(output(page, 2)).to_contain_text("changed since, by something else", timeout=PATIENCE_MS)

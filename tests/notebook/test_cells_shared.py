@@ -1,4 +1,6 @@
-"""Cells in the shared document of jupyter-collaboration, on a real server; needs the extra `collab` and jupyter-collaboration."""
+"""Cells in the shared document of jupyter-collaboration, on a real server; needs the extra `collab` and
+jupyter-collaboration.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from kestrel_lab.core.errors import ConflictError
 from kestrel_lab.tools.kernel.documents import Document, JupyterServer, Swap, cell_of, shared_document
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
-# Not among the development dependencies: where it is installed every server has shared documents, which the other tests are not about.
+# Not among the development dependencies: where it is installed every server has shared documents, which the
+# other tests are not about.
 pytest.importorskip("jupyter_nbmodel_client", reason="the extra collab is not installed")
 pytest.importorskip("jupyter_server_ydoc", reason="jupyter-collaboration is not installed")
 
@@ -23,7 +26,10 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Document]:
     """The document of a notebook with three cells."""
     root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
     write_notebook(root / "t.ipynb", ["a = 1", "b", "c"])
-    with chdir(config), serve(root, config) as url:  # its store of documents lies where the server was started
+    with (
+        chdir(config),
+        serve(root, config) as url,
+    ):  # its store of documents lies where the server was started
         made = shared_document(JupyterServer(f"{url}/", "", "t.ipynb"))
         assert made is not None
         yield made

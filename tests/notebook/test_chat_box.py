@@ -13,10 +13,15 @@ from kestrel_lab.testing import ScriptedModel
 
 
 def test_what_is_typed_is_the_next_turn(tmp_path: Path) -> None:
-    """Turns follow each other, by the button and by Enter; each stands in the box with its answer, and an empty line begins none."""
+    """Turns follow each other, by the button and by Enter; each stands in the box with its answer, and an
+    empty line begins none.
+    """
 
     async def body() -> None:
-        lab = Lab(home=tmp_path / "lab", model=ScriptedModel(lambda request: f"You said {request.messages[-1].text} <b>."))
+        lab = Lab(
+            home=tmp_path / "lab",
+            model=ScriptedModel(lambda request: f"You said {request.messages[-1].text} <b>."),
+        )
         chat = lab.chat(workspace=tmp_path)
         box = ChatBox(chat)
         data, _ = box.bundle()

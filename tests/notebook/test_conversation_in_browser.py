@@ -1,4 +1,6 @@
-"""A conversation in a real JupyterLab: it goes on, survives a reload and a second tab, and says when its kernel is gone."""
+"""A conversation in a real JupyterLab: it goes on, survives a reload and a second tab, and says when its
+kernel is gone.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +57,20 @@ def go_on(page: Page, text: str) -> None:
 
 
 def test_a_conversation_goes_on_below_the_panel_and_after_a_reload(jupyterlab: JupyterLab) -> None:
-    """The second magic and the line below it go on; the page is reloaded while an approval waits, and the button still works.
+    """The second magic and the line below it go on; the page is reloaded while an approval waits, and the
+    button still works.
 
     The saved notebook holds no widget, and the code of an answer becomes a cell.
     """
     cells = [SETUP, '%kestrel run "one"', '%kestrel run "two"']
     with jupyterlab.opened("talk", cells) as page:
         command(page, "notebook:run-all-cells")
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("h3", has_text="Heard")).to_be_visible(timeout=PATIENCE_MS)
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("li", has_text="one")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("h3", has_text="Heard")).to_be_visible(
+            timeout=PATIENCE_MS
+        )
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("li", has_text="one")).to_be_visible(
+            timeout=PATIENCE_MS
+        )
         go_on(page, "write three")
         expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         save(page)
@@ -80,15 +87,24 @@ def test_a_conversation_goes_on_below_the_panel_and_after_a_reload(jupyterlab: J
         save(page)
         saved = json.loads((jupyterlab.root / "talk" / "t.ipynb").read_text())
 
-    kinds = {kind for cell in saved["cells"] for output in cell.get("outputs", []) for kind in output.get("data", {})}
+    kinds = {
+        kind
+        for cell in saved["cells"]
+        for output in cell.get("outputs", [])
+        for kind in output.get("data", {})
+    }
     assert (jupyterlab.root / "talk" / "3.txt").read_text() == "hello"
     assert (kinds, "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
     assert any("print(6 * 7)" in "".join(cell["source"]) for cell in saved["cells"][1:])
 
 
 def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab) -> None:
-    """A second tab shows what the first one shows, its click counts, and the first tab sees that; `lab.run` asks in the panel."""
-    with jupyterlab.opened("tabs", [SETUP, 'r = await lab.run("write it")\nprint(r.status, r.answer[:7])']) as page:
+    """A second tab shows what the first one shows, its click counts, and the first tab sees that; `lab.run`
+    asks in the panel.
+    """
+    with jupyterlab.opened(
+        "tabs", [SETUP, 'r = await lab.run("write it")\nprint(r.status, r.answer[:7])']
+    ) as page:
         command(page, "notebook:run-all-cells")
         expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         save(page)
@@ -99,24 +115,33 @@ def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab
             approve(other).click()
             expect(approve(page)).to_have_count(0, timeout=PATIENCE_MS)
             for tab in (page, other):
-                expect(tab.locator(".jp-Notebook .jp-Cell").nth(1).locator("h3", has_text="Heard")).to_be_visible(timeout=PATIENCE_MS)
+                expect(
+                    tab.locator(".jp-Notebook .jp-Cell").nth(1).locator("h3", has_text="Heard")
+                ).to_be_visible(timeout=PATIENCE_MS)
         finally:
             other.close()
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_contain_text("COMPLETE # Heard", timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_contain_text(
+            "COMPLETE # Heard", timeout=PATIENCE_MS
+        )
 
     assert (jupyterlab.root / "tabs" / "1.txt").read_text() == "hello"
 
 
 def test_a_panel_whose_kernel_was_restarted_says_so_and_offers_to_resume(jupyterlab: JupyterLab) -> None:
-    """The clock stands still, the buttons that reach nobody are gone, and the cell that is offered goes on with the run."""
+    """The clock stands still, the buttons that reach nobody are gone, and the cell that is offered goes on
+    with the run.
+    """
     named = f"{SETUP.replace('ScriptedModel(turn)', 'ScriptedModel(turn, name=chr(115))')}"
     with jupyterlab.opened("restart", [named, '%kestrel run "write it"']) as page:
         command(page, "notebook:run-all-cells")
         expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         page.evaluate(
-            "() => { [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).sessionContext.session.kernel.restart() }"
+            "() => { [...window.jupyterapp.shell.widgets('main')].find(w => "
+            "w.sessionContext).sessionContext.session.kernel.restart() }"
         )
-        expect(page.locator(".kst-notice", has_text="nobody works on this run")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator(".kst-notice", has_text="nobody works on this run")).to_be_visible(
+            timeout=PATIENCE_MS
+        )
         expect(approve(page)).to_have_count(0)
         expect(page.locator(".kst-pill").first).to_have_text("interrupted")
         page.get_by_role("button", name="Resume in a new cell").click()

@@ -35,7 +35,9 @@ VARIABLES = {
     ],
 )
 def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
-    """A known variable's text goes in; braces, unknown names, addresses, functions and modules stay as written."""
+    """A known variable's text goes in; braces, unknown names, addresses, functions and modules stay as
+    written.
+    """
     assert fill_variables(goal, VARIABLES) == text
 
 
@@ -45,12 +47,14 @@ def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
         (
             "clean @fram",
             False,
-            "there is no variable 'fram' for @fram in the goal; did you mean 'frame'; `@fram` stands for the word itself",
+            "there is no variable 'fram' for @fram in the goal; did you mean 'frame'; `@fram` stands "
+            "for the word itself",
         ),
         (
             "hello {nmae}",
             True,
-            "there is no variable 'nmae' for {nmae} in the goal; did you mean 'name'; {{nmae}} stands for the word itself",
+            "there is no variable 'nmae' for {nmae} in the goal; did you mean 'name'; {{nmae}} stands "
+            "for the word itself",
         ),
         ("of {q.x}", True, "there is no variable 'q' for {q.x}"),
         ("sum @numbers\n\n@lst", False, "there is no variable 'lst'"),
@@ -79,7 +83,9 @@ def test_words_that_only_look_like_variables_pass(goal: str) -> None:
 
 
 def test_tables_and_long_texts_are_cut() -> None:
-    """A large table gives its size, schema, statistics and head, in less than a thousand tokens; a long text its beginning and end."""
+    """A large table gives its size, schema, statistics and head, in less than a thousand tokens; a long text
+    its beginning and end.
+    """
     table = fill_variables("@frame", VARIABLES)
 
     assert fill_variables("@small", VARIABLES).split() == ["n", "0", "0", "1", "1"]
@@ -91,7 +97,9 @@ def test_tables_and_long_texts_are_cut() -> None:
 
 
 def test_a_value_of_several_lines_stands_below_the_sentence_that_names_it() -> None:
-    """It breaks no sentence and is there once, however often it is named; at the end of a line it stays there."""
+    """It breaks no sentence and is there once, however often it is named; at the end of a line it stays
+    there.
+    """
     told = fill_variables("Plot @small by n, and @small again for @name.\nThe table:\n  @small", VARIABLES)
     table = VARIABLES["small"].to_string()  # type: ignore[union-attr]
     assert told == f"Plot small by n, and small again for Ada.\nThe table:\n  {table}\n\nsmall:\n{table}"

@@ -55,17 +55,26 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holdings]:
 
 
 def shown(value: object, forms: AbstractSet[str] = frozenset({"text/plain", "text/html"})) -> dict[str, Any]:
-    """The forms that IPython finds for a value; a picture, which takes long to draw, where it is asked for."""
+    """The forms that IPython finds for a value; a picture, which takes long to draw, where it is asked
+    for.
+    """
     found: dict[str, Any] = DisplayFormatter().format(value, include=forms)[0]  # type: ignore[no-untyped-call]
     return found
 
 
 def test_no_object_renders_empty_or_as_an_address(held: Holdings) -> None:
-    """Text and HTML of each object have content, none is Python's own `<object at 0x…>`, and text names no class of ours alone."""
+    """Text and HTML of each object have content, none is Python's own `<object at 0x…>`, and text names no
+    class of ours alone.
+    """
     for name, value in held.objects.items():
         forms = shown(value)
         for mime in forms:
-            text = re.sub(r"<style.*?</style>|<[^>]*>" if mime == "text/html" else "^$", "", forms[mime], flags=re.DOTALL)
+            text = re.sub(
+                r"<style.*?</style>|<[^>]*>" if mime == "text/html" else "^$",
+                "",
+                forms[mime],
+                flags=re.DOTALL,
+            )
             assert text.strip() or "<svg" in forms[mime], (name, mime)
             assert not GENERIC.search(forms[mime]), (name, mime, forms[mime])
         assert not GENERIC.search(repr(value)), (name, repr(value))
@@ -73,15 +82,26 @@ def test_no_object_renders_empty_or_as_an_address(held: Holdings) -> None:
 
 
 def test_no_public_name_is_forgotten(held: Holdings) -> None:
-    """What `kestrel_lab` promises in `__all__` and can be held is among the objects that these tests look at."""
+    """What `kestrel_lab` promises in `__all__` and can be held is among the objects that these tests look
+    at.
+    """
     kinds = {kind for value in held.objects.values() for kind in type(value).__mro__}
     public = {name: getattr(kestrel_lab, name) for name in kestrel_lab.__all__}
-    classes = {name for name, value in public.items() if isinstance(value, type) and not issubclass(value, Exception)}
-    assert {name for name in classes if public[name] not in kinds} == {"GraphAgent", "LLMAgent", "ReActAgent", "ToolContext"}
+    classes = {
+        name for name, value in public.items() if isinstance(value, type) and not issubclass(value, Exception)
+    }
+    assert {name for name in classes if public[name] not in kinds} == {
+        "GraphAgent",
+        "LLMAgent",
+        "ReActAgent",
+        "ToolContext",
+    }
 
 
 def test_no_text_of_others_can_become_a_formula(held: Holdings) -> None:
-    """Wherever foreign text with dollar signs is shown as HTML, the element around it is one that formulas are not set in."""
+    """Wherever foreign text with dollar signs is shown as HTML, the element around it is one that formulas
+    are not set in.
+    """
     seen = set()
     for name, value in held.objects.items():
         html = str(shown(value).get("text/html", ""))
@@ -89,12 +109,37 @@ def test_no_text_of_others_can_become_a_formula(held: Holdings) -> None:
         outside.feed(html)
         assert TRAP not in "".join(outside.texts), (name, outside.texts)
         seen |= {name} if TRAP in html else set()
-    assert {"run", "plan", "runs", "events", "result", "trials", "comparison", "flips", "gates", "diff", "macro", "toolbox"} <= seen
-    assert {"history", "bisect", "front", "rescored", "stored", "stored frame", "notes", "note card", "memory graph"} <= seen
+    assert {
+        "run",
+        "plan",
+        "runs",
+        "events",
+        "result",
+        "trials",
+        "comparison",
+        "flips",
+        "gates",
+        "diff",
+        "macro",
+        "toolbox",
+    } <= seen
+    assert {
+        "history",
+        "bisect",
+        "front",
+        "rescored",
+        "stored",
+        "stored frame",
+        "notes",
+        "note card",
+        "memory graph",
+    } <= seen
 
 
 def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
-    """A table shows long texts whole, says units of the columns it has, and stays what it is through selections."""
+    """A table shows long texts whole, says units of the columns it has, and stays what it is through
+    selections.
+    """
     html = str(shown(held.objects["trials"])["text/html"])
     assert "wall_time, working_time" in html
     assert "cost_estimate, grading_cost in USD" in html
@@ -105,8 +150,13 @@ def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
         "bisect frame": "value, low, high in share",
         "history frame": "cost_estimate, ",
     }
-    units |= {"families": "working_time, working_time_low, working_time_high", "stored": "working_time, s (95 %)"}
-    assert [name for name, said in units.items() if said not in str(shown(held.objects[name])["text/html"])] == []
+    units |= {
+        "families": "working_time, working_time_low, working_time_high",
+        "stored": "working_time, s (95 %)",
+    }
+    assert [
+        name for name, said in units.items() if said not in str(shown(held.objects[name])["text/html"])
+    ] == []
     long = unit_frame({"text": ["x" * 200, f"{TRAP} <img src=x>\u202e"]})
     table = str(shown(long)["text/html"])
     assert ("x" * 200 in table, "<img" in table, "\u202e" in table) == (True, False, False)
@@ -140,7 +190,9 @@ def test_frames_are_frames_to_everybody_else(held: Holdings) -> None:
     ],
 )
 def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
-    """The picture has no ground of its own and no black ink; stored on paper, the same figure is black on white."""
+    """The picture has no ground of its own and no black ink; stored on paper, the same figure is black on
+    white.
+    """
     import io
 
     from matplotlib import image
@@ -155,7 +207,9 @@ def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
     if name != "plan figure":  # whose words stand in white boxes
         assert (on_screen[..., 3] == 1).any()
         assert not ((on_screen[..., :3].max(axis=2) < 0.1) & (on_screen[..., 3] > 0.9)).any()
-        assert not ((on_screen[..., :3].min(axis=2) > 0.75) & (on_screen[..., 3] > 0.5)).any()  # no sheet of white
+        assert not (
+            (on_screen[..., :3].min(axis=2) > 0.75) & (on_screen[..., 3] > 0.5)
+        ).any()  # no sheet of white
         assert (on_paper[..., :3].max(axis=2) < 0.1).any()
         assert all(axes.get_title() and axes.get_xlabel() for axes in figure.axes)
 
@@ -183,22 +237,35 @@ def test_these_tests_notice_a_careless_rendering(held: Holdings, spoil: str) -> 
 
     spoilt = Holdings({**held.objects, "spoilt": Bare() if spoil == "objects" else Open()})
     check: Callable[[Holdings], None] = (
-        test_no_object_renders_empty_or_as_an_address if spoil == "objects" else test_no_text_of_others_can_become_a_formula
+        test_no_object_renders_empty_or_as_an_address
+        if spoil == "objects"
+        else test_no_text_of_others_can_become_a_formula
     )
     with pytest.raises(AssertionError, match="spoilt"):
         check(spoilt)
 
 
 def test_an_empty_list_need_not_say_where_it_is(held: Holdings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a saved notebook a workspace is told by its place in the folder of the notebook, not on the machine."""
+    """In a saved notebook a workspace is told by its place in the folder of the notebook, not on the
+    machine.
+    """
     monkeypatch.chdir(held.objects["memory"].workspace)
-    said = {name: [repr(held.objects[name]), held.objects[name]._repr_html_()] for name in ("no notes", "no memory graph", "no macros")}
+    said = {
+        name: [repr(held.objects[name]), held.objects[name]._repr_html_()]
+        for name in ("no notes", "no memory graph", "no macros")
+    }
     assert [name for name, forms in said.items() if str(Path.cwd()) in "".join(forms)] == []
-    assert [text.split(":")[0] for text, _ in said.values()] == ["this folder", "home", "no macros for home, and none to propose"]
+    assert [text.split(":")[0] for text, _ in said.values()] == [
+        "this folder",
+        "home",
+        "no macros for home, and none to propose",
+    ]
 
 
 def test_a_result_is_cheap_to_name(held: Holdings) -> None:
-    """`repr` of results and comparisons needs no statistics: an event loop asks for it whenever one is returned."""
+    """`repr` of results and comparisons needs no statistics: an event loop asks for it whenever one is
+    returned.
+    """
 
     async def main() -> str:
         return repr(held.objects["result"]) + repr(held.objects["comparison"])

@@ -1,4 +1,6 @@
-"""Python in the live kernel, in a real JupyterLab: a question typed into a new notebook, its card with a figure, the figure itself, undo."""
+"""Python in the live kernel, in a real JupyterLab: a question typed into a new notebook, its card with a
+figure, the figure itself, undo.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def output(page: Page, number: int) -> Locator:
 
 
 def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens: Path) -> None:
-    """The card shows what would change and the figure; approved, the figure is below the panel, the values are there, and undo takes them back."""
+    """The card shows what would change and the figure; approved, the figure is below the panel, the values
+    are there, and undo takes them back.
+    """
     cells = [
         SETUP,
         "",
@@ -70,7 +74,9 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         page.screenshot(path=screens / "kernel-figure.png")
         run_cell(page, 2)
         expect(output(page, 2)).to_contain_text(
-            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] True ['day', 'sales', 'month'] Sales grow every month.", timeout=PATIENCE_MS
+            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] True ['day', 'sales', 'month'] Sales grow "
+            "every month.",
+            timeout=PATIENCE_MS,
         )
         run_cell(page, 3)
         expect(output(page, 3)).to_contain_text("restored df, monthly", timeout=PATIENCE_MS)
@@ -86,11 +92,16 @@ from kestrel_lab.testing import ScriptedModel
 items, here = [1], os.getpid()
 code = "items.append(2)\nwhile os.getpid() == here: time.sleep(.01)"
 lab = Lab(model=ScriptedModel([[("run_python", {"code": code})], "never asked"]))"""
-STATE = "print('STATE', r.status, r.report.interrupted, items, len([e for e in r.events() if e.type == 'model_called']))"
+STATE = (
+    "print('STATE', r.status, r.report.interrupted, items, len([e for e in r.events() if e.type == "
+    "'model_called']))"
+)
 
 
 def test_stop_after_approve_ends_the_run(jupyterlab: JupyterLab, screens: Path) -> None:
-    """One press of Stop while approved code runs ends the code, the run and the cell; the row says stopped, and the run can be resumed."""
+    """One press of Stop while approved code runs ends the code, the run and the cell; the row says stopped,
+    and the run can be resumed.
+    """
     with jupyterlab.opened("stop", [ENDLESS, "r = %kestrel run loop --as r", STATE]) as page:
         run_cell(page, 0)
         run_cell(page, 1)

@@ -32,7 +32,9 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     monkeypatch.chdir(tmp_path)
     ip = InteractiveShell.instance()
     ip.run_line_magic("load_ext", "kestrel_lab")
-    ip.user_ns["lab"] = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"]))
+    ip.user_ns["lab"] = Lab(
+        model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"])
+    )
     yield ip
     ip.run_line_magic("unload_ext", "kestrel_lab")
     ip.user_ns["lab"].close()
@@ -53,12 +55,18 @@ def test_the_run_is_the_cells_result_and_a_variable(shell: InteractiveShell) -> 
     run(shell, 'other = %kestrel run "write a.txt" --approve auto')
 
     assert [type(shell.user_ns[name]) for name in ("_", "mine", "other")] == [Run, Run, Run]
-    assert (shell.user_ns["mine"].answer, shell.user_ns["mine"].status, shell.user_ns["_"]) == ("done", "COMPLETE", shell.user_ns["mine"])
+    assert (shell.user_ns["mine"].answer, shell.user_ns["mine"].status, shell.user_ns["_"]) == (
+        "done",
+        "COMPLETE",
+        shell.user_ns["mine"],
+    )
     assert Path("a.txt").read_text() == "x"
 
 
 def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
-    """Quotes, braces, dashes and `%` in a cell are text; only `@name` is filled in, and what is code is not."""
+    """Quotes, braces, dashes and `%` in a cell are text; only `@name` is filled in, and what is code is
+    not.
+    """
     shell.user_ns["who"] = "--bg {Ada}"
     goal = '--it\'s {a} {{b}} "c" %d @who `@nobody`\n  indented'
     found = run(shell, f"%%kestrel --approve auto\n{goal}")
@@ -70,8 +78,16 @@ def test_several_words_that_are_no_command_are_a_goal(shell: InteractiveShell) -
     """With options anywhere among them; `show` alone shows that run, which was the last."""
     df = [1, 2]
     shell.user_ns["df"] = df
-    for line in ("clean df", "--approve auto clean df", "clean --approve auto df", "clean df --approve auto", "'clean df' --approve auto"):
-        done = run(shell, f"%kestrel {line} --as r" if "auto" in line else f"%kestrel {line} --approve auto --as r")
+    for line in (
+        "clean df",
+        "--approve auto clean df",
+        "clean --approve auto df",
+        "clean df --approve auto",
+        "'clean df' --approve auto",
+    ):
+        done = run(
+            shell, f"%kestrel {line} --as r" if "auto" in line else f"%kestrel {line} --approve auto --as r"
+        )
         assert (done.goal, done.answer) == ("clean df", "done")
         assert run(shell, "%kestrel show").id == done.id
     assert run(shell, "%kestrel clean @df --approve auto").goal == "clean [1, 2]"
@@ -89,8 +105,13 @@ def test_notes_are_remembered_recalled_and_forgotten_by_these_words(shell: Inter
 
 @pytest.mark.parametrize("options", ["--as r", "--cycles=3", "--workspace . --verify off"])
 def test_a_line_takes_the_options_of_a_cell(shell: InteractiveShell, options: str) -> None:
-    """`%kestrel --option value goal` is the run that `%%kestrel --option value` over the goal is, and the one with `run`."""
-    done = [run(shell, f"%%kestrel {options} --approve auto\ngoal of both"), run(shell, f"%kestrel {options} --approve auto goal of both")]
+    """`%kestrel --option value goal` is the run that `%%kestrel --option value` over the goal is, and the one
+    with `run`.
+    """
+    done = [
+        run(shell, f"%%kestrel {options} --approve auto\ngoal of both"),
+        run(shell, f"%kestrel {options} --approve auto goal of both"),
+    ]
     done.append(run(shell, f"%kestrel run {options} --approve auto goal of both"))
     assert [(one.goal, one.answer) for one in done] == [("goal of both", "done")] * 3
 
@@ -101,7 +122,8 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
     says = {
         "Make a plan": proposal,
         "Look.": "nothing",
-        "Judge": '{"criteria": [{"criterion": 1, "met": true, "why": "yes", "evidence": []}], "confidence": 1}',
+        "Judge": '{"criteria": [{"criterion": 1, "met": true, "why": "yes", "evidence": []}], "confidence": '
+        "1}",
         "A run has": '{"notes": []}',
     }
 
@@ -114,14 +136,26 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
     cell = run(shell, "%%kestrel orchestrate --steps 2\nWhat is here?")
     for found in (line, cell):
         assert (found.goal, found.status, found.answer) == ("What is here?", "COMPLETE", "nothing")
-        assert list(found.report.stages()["stage"]) == ["bootstrap", "gather", "plan", "execute", "verify", "commit"]
+        assert list(found.report.stages()["stage"]) == [
+            "bootstrap",
+            "gather",
+            "plan",
+            "execute",
+            "verify",
+            "commit",
+        ]
 
 
 def test_braces_in_a_line_are_variables(shell: InteractiveShell) -> None:
-    """`{name}` in a line is filled in as for other magics, with its parts; nothing is evaluated, and `$name` and functions stay."""
+    """`{name}` in a line is filled in as for other magics, with its parts; nothing is evaluated, and `$name`
+    and functions stay.
+    """
     shell.user_ns.update(x=5, rows={"größe": [{"n": 7}]}, first="{x}")
     line = "{x} {{x}} $x {{y}} {x+1} {rows[größe][0][n]} {first} {len} {x.__class__}"
-    assert run(shell, f'%kestrel run "{line}" --approve auto').goal == "5 {x} $x {y} {x+1} 7 {x} {len} {x.__class__}"
+    assert (
+        run(shell, f'%kestrel run "{line}" --approve auto').goal
+        == "5 {x} $x {y} {x+1} 7 {x} {len} {x.__class__}"
+    )
     with pytest.raises(UsageError, match=r"\{rows\[gone\]\} cannot be filled in \(KeyError"):
         run(shell, '%kestrel run "{rows[gone]}"')
 
@@ -134,7 +168,9 @@ def test_a_run_in_braces_stands_for_its_id(shell: InteractiveShell) -> None:
 
 
 def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) -> None:
-    """With `ask` and nobody to ask, the cell ends with ApprovalRequired; approved and resumed, the run completes."""
+    """With `ask` and nobody to ask, the cell ends with ApprovalRequired; approved and resumed, the run
+    completes.
+    """
     with pytest.raises(ApprovalRequired) as raised:
         run(shell, '%kestrel run "write a.txt" --as r')
     run(shell, f"%kestrel approve {raised.value.run_id}")
@@ -146,7 +182,10 @@ def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) ->
 def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
     """Programs that execute notebooks see the failure; the run is left under its name."""
     shell.user_ns["lab"].session.change(model=ScriptedModel([ModelError("no quota")]))
-    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r\S+ · go on with it: kestrel run --resume"):
+    with pytest.raises(
+        RunFailed,
+        match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r\S+ · go on with it: kestrel run --resume",
+    ):
         run(shell, '%kestrel run "x" --as r')
 
     assert shell.user_ns["r"].status == "FAILED"
@@ -192,7 +231,9 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
     ],
 )
 def test_mistakes_are_explained_on_one_line(shell: InteractiveShell, line: str, message: str) -> None:
-    """Every command raises UsageError for what it cannot do, shown as one line that names it and says what to do."""
+    """Every command raises UsageError for what it cannot do, shown as one line that names it and says what to
+    do.
+    """
     with pytest.raises(UsageError) as raised:
         run(shell, line)
 
@@ -207,12 +248,19 @@ def test_forks_and_diffs_are_values(shell: InteractiveShell) -> None:
     found = run(shell, f"%kestrel diff {parent.id} {fork.id}")
 
     assert (fork.id != parent.id, fork.answer) == (True, "no need")
-    assert (found.a.id, found.b.id, found.first_a.event.text, found.first_b.event.text) == (parent.id, fork.id, "done", "no need")
+    assert (found.a.id, found.b.id, found.first_a.event.text, found.first_b.event.text) == (
+        parent.id,
+        fork.id,
+        "done",
+        "no need",
+    )
     assert list(found.frame.columns) == ["a_seq", "b_seq", "type", "same", "a", "b"]
 
 
 def test_a_variable_names_its_run(shell: InteractiveShell) -> None:
-    """Wherever a run is named, `@r` stands for the id of the run in `r`; in a goal it stands for what the run did."""
+    """Wherever a run is named, `@r` stands for the id of the run in `r`; in a goal it stands for what the run
+    did.
+    """
     first = run(shell, 'r = %kestrel run "write" --approve auto\nr')
     assert run(shell, "%kestrel show @r").id == first.id
     fork = run(shell, '%kestrel fork @r --answer "no need" --approve auto')
@@ -223,23 +271,35 @@ def test_a_variable_names_its_run(shell: InteractiveShell) -> None:
 
 
 def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: InteractiveShell) -> None:
-    """The same commands, sub-commands and options, but for the completion of terminals; `compare` is `eval compare`."""
+    """The same commands, sub-commands and options, but for the completion of terminals; `compare` is `eval
+    compare`.
+    """
 
     def words(command: Any) -> dict[str, Any]:
         options = {name: p.default for p in command.params for name in p.opts if "completion" not in name}
-        return {"options": options, **{name: words(one) for name, one in getattr(command, "commands", {}).items()}}
+        return {
+            "options": options,
+            **{name: words(one) for name, one in getattr(command, "commands", {}).items()},
+        }
 
     here = words(root_command())
     assert here == words(typer.main.get_command(app))
     assert here["compare"] == here["eval"]["compare"]
-    wanted = "run plan show runs resume approve deny fork tools models memory time macros orchestrate eval compare config doctor"
+    wanted = (
+        "run plan show runs resume approve deny fork tools models memory time macros orchestrate eval "
+        "compare config doctor"
+    )
     assert set(wanted.split()) <= set(here)
 
 
 def test_a_setting_is_changed_for_the_session(shell: InteractiveShell) -> None:
     """`%kestrel config cache refresh` changes the notebook's lab and no file, and shows what is in force."""
     shown = run(shell, "%kestrel config cache refresh")
-    assert (shell.user_ns["lab"].session.cache.mode, "this session" in repr(shown), list(Path().glob("*.toml"))) == ("refresh", True, [])
+    assert (
+        shell.user_ns["lab"].session.cache.mode,
+        "this session" in repr(shown),
+        list(Path().glob("*.toml")),
+    ) == ("refresh", True, [])
     run(shell, '%kestrel run "write" --approve auto --cache off --as mine')
     assert (shell.user_ns["mine"].status, shell.user_ns["lab"].session.cache.mode) == ("COMPLETE", "refresh")
     with pytest.raises(UsageError, match="did you mean 'cache'"):
@@ -254,7 +314,10 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
             assert shell.run_cell(line).result is None  # type: ignore[no-untyped-call]
 
     assert captured.stdout.count("--help") >= 3
-    assert (captured.outputs, [sign for sign in ("\x1b", "│", "[bold]") if sign in captured.stdout]) == ([], [])
+    assert (captured.outputs, [sign for sign in ("\x1b", "│", "[bold]") if sign in captured.stdout]) == (
+        [],
+        [],
+    )
     assert max(map(len, captured.stdout.splitlines())) <= 110
     assert "--approval-timeout" in captured.stdout
     assert list(run(shell, "%kestrel runs").status) == ["COMPLETE"]
@@ -276,7 +339,9 @@ def test_words_and_options_complete() -> None:
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run ids, policies, tools, usable models and files complete where they may stand, and nothing else is offered there."""
+    """Run ids, policies, tools, usable models and files complete where they may stand, and nothing else is
+    offered there.
+    """
     lab = shell.user_ns["lab"]
     run(shell, '%kestrel run "write" --approve auto --as first')
     run(shell, '%kestrel run "write" --approve auto --as second')
@@ -288,13 +353,25 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     def found(line: str) -> list[str]:
         return complete_line(line, lambda: lab)
 
-    assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
+    assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [
+        ids
+    ] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
-    assert found("%kestrel show x --") == ["--at", "--call", "--content", "--help", "--html", "--otlp", "--slider"]
+    assert found("%kestrel show x --") == [
+        "--at",
+        "--call",
+        "--content",
+        "--help",
+        "--html",
+        "--otlp",
+        "--slider",
+    ]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]
-    assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == ["openai/gpt-6.1-sol"]
+    assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == [
+        "openai/gpt-6.1-sol"
+    ]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
     assert found("%kestrel help ru") == ["rules", "run", "runs"]
@@ -314,12 +391,20 @@ def tab(shell: InteractiveShell, text: str) -> list[str]:
 
 
 def test_the_shell_completes_words(shell: InteractiveShell) -> None:
-    """Tab after `%kestrel` offers our words and no others, also behind `r =`, a colon or a comma; elsewhere nothing of ours."""
+    """Tab after `%kestrel` offers our words and no others, also behind `r =`, a colon or a comma; elsewhere
+    nothing of ours.
+    """
     assert tab(shell, "%kestrel ru") == ["%kestrel rules", "%kestrel run", "%kestrel runs"]
-    assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel rules", "r = %kestrel run", "r = %kestrel runs"]
+    assert tab(shell, "x = 5\nr = %kestrel ru") == [
+        "r = %kestrel rules",
+        "r = %kestrel run",
+        "r = %kestrel runs",
+    ]
     assert tab(shell, "%kestrel run --m") == ["%kestrel run --model"]
     assert tab(shell, "%kestrel run --approve auto:m") == ["%kestrel run --approve auto:medium"]
-    assert tab(shell, "%kestrel run --tools bash,read") == [f"%kestrel run --tools bash,{name}" for name in ("read_file", "read_notebook")]
+    assert tab(shell, "%kestrel run --tools bash,read") == [
+        f"%kestrel run --tools bash,{name}" for name in ("read_file", "read_notebook")
+    ]
     assert "%kestrel plan x --plan react" in tab(shell, "%kestrel plan x --plan r")
     run(shell, '%kestrel run "write" --approve auto --as mine')
     assert tab(shell, "%kestrel show @") == ["%kestrel show @mine"]
@@ -331,7 +416,9 @@ def test_the_shell_completes_words(shell: InteractiveShell) -> None:
 def test_a_place_that_cannot_be_written_is_told_on_one_line(shell: InteractiveShell) -> None:
     """A file that the system refuses is a `UsageError` that names it, with a next step."""
     run(shell, 'r = %kestrel run "write" --approve auto')
-    with pytest.raises(UsageError, match=r"^/proc/x: .*: name another place, or make it readable and writable$"):
+    with pytest.raises(
+        UsageError, match=r"^/proc/x: .*: name another place, or make it readable and writable$"
+    ):
         run(shell, "%kestrel show @r --html /proc/x/y.html")
 
 
@@ -392,24 +479,37 @@ def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> 
 
 def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
     """Plans are values; a run follows one with inputs, in which `@name` stands for a variable."""
-    (tmp_path / "flow.yaml").write_text("kind: sequential\ninputs: {what: it}\nsteps: [{id: a, goal: 'Write {{what}}: {{goal}}'}]\n")
+    (tmp_path / "flow.yaml").write_text(
+        "kind: sequential\ninputs: {what: it}\nsteps: [{id: a, goal: 'Write {{what}}: {{goal}}'}]\n"
+    )
     shell.user_ns["word"] = "a letter"
     plan = run(shell, '%kestrel plan "to Ann" --plan flow.yaml --input what=@word')
     assert [step.goal for step in plan.steps] == ["Write a letter: to Ann"]
     made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
     assert (made.status, made.plan) == ("COMPLETE", plan)
-    assert list(run(shell, "%kestrel plans").index) == ["learning", "pev", "react", "standard", "tree_of_thoughts", "websearch"]
+    assert list(run(shell, "%kestrel plans").index) == [
+        "learning",
+        "pev",
+        "react",
+        "standard",
+        "tree_of_thoughts",
+        "websearch",
+    ]
 
 
 def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:
-    """`%kestrel macros` gives the table, `%kestrel macros accept` keeps what three runs did, and it is offered from then on."""
+    """`%kestrel macros` gives the table, `%kestrel macros accept` keeps what three runs did, and it is
+    offered from then on.
+    """
     turns = [[("file_exists", {"path": "a"}), ("list_directory", {})], "done"]
     for _ in range(3):
         shell.user_ns["lab"].run_sync("look", model=ScriptedModel(turns))
     table = run(shell, "%kestrel macros")
     assert "file_exists_list_directory()" in repr(table)
     assert "proposed, 3 times" in table._repr_html_()
-    assert run(shell, "%kestrel macros accept file_exists_list_directory --as look") is None  # told, and no value to show
+    assert (
+        run(shell, "%kestrel macros accept file_exists_list_directory --as look") is None
+    )  # told, and no value to show
     assert [macro.name for macro in run(shell, "%kestrel macros").list()] == ["look"]
     assert run(shell, "%kestrel macros show look").steps[0].args == {"path": "a"}
     shell.user_ns.update(which="look", here=Path.cwd())  # `@name` also below a command that has commands
@@ -424,7 +524,10 @@ def test_a_scenario_is_drafted_in_a_cell(shell: InteractiveShell, tmp_path: Path
     with capture_output() as shown:
         shell.run_cell(f"%kestrel scenario from-run {made.id}")  # type: ignore[no-untyped-call]
     assert "goal: look" in shown.stdout
-    assert run(shell, f"%kestrel scenario from-run {made.id} --out {tmp_path}/found.yaml") == tmp_path / "found.yaml"
+    assert (
+        run(shell, f"%kestrel scenario from-run {made.id} --out {tmp_path}/found.yaml")
+        == tmp_path / "found.yaml"
+    )
 
 
 def test_recordings_are_imported_by_path_and_by_variable(shell: InteractiveShell, tmp_path: Path) -> None:
@@ -432,7 +535,10 @@ def test_recordings_are_imported_by_path_and_by_variable(shell: InteractiveShell
     folder = tmp_path / "recordings"
     folder.mkdir()
     for number in (1, 2):
-        messages = [{"role": "user", "content": f"Question {number}?"}, {"role": "assistant", "content": "Yes."}]
+        messages = [
+            {"role": "user", "content": f"Question {number}?"},
+            {"role": "assistant", "content": "Yes."},
+        ]
         (folder / f"{number}.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     shell.push({"one": folder / "1.jsonl"})  # type: ignore[no-untyped-call]
     first = run(shell, "%kestrel import @one")
@@ -442,7 +548,9 @@ def test_recordings_are_imported_by_path_and_by_variable(shell: InteractiveShell
 
 def test_time_gives_a_reading_that_renders(shell: InteractiveShell) -> None:
     """`%kestrel time` needs no quotes; its result is a value and a table, and a refusal is one line."""
-    found = run(shell, "%kestrel time next friday at 15:30 --reference 2026-11-18T12:00:00 --zone Europe/Vienna")
+    found = run(
+        shell, "%kestrel time next friday at 15:30 --reference 2026-11-18T12:00:00 --zone Europe/Vienna"
+    )
     assert (found.start.isoformat(), found.zone.name) == ("2026-11-27T15:30:00+01:00", "Europe/Vienna")
     assert "the coming Friday is 2026-11-20" in found._repr_html_()
     assert run(shell, "%kestrel time --zone Asia/Tokyo").zone.name == "Asia/Tokyo"

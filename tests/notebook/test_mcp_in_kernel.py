@@ -18,14 +18,24 @@ os.environ["XDG_CONFIG_HOME"] = {config!r}
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 model = ScriptedModel([[("h:echo", {{"text": "x"}})], "done"])
-lab = Lab(model=model, approve="auto", mcp={{"h": {{"command": {python!r}, "args": ["-S", {server!r}, {ids!r}], "sandbox": "S0"}}}})"""
+lab = Lab(model=model, approve="auto", mcp={{"h": {{"command": {python!r}, "args": ["-S", {server!r}, \
+{ids!r}], "sandbox": "S0"}}}})"""
 
 
 def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:
-    """Awaited, blocking and magic runs share one connection; a kernel that shuts down takes even a stubborn server along."""
+    """Awaited, blocking and magic runs share one connection; a kernel that shuts down takes even a stubborn
+    server along.
+    """
     ids = tmp_path / "ids"
     with typist(tmp_path) as person:
-        person.run(SETUP.format(config=str(tmp_path / "config"), python=sys.executable, server=str(HOSTILE), ids=f"stubborn={ids}"))
+        person.run(
+            SETUP.format(
+                config=str(tmp_path / "config"),
+                python=sys.executable,
+                server=str(HOSTILE),
+                ids=f"stubborn={ids}",
+            )
+        )
         answers = [
             person.run("print((await lab.run('go', tools=['h:*'])).answer)"),
             person.run("print(lab.run_sync('go', tools=['h:*']).answer)"),

@@ -13,7 +13,15 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
-ASKED = ApprovalAsked(call="answer.1.1", step="answer", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", question="answer.1.1")
+ASKED = ApprovalAsked(
+    call="answer.1.1",
+    step="answer",
+    tool="bash",
+    args={"command": "ls"},
+    danger="HIGH",
+    key="k",
+    question="answer.1.1",
+)
 YES = {"k": "decide", "id": "answer.1.1", "granted": True, "scope": "run"}
 
 
@@ -25,7 +33,9 @@ def panel() -> Panel:
 
 
 def test_a_click_that_comes_early_counts() -> None:
-    """A question is shown before it is on disk; a click in between is not lost, and any word of a page shows that one is there."""
+    """A question is shown before it is on disk; a click in between is not lost, and any word of a page shows
+    that one is there.
+    """
     shown = panel()
     shown._message(None, YES, None)
     given = asyncio.run(asyncio.wait_for(shown(ASKED), PATIENCE_S))
@@ -43,7 +53,9 @@ def test_a_click_says_for_how_long_it_holds() -> None:
 
 
 def test_a_repeated_click_counts_once() -> None:
-    """The page repeats a click until it sees what came of it: repetitions, early or late, answer no other question about the call."""
+    """The page repeats a click until it sees what came of it: repetitions, early or late, answer no other
+    question about the call.
+    """
 
     async def ask_twice(name: str) -> str:
         shown = panel()
@@ -59,7 +71,9 @@ def test_a_repeated_click_counts_once() -> None:
         return "answered" if done else "waits"
 
     assert asyncio.run(ask_twice("click 1")) == "waits"
-    assert asyncio.run(ask_twice("click 2")) == "answered"  # the mutant that gives each repetition a name of its own
+    assert (
+        asyncio.run(ask_twice("click 2")) == "answered"
+    )  # the mutant that gives each repetition a name of its own
 
 
 def test_a_second_click_is_not_kept_for_another_question() -> None:
@@ -99,11 +113,15 @@ def cited(tmp_path: Path) -> tuple[Run, Path]:
     file = tmp_path / "work" / "roof.txt"
     file.write_text("The roof is red.\n")
     model = ScriptedModel([[("read_file", {"path": "roof.txt"})], "The roof is red. [roof.txt:1]"])
-    return asyncio.run(Session(tmp_path / "lab", env={}).run("what colour?", model=model, workspace=tmp_path / "work")), file
+    return asyncio.run(
+        Session(tmp_path / "lab", env={}).run("what colour?", model=model, workspace=tmp_path / "work")
+    ), file
 
 
 def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
-    """Looked at again after a cell, the picture is put up anew when a cited file has changed, moved, gone or come back, and only then."""
+    """Looked at again after a cell, the picture is put up anew when a cited file has changed, moved, gone or
+    come back, and only then.
+    """
     run, file = cited(tmp_path)
     shown, place = Panel(user="me", fallback=None), Shown()
     for record in run.records():
@@ -125,12 +143,18 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
         place.pictures.clear()
         shown.look_again()
         marks = ("changed since", "moved since", "gone since")
-        said.append(next((mark for mark in marks if mark in place.pictures[0]), "as it was") if place.pictures else None)
+        said.append(
+            next((mark for mark in marks if mark in place.pictures[0]), "as it was")
+            if place.pictures
+            else None
+        )
     assert said == [None, "changed since", None, "moved since", "gone since", "as it was"]
 
 
 def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:
-    """Text, HTML and page of a stored run say of the citation that its file has changed; of a workspace that is away, nothing."""
+    """Text, HTML and page of a stored run say of the citation that its file has changed; of a workspace that
+    is away, nothing.
+    """
     run, file = cited(tmp_path)
     assert "since" not in repr(run.report) + run._repr_html_()
     file.write_text("The roof is blue.\n")
@@ -143,7 +167,9 @@ def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_panel_stays_live_while_others_appear(tmp_path: Path) -> None:
-    """Runs started at once keep their panels until each has ended, however many they are; of those that ended the newest stay."""
+    """Runs started at once keep their panels until each has ended, however many they are; of those that ended
+    the newest stay.
+    """
     notebook = Notebook({"lab": Lab(model=ScriptedModel(["done"]), home=tmp_path)})
     panels = [panel() for _ in range(LOOKED_AT + 2)]
     told: dict[int, list[object]] = {number: [] for number, _ in enumerate(panels)}

@@ -32,7 +32,8 @@ expect.set_options(timeout=PATIENCE_MS)
 def setup(turns: str, extra: str = "") -> str:
     """The first cell: the extension, and a lab whose scripted model plays `turns`."""
     return (
-        "%load_ext kestrel_lab\nfrom kestrel_lab import Lab, tool\nfrom kestrel_lab.testing import ScriptedModel\n"
+        "%load_ext kestrel_lab\nfrom kestrel_lab import Lab, tool\nfrom kestrel_lab.testing import "
+        "ScriptedModel\n"
         f"{extra}\nlab = Lab(model=ScriptedModel([{turns}]), tools=TOOLS if 'TOOLS' in dir() else [])"
     )
 
@@ -56,7 +57,8 @@ def seconds_from_click(page: Page, printed: Locator) -> float:
 
 PRINT_WHEN_CALLED = (
     "print('ANSWER', r.answer)\n"
-    "print('GIVEN', [(e.granted, e.how, e.reason, e.args, e.scope) for e in r.events() if e.type == 'approval_given'])\n"
+    "print('GIVEN', [(e.granted, e.how, e.reason, e.args, e.scope) for e in r.events() if e.type == "
+    "'approval_given'])\n"
     "print('AT', next((x.at for x in r.records() if x.event.type == 'tool_called'), 0))"
 )
 
@@ -65,15 +67,24 @@ CLICKS = 5
 
 
 def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
-    """A click writes the file within 100 ms (median of five), the next cell uses the run, the saved notebook holds no widget.
+    """A click writes the file within 100 ms (median of five), the next cell uses the run, the saved notebook
+    holds no widget.
 
     What a later cell writes into a file that the answer cites is marked in the picture above.
     """
     write = '("write_file", {"path": "%d.txt", "content": "hello"})'
-    turns = ", ".join(f"[{write % n}]" for n in range(CLICKS)) + ', [("read_file", {"path": "0.txt"})], "I wrote them. [0.txt:1]"'
+    turns = (
+        ", ".join(f"[{write % n}]" for n in range(CLICKS))
+        + ', [("read_file", {"path": "0.txt"})], "I wrote them. [0.txt:1]"'
+    )
     called = "[x.at for x in r.records() if x.event.type == 'tool_called' and x.event.tool == 'write_file']"
     print_when = f"print('ANSWER', r.answer)\nprint('CALLED', {called})"
-    cells = [setup(turns), 'r = %kestrel run "write greetings"', print_when, "_ = open('0.txt', 'w').write('bye')"]
+    cells = [
+        setup(turns),
+        'r = %kestrel run "write greetings"',
+        print_when,
+        "_ = open('0.txt', 'w').write('bye')",
+    ]
     clicked, stretched = [], []
     with jupyterlab.opened("approve", cells) as page:
         command(page, "notebook:run-all-cells")
@@ -96,14 +107,18 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
     waited = [after - click for click, after in zip(clicked, called, strict=True)]
 
     print("click to continue, ms:", *(f"{seconds * 1000:.0f}" for seconds in waited))
-    assert [(jupyterlab.root / "approve" / f"{n}.txt").read_text() for n in range(CLICKS)] == ["bye"] + ["hello"] * (CLICKS - 1)
+    assert [(jupyterlab.root / "approve" / f"{n}.txt").read_text() for n in range(CLICKS)] == ["bye"] + [
+        "hello"
+    ] * (CLICKS - 1)
     assert median(waited) < 0.1 * median(stretched)
     assert (set(shown), "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
 
 
 @pytest.mark.long
 def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
-    """A denial with a reason, typed and sent by the keyboard alone, is recorded; so is that nobody answered in time."""
+    """A denial with a reason, typed and sent by the keyboard alone, is recorded; so is that nobody answered
+    in time.
+    """
     late = '%kestrel run "write again" --approval-timeout 1'
     cells = [setup(WRITES), 'r = %kestrel run "write a greeting to a.txt"', PRINT_WHEN_CALLED, late]
     with jupyterlab.opened("deny", cells) as page:
@@ -113,7 +128,9 @@ def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
         reason.focus()
         page.keyboard.type("do not add a file")
         page.keyboard.press("Enter")
-        expect(output(page, 2)).to_contain_text("GIVEN [(False, 'click', 'do not add a file', None, 'once')]", timeout=PATIENCE_MS)
+        expect(output(page, 2)).to_contain_text(
+            "GIVEN [(False, 'click', 'do not add a file', None, 'once')]", timeout=PATIENCE_MS
+        )
         expect(output(page, 3)).to_contain_text("nobody answered within 1 s", timeout=PATIENCE_MS)
 
     assert not (jupyterlab.root / "deny" / "a.txt").exists()
@@ -142,7 +159,9 @@ def test_edited_arguments_are_checked_and_used(jupyterlab: JupyterLab) -> None:
 
 @pytest.mark.long
 def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None:
-    """Under `%%time` and in a loop the run works on its own thread; clicks and keys still decide, "always" asks once."""
+    """Under `%%time` and in a loop the run works on its own thread; clicks and keys still decide, "always"
+    asks once.
+    """
     turns = WRITES.replace('"I wrote', '[("write_file", {"path": "b.txt", "content": "again"})], "I wrote')
     loop = 'for i in range(1):\n    %kestrel run "write"'
     cells = [setup(turns), '%%time\n%kestrel run "write" --as r', PRINT_WHEN_CALLED, loop]
@@ -168,7 +187,9 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
 
 @pytest.mark.long
 def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
-    """In a function and after `%autoawait off` clicks decide; under `%%capture`, which hides the panel, the question is typed."""
+    """In a function and after `%autoawait off` clicks decide; under `%%capture`, which hides the panel, the
+    question is typed.
+    """
     turns = '[("write_file", {"path": "a.txt", "content": "x"})], "done"'
     cells = [
         setup(turns),
@@ -183,7 +204,9 @@ def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
         button(page, "Approve").click()
         expect(output(page, 1)).to_contain_text("'done'", timeout=PATIENCE_MS)
         line = page.locator(".jp-Stdin-input").last
-        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text(
+            "write_file (MEDIUM) asks for approval", timeout=PATIENCE_MS
+        )
         line.fill("y")
         line.press("Enter")
         button(page, "Approve").click(timeout=PATIENCE_MS)
@@ -192,7 +215,9 @@ def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
 
 @pytest.mark.long
 def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None:
-    """With --bg the next cell runs while the panel waits; a reload brings the question back; `Stop run` ends it."""
+    """With --bg the next cell runs while the panel waits; a reload brings the question back; `Stop run` ends
+    it.
+    """
     cells = [setup(WRITES), '%kestrel run "write" --bg --as r', "print('STATUS', r.status)"]
     with jupyterlab.opened("background", cells) as page:
         command(page, "notebook:run-all-cells")
@@ -207,9 +232,17 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
 
 @pytest.mark.long
 def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: JupyterLab) -> None:
-    """Rows far from the end are left to the browser to skip; words show only rows that contain them, new ones too."""
-    calls = '*[[("file_exists", {"path": f"file{5 * turn + n}.txt"}) for n in range(5)] for turn in range(20)], [("no_such_tool", {})]'
-    turns = f'{calls}, [("write_file", {{"path": "a.txt", "content": "x"}})], [("bash", {{"command": "ls"}})], "done"'
+    """Rows far from the end are left to the browser to skip; words show only rows that contain them, new ones
+    too.
+    """
+    calls = (
+        '*[[("file_exists", {"path": f"file{5 * turn + n}.txt"}) for n in range(5)] for turn in '
+        'range(20)], [("no_such_tool", {})]'
+    )
+    turns = (
+        f'{calls}, [("write_file", {{"path": "a.txt", "content": "x"}})], [("bash", {{"command": '
+        f'"ls"}})], "done"'
+    )
     with jupyterlab.opened("filter", [setup(turns), '%kestrel run "look" --cycles 40']) as page:
         command(page, "notebook:run-all-cells")
         expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=PATIENCE_MS)
@@ -223,9 +256,13 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("no_such_tool")
         box.fill("waiting")
-        expect(rows).to_contain_text("write_file")  # not only one row, as before: until the words are applied, what is below moves
+        expect(rows).to_contain_text(
+            "write_file"
+        )  # not only one row, as before: until the words are applied, what is below moves
         expect(rows).to_have_count(1)
-        button(page, "Approve").press("Enter")  # by key: rows that are laid out just now can move the button away under a mouse
+        button(page, "Approve").press(
+            "Enter"
+        )  # by key: rows that are laid out just now can move the button away under a mouse
         expect(page.locator(".kst-ask")).to_contain_text("bash", timeout=PATIENCE_MS)
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("bash")
@@ -235,13 +272,18 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
         button(page, "Stop run").click()
 
 
-FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
+FORGETFUL = (
+    "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = "
+    "w._esm.replace('outputs.set(i', 'void (i')"
+)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("extra", ["", FORGETFUL], ids=["kept", "not-kept"])
 def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, extra: str) -> None:
-    """After a reload the question is there, a click lets the run go on to its end in sight; what is saved shows the end, else where to look."""
+    """After a reload the question is there, a click lets the run go on to its end in sight; what is saved
+    shows the end, else where to look.
+    """
     name = f"reload-{'not-' if extra else ''}kept"
     cells = [setup(WRITES, extra), '%kestrel run "write a greeting to a.txt" --as r']
     with jupyterlab.opened(name, cells) as page:
@@ -266,7 +308,11 @@ def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, e
     if extra:
         assert re.search(r"how it went on: %kestrel show r\S+$", text)
     else:
-        assert (set(shown), "COMPLETE" in text, "I wrote a.txt." in text) == ({"text/html", "text/plain"}, True, True)
+        assert (set(shown), "COMPLETE" in text, "I wrote a.txt." in text) == (
+            {"text/html", "text/plain"},
+            True,
+            True,
+        )
 
 
 @pytest.mark.long
@@ -307,11 +353,20 @@ TOOLS = [wait, block, thread]
 SLEEPS = {"bash": '{"command": "sleep 30"}'}
 
 
-@pytest.mark.parametrize("tool", ["wait", *(pytest.param(tool, marks=pytest.mark.long) for tool in ("block", "thread", "bash"))])
+@pytest.mark.parametrize(
+    "tool", ["wait", *(pytest.param(tool, marks=pytest.mark.long) for tool in ("block", "thread", "bash"))]
+)
 def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Path, tool: str) -> None:
-    """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
+    """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a
+    command; the kernel lives on.
+    """
     cells = [
-        setup(f'[("{tool}", {SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], "never"', SLOW),
+        setup(
+            f'[("{tool}", '
+            f'{SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], '
+            '"never"',
+            SLOW,
+        ),
         "print('STATUS', *((r.status, r.report.interrupted) if 'r' in dir() else ['none yet']))",
         '%kestrel run "wait for a long time" --approve auto --as r',
     ]
@@ -324,9 +379,11 @@ def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Pat
                 """async () => {
                   const widget = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext);
                   const kernel = widget.sessionContext.session.kernel, began = performance.now();
-                  const shown = () => document.querySelectorAll('.jp-Notebook .jp-Cell')[2].textContent.includes('RunCancelled');
+                  const shown = () => document.querySelectorAll('.jp-Notebook \
+.jp-Cell')[2].textContent.includes('RunCancelled');
                   await kernel.interrupt();
-                  const ended = () => (shown() && kernel.status === 'idle') || performance.now() - began > 8000;
+                  const ended = () => (shown() && kernel.status === 'idle') || performance.now() - began > \
+8000;
                   while (!ended()) await new Promise(done => setTimeout(done, 5));
                   return (performance.now() - began) / 1000;
                 }"""
@@ -350,16 +407,24 @@ Path("code.py").write_text("def area(r):\n    return 3 * r * r\n\nprint(area(2))
 """
 ASKS = (
     '[("list_directory", {}), ("grep", {"pattern": "TODO"})],'
-    '[("write_file", {"path": "notes.txt", "content": "".join(f"line {n}\\n" for n in range(1, 21)).replace("line 7", "line seven <b>")}),'
-    ' ("edit_file", {"path": "code.py", "old": "3 * r * r", "new": "3.14159 * r ** 2"}), ("bash", {"command": "set -e\\npython code.py\u202e"})],'
-    ' [("ask_user", {"question": "Which unit should <b>the area</b> be in?", "options": ["square metres", "square feet <img>"]})],'
+    '[("write_file", {"path": "notes.txt", "content": "".join(f"line {n}\\n" for n in range(1, '
+    '21)).replace("line 7", "line seven <b>")}),'
+    ' ("edit_file", {"path": "code.py", "old": "3 * r * r", "new": "3.14159 * r ** 2"}), ("bash", '
+    '{"command": "set -e\\npython code.py\u202e"})],'
+    ' [("ask_user", {"question": "Which unit should <b>the area</b> be in?", "options": ["square '
+    'metres", "square feet <img>"]})],'
     ' [("ask_user", {"question": "And how many digits?"})], "All is done."'
 )
-GIVEN = "print('GIVEN', [(e.granted, e.reason, e.answer) for e in r.events() if e.type == 'approval_given'])\nlen({e.key for e in r.events() if e.type == 'approval_asked'})"
+GIVEN = (
+    "print('GIVEN', [(e.granted, e.reason, e.answer) for e in r.events() if e.type == "
+    "'approval_given'])\nlen({e.key for e in r.events() if e.type == 'approval_asked'})"
+)
 
 
 def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
-    """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that answers nothing."""
+    """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that
+    answers nothing.
+    """
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     page.reload()
     expect(output(page, 1)).to_contain_text("All is done.", timeout=PATIENCE_MS)
@@ -378,14 +443,20 @@ def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
-    """In both themes calls are shown together with their diffs, decided alone or all at once; questions take an option or words."""
+    """In both themes calls are shown together with their diffs, decided alone or all at once; questions take
+    an option or words.
+    """
     name = theme.split()[1].lower()
     folder = jupyterlab.root / f"together-{name}"
     goal = "%%kestrel --as r\nTidy this folder up, and work the area out.\nUse {braces} as they are."
     cells = [setup(ASKS, TOGETHER), goal, GIVEN]
     with jupyterlab.opened(f"together-{name}", cells) as page:
-        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-        page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
+        page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme
+        )
+        page.wait_for_function(
+            "light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower()
+        )
         command(page, "notebook:run-all-cells")
         expect(page.locator(".kst-together")).to_contain_text("3 calls wait for approval")
         cards = page.locator(".kst-ask")
@@ -432,11 +503,18 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         if name == "light":
             reopened_and_exported(page, folder / "t.ipynb", screens)
 
-    given = [(True, "", None)] * 3 if name == "dark" else [(True, "", None), (False, "not now", None), (False, "not now", None)]
+    given = (
+        [(True, "", None)] * 3
+        if name == "dark"
+        else [(True, "", None), (False, "not now", None), (False, "not now", None)]
+    )
     given += [(True, "", "square feet <img>"), (True, "", "two, please")]
     assert f"GIVEN {given}" in told
     assert told.split()[-1] == "5"
-    assert ("line seven <b>" in (folder / "notes.txt").read_text(), "3.14159" in (folder / "code.py").read_text()) == (name == "dark", True)
+    assert (
+        "line seven <b>" in (folder / "notes.txt").read_text(),
+        "3.14159" in (folder / "code.py").read_text(),
+    ) == (name == "dark", True)
 
 
 GROWS = """
@@ -452,7 +530,8 @@ async def look(what: str) -> str:
         await asyncio.sleep(0.02)
     return f"{what}: nothing unusual"
 PROPOSED = {"steps": [{"id": "sort", "tool": "look", "args": {"what": "sort"}, "produces": ["order"]},
-    {"id": "clean", "goal": "clean <b>all</b> rooms"}, {"id": "last", "goal": "say what was done", "depends_on": ["clean"], "consumes": ["order"]}],
+    {"id": "clean", "goal": "clean <b>all</b> rooms"}, {"id": "last", "goal": "say what was done", \
+"depends_on": ["clean"], "consumes": ["order"]}],
     "acceptance_criteria": ["everything is tidy"]}
 def says(request):
     goal = next(message.text for message in request.messages if message.role == "user")
@@ -460,7 +539,8 @@ def says(request):
 PLAN = Plan(steps=(
     Step(id="kitchen", tool="look", args={"what": "kitchen"}, stage="gather"),
     Step(id="cellar", tool="look", args={"what": "cellar"}, stage="gather"),
-    Step(id="plan", operation="plan", args={"goal": "tidy up", "stage": "act"}, depends_on=("kitchen", "cellar"), stage="plan"),
+    Step(id="plan", operation="plan", args={"goal": "tidy up", "stage": "act"}, depends_on=("kitchen", \
+"cellar"), stage="plan"),
     Step(id="report", goal="report", depends_on=("plan",), needs_approval=True, stage="report"),
     Step(id="sorry", goal="apologise", depends_on=("kitchen",), when="not steps.kitchen.ok", stage="report")))
 lab = Lab(model=ScriptedModel(says), tools=[look])
@@ -479,14 +559,25 @@ def node(page: Page, name: str) -> Locator:
 @pytest.mark.long
 @pytest.mark.parametrize("theme", ["JupyterLab Dark"])
 def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
-    """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved HTML has the graph."""
+    """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved
+    HTML has the graph.
+    """
     name = theme.split()[1].lower()
     folder = jupyterlab.root / f"plan-{name}"
     with jupyterlab.opened(f"plan-{name}", [setup('"-"'), GROWS, FOLLOWED, "PLAN"]) as page:
-        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-        page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
+        page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme
+        )
+        page.wait_for_function(
+            "light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower()
+        )
         command(page, "notebook:run-all-cells")
-        for step, state in {"kitchen": "running", "cellar": "running", "plan": "pending", "report": "pending"}.items():
+        for step, state in {
+            "kitchen": "running",
+            "cellar": "running",
+            "plan": "pending",
+            "report": "pending",
+        }.items():
             expect(node(page, step)).to_have_attribute("data-state", state, timeout=PATIENCE_MS)
         expect(page.locator(".kst-node")).to_have_count(5)
         page.locator(".kst").screenshot(path=str(screens / f"plan-begun-{name}.png"))
@@ -500,7 +591,11 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path
         (folder / "sort").touch()
         expect(node(page, "report")).to_have_attribute("data-state", "waiting")
         expect(page.locator(".kst b b, .kst-graph b")).to_have_count(0)
-        places = {box["x"]: box for step in ("plan", "plan/clean", "plan/last", "report") if (box := node(page, step).bounding_box())}
+        places = {
+            box["x"]: box
+            for step in ("plan", "plan/clean", "plan/last", "report")
+            if (box := node(page, step).bounding_box())
+        }
         assert list(places) == sorted(places)
         node(page, "plan/clean").focus()
         page.keyboard.press("Enter")
@@ -510,7 +605,16 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path
         page.set_viewport_size({"width": 560, "height": 900})
         expect(page.locator(".kst-graph")).to_be_hidden()
         listed = page.locator(".kst-plan li > b").all_inner_texts()
-        assert listed == ["kitchen", "cellar", "plan", "plan/sort", "plan/clean", "plan/last", "report", "sorry"]
+        assert listed == [
+            "kitchen",
+            "cellar",
+            "plan",
+            "plan/sort",
+            "plan/clean",
+            "plan/last",
+            "report",
+            "sorry",
+        ]
         page.locator(".kst").screenshot(path=str(screens / f"plan-narrow-{name}.png"))
         page.set_viewport_size({"width": 1100, "height": 900})
         button(page, "Approve").click()

@@ -17,7 +17,9 @@ lab = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"}
 
 @pytest.mark.long
 def test_without_widgets_the_kernel_asks_in_words(tmp_path: Path) -> None:
-    """A typed yes lets the run go on; Stop during the question interrupts the run and leaves the kernel alive."""
+    """A typed yes lets the run go on; Stop during the question interrupts the run and leaves the kernel
+    alive.
+    """
     with typist(tmp_path) as person:
         person.run(SETUP)
         stopped = person.run('%kestrel run "write" --as r', answer=None)

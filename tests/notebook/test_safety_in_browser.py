@@ -72,9 +72,11 @@ class Seen:
 
 
 def approve(page: Page, seen: Seen) -> None:
-    """Look at what is asked, at calls with their arguments to edit as well, and answer: one by one, two at once, a question.
+    """Look at what is asked, at calls with their arguments to edit as well, and answer: one by one, two at
+    once, a question.
 
-    The second of the two is asked about again: the first changed the file, so it would make another change than was shown.
+    The second of the two is asked about again: the first changed the file, so it would make another change
+    than was shown.
     """
     for number, tool in enumerate(("risky", "write_file", "edit_file", "write_file")):
         card = page.locator(".kst-ask").first
@@ -87,7 +89,9 @@ def approve(page: Page, seen: Seen) -> None:
         card.get_by_label("Reason for denying").fill(PAYLOADS[number])
         # The cards that this answers have to be gone before the next ones are looked at.
         answered = page.locator(".kst-ask").element_handles() if number == 2 else [card.element_handle()]
-        page.get_by_role("button", name=("Deny", "Approve", "Approve all", "Approve")[number], exact=True).click()
+        page.get_by_role(
+            "button", name=("Deny", "Approve", "Approve all", "Approve")[number], exact=True
+        ).click()
         for old in answered:
             old.wait_for_element_state("hidden", timeout=PATIENCE_MS)
     expect(page.locator(".kst-options button")).to_have_count(len(PAYLOADS), timeout=PATIENCE_MS)
@@ -112,7 +116,8 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
         seen.sent, seen.executed = set(seen.watch.sent), seen.watch.sent["execute_request"]
         page.reload()
         expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
-        # The kernel still has the panel: where it is connected again the panel takes the place of what was saved.
+        # The kernel still has the panel: where it is connected again the panel takes the place of what was
+        # saved.
         expect(page.locator(".jp-Notebook form")).to_have_count(prompts, timeout=PATIENCE_MS)
         page.wait_for_timeout(500)
         seen.elements["reopened"] = elements(page)
@@ -126,7 +131,11 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
         seen.elements["reopened without trust"] = elements(page)
         exported, _ = HTMLExporter().from_notebook_node(saved)  # type: ignore[no-untyped-call]
         (folder / "export.html").write_text(exported, errors="backslashreplace")
-        for file, inside in (("export.html", ".jp-OutputArea-output *"), ("run.html", "*"), ("eval.html", "*")):
+        for file, inside in (
+            ("export.html", ".jp-OutputArea-output *"),
+            ("run.html", "*"),
+            ("eval.html", "*"),
+        ):
             page.goto((folder / file).as_uri())
             page.wait_for_timeout(500)
             seen.elements[file] = elements(page, inside)
@@ -146,7 +155,9 @@ def hostile(jupyterlab: JupyterLab) -> Seen:
 
 
 def test_no_text_makes_an_element(harmless: Seen, hostile: Seen) -> None:
-    """Hostile texts create no kind of element that harmless ones do not, live, saved, reopened and exported."""
+    """Hostile texts create no kind of element that harmless ones do not, live, saved, reopened and
+    exported.
+    """
     more = {place: found - harmless.elements[place] for place, found in hostile.elements.items()}
 
     print(f"{len(PAYLOADS)} payloads in {len(more)} places")
@@ -154,24 +165,36 @@ def test_no_text_makes_an_element(harmless: Seen, hostile: Seen) -> None:
 
 
 def test_no_text_speaks_or_asks(harmless: Seen, hostile: Seen) -> None:
-    """No dialog opens, nothing is asked of another server, and the kernel hears what it hears of harmless texts."""
+    """No dialog opens, nothing is asked of another server, and the kernel hears what it hears of harmless
+    texts.
+    """
     assert hostile.watch.dialogs == []
-    assert set(hostile.watch.strangers) <= set(harmless.watch.strangers)  # nbconvert's pages ask for scripts of its own
+    assert set(hostile.watch.strangers) <= set(
+        harmless.watch.strangers
+    )  # nbconvert's pages ask for scripts of its own
     assert (hostile.sent, hostile.executed) == (harmless.sent, harmless.executed)
 
 
 def test_no_key_is_saved_or_sent(hostile: Seen) -> None:
-    """A key in the environment is neither in the saved notebook, nor in what the kernel sent, nor in the log."""
+    """A key in the environment is neither in the saved notebook, nor in what the kernel sent, nor in the
+    log.
+    """
     assert "IN THE LOG False" in hostile.saved
     assert (CANARY in hostile.saved, CANARY.encode() in hostile.watch.received) == (False, False)
-    assert "kestrel run" in hostile.saved and b"kst-text" in hostile.watch.received  # there is something to find it in
+    assert (
+        "kestrel run" in hostile.saved and b"kst-text" in hostile.watch.received
+    )  # there is something to find it in
     assert "widgets" not in json.loads(hostile.saved)["metadata"]
 
 
-_EACH = "import kestrel_lab.views.html.elements as h\nfrom markupsafe import Markup\nfor e in (h.template_environment(), h.template_environment(h._TEMPLATES))"
+_EACH = (
+    "import kestrel_lab.views.html.elements as h\nfrom markupsafe import Markup\nfor e in "
+    "(h.template_environment(), h.template_environment(h._TEMPLATES))"
+)
 """The template environments of the kernel, before anything is shown."""
 CARELESS = {
-    "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('textContent', 'innerHTML')",
+    "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = "
+    "w._esm.replace('textContent', 'innerHTML')",
     "html": f"{_EACH}:\n    e.finalize = Markup",
     "formulas": f"{_EACH}:\n    e.globals['as_text'] = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
 }
@@ -189,7 +212,11 @@ def test_a_careless_panel_is_noticed(jupyterlab: JupyterLab, harmless: Seen, whi
         page.wait_for_timeout(3_000)  # a script may have run the notebook again by then
         still = elements(page) - harmless.elements["ran"]
 
-    dialogs, strangers, executed = seen.watch.dialogs, seen.watch.strangers, seen.watch.sent["execute_request"]
+    dialogs, strangers, executed = (
+        seen.watch.dialogs,
+        seen.watch.strangers,
+        seen.watch.sent["execute_request"],
+    )
     if which == "panel":
         assert (GOT_IN.split("'")[1] in dialogs, "img onerror src" in live) == (True, True)
     elif which == "html":

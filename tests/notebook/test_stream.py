@@ -52,7 +52,9 @@ def test_a_question_is_sent_at_once() -> None:
     """What a person waits for does not wait for the next interval, and takes along what came before."""
     sent = told([*deltas(2), ASKED], pause=0)
 
-    assert [[change["op"] for change in message["changes"]] for message in sent] == [["row", "text", "row", "ask"]]  # type: ignore[union-attr,call-overload,index]
+    assert [[change["op"] for change in message["changes"]] for message in sent] == [
+        ["row", "text", "row", "ask"]
+    ]  # type: ignore[union-attr,call-overload,index]
 
 
 def starts(number: int) -> list[e.Event]:
@@ -61,12 +63,16 @@ def starts(number: int) -> list[e.Event]:
 
 
 def test_a_call_that_starts_is_sent_at_once_and_a_rush_of_calls_is_bundled() -> None:
-    """A tool may hold up the loop, so its beginning is told first; two hundred beginnings are still only a few messages."""
+    """A tool may hold up the loop, so its beginning is told first; two hundred beginnings are still only a
+    few messages.
+    """
     assert len(told(starts(1), pause=0)) == 1
 
     began = time.monotonic()
     rush = told(starts(200))
-    earned = (time.monotonic() - began) / INTERVAL_S  # one more may go with each interval that the rush itself lasts
+    earned = (
+        time.monotonic() - began
+    ) / INTERVAL_S  # one more may go with each interval that the rush itself lasts
     rows = [change["id"] for message in rush for change in message["changes"]]  # type: ignore[union-attr,call-overload,index]
 
     assert len(rush) <= SPARE + 1 + earned < 100
@@ -74,7 +80,9 @@ def test_a_call_that_starts_is_sent_at_once_and_a_rush_of_calls_is_bundled() -> 
 
 
 def test_an_id_that_no_kernel_can_send_is_written_as_an_escape() -> None:
-    """A lone surrogate in an id would end the stream, and in a request for the whole view the kernel's channel."""
+    """A lone surrogate in an id would end the stream, and in a request for the whole view the kernel's
+    channel.
+    """
     sent = told([e.ToolCalled(call="\ud800", step="s\udfff", tool="grep", args={"\ud800": "\ud800"})])
 
     json.dumps(sent, ensure_ascii=False).encode()

@@ -38,13 +38,17 @@ def travel(lab: Lab, run: Run) -> tuple[TimeTravel, list[Run]]:
 
 
 def test_the_slider_shows_the_run_as_of_an_event(tmp_path: Path) -> None:
-    """Before the tool answered its row runs and there is no answer; at the end there is; the fallback without a kernel is the whole run."""
+    """Before the tool answered its row runs and there is no answer; at the end there is; the fallback without
+    a kernel is the whole run.
+    """
 
     async def body() -> None:
         lab, run = await told(tmp_path)
         found, _ = travel(lab, run)
         whole = found.picture.value
-        called = next(place for place, record in enumerate(found.records, 1) if record.event.type == "tool_called")
+        called = next(
+            place for place, record in enumerate(found.records, 1) if record.event.type == "tool_called"
+        )
         found.slider.value = called
 
         assert "It says seven." in whole
@@ -61,7 +65,9 @@ def test_the_slider_shows_the_run_as_of_an_event(tmp_path: Path) -> None:
 
 
 def test_a_branch_begins_at_the_event_and_is_shown_beside(tmp_path: Path) -> None:
-    """With another tool result the model goes on from that; the parent stays as it is; what cannot be forked so is said."""
+    """With another tool result the model goes on from that; the parent stays as it is; what cannot be forked
+    so is said.
+    """
 
     async def body() -> None:
         lab, run = await told(tmp_path)
@@ -72,7 +78,9 @@ def test_a_branch_begins_at_the_event_and_is_shown_beside(tmp_path: Path) -> Non
         assert "can be forked at" in found.problem.value
         assert branches == []
 
-        found.slider.value = next(place for place, record in enumerate(found.records, 1) if record.event.type == "tool_called")
+        found.slider.value = next(
+            place for place, record in enumerate(found.records, 1) if record.event.type == "tool_called"
+        )
         found.button.click()
         await becomes(lambda: branches)
         await branches[0].wait()

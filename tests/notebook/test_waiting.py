@@ -13,7 +13,9 @@ from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, run_interruptible, run_on_thread
 
-ASKED = ApprovalAsked(call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k")
+ASKED = ApprovalAsked(
+    call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k"
+)
 
 
 def test_stopping_cancels_the_work_and_says_so() -> None:
@@ -67,7 +69,10 @@ def test_stop_reaches_work_on_a_thread() -> None:
     [
         (["y"], ApprovalGiven(call="c", granted=True, by="prompt", how="prompt")),
         (["what?", "always"], ApprovalGiven(call="c", granted=True, by="prompt", how="prompt", scope="run")),
-        (["n too risky"], ApprovalGiven(call="c", granted=False, by="prompt", how="prompt", reason="too risky")),
+        (
+            ["n too risky"],
+            ApprovalGiven(call="c", granted=False, by="prompt", how="prompt", reason="too risky"),
+        ),
     ],
 )
 def test_a_typed_answer_decides(typed: list[str], given: ApprovalGiven) -> None:
@@ -91,20 +96,30 @@ def test_a_typed_question_shows_exactly_what_would_run() -> None:
     asyncio.run(PromptApprover(ask)(ASKED))
 
     assert asked == [
-        "bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [s]ame call always, [a]lways in this run: "
+        "bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [s]ame call "
+        "always, [a]lways in this run: "
     ]
 
 
 WORDS = ApprovalAsked(
-    call="c", step="s", tool="ask_user", args={"question": "which\u202e?", "options": ["red", "7"]}, danger="SAFE", key="k", why="question"
+    call="c",
+    step="s",
+    tool="ask_user",
+    args={"question": "which\u202e?", "options": ["red", "7"]},
+    danger="SAFE",
+    key="k",
+    why="question",
 )
 
 
 @pytest.mark.parametrize(
-    ("typed", "answer"), [("1", "red"), ("7", "7"), ("3", "3"), ("  a dark red ", "a dark red"), ("\u00b2", "\u00b2"), ("", None)]
+    ("typed", "answer"),
+    [("1", "red"), ("7", "7"), ("3", "3"), ("  a dark red ", "a dark red"), ("\u00b2", "\u00b2"), ("", None)],
 )
 def test_words_answer_a_question(typed: str, answer: str | None) -> None:
-    """The question and its options are shown harmless; a number is an option unless it is one itself; nothing is not an answer."""
+    """The question and its options are shown harmless; a number is an option unless it is one itself; nothing
+    is not an answer.
+    """
     asked: list[str] = []
 
     async def ask(prompt: str) -> str:

@@ -1,4 +1,6 @@
-"""How far it is from `%kestrel` to the log: files and functions of the package, counted on a run with one turn."""
+"""How far it is from `%kestrel` to the log: files and functions of the package, counted on a run with one
+turn.
+"""
 
 import os
 import sys
@@ -34,7 +36,9 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
 
 
 class Counted:
-    """The calls of functions of the package, in all threads, and how many there were when a function was first entered."""
+    """The calls of functions of the package, in all threads, and how many there were when a function was
+    first entered.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,10 +57,14 @@ class Counted:
                 self.at[code.co_qualname] = (len({one.co_filename for one in functions}), len(functions))
 
 
-def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150 functions; the run takes 1,000 calls.
+def test_a_goal_is_in_the_log_after_few_steps(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150
+    functions; the run takes 1,000 calls.
 
-    A run that goes on with a conversation reads that one first; this one begins anew. Settings are read and commands are built when a shell first needs them, which is not counted.
+    A run that goes on with a conversation reads that one first; this one begins anew. Settings are read and
+    commands are built when a shell first needs them, which is not counted.
     """
     shell.run_line_magic("kestrel", 'run "Say done"')
     counted = Counted()

@@ -24,7 +24,9 @@ class Typist:
         self.asked_at: list[float] = []
 
     def run(self, code: str, answer: str | None = None) -> str:
-        """What `code` prints or raises; a question is answered with `answer`, or with Stop if that is `None`."""
+        """What `code` prints or raises; a question is answered with `answer`, or with Stop if that is
+        `None`.
+        """
         printed: list[str] = []
 
         def hook(message: dict[str, Any]) -> None:
@@ -39,14 +41,18 @@ class Typist:
             else:
                 self._client.input(answer)
 
-        self._client.execute_interactive(code, allow_stdin=True, timeout=PATIENCE_S, output_hook=hook, stdin_hook=asked)
+        self._client.execute_interactive(
+            code, allow_stdin=True, timeout=PATIENCE_S, output_hook=hook, stdin_hook=asked
+        )
         return "".join(printed)
 
 
 @contextmanager
 def typist(folder: Path, env: Mapping[str, str] = {}) -> Iterator[Typist]:
     """A kernel in `folder` and somebody to type."""
-    with tempfile.TemporaryDirectory(prefix="kestrel-") as sockets:  # a port may be another process's by the time the kernel listens
+    with tempfile.TemporaryDirectory(
+        prefix="kestrel-"
+    ) as sockets:  # a port may be another process's by the time the kernel listens
         manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
         manager.start_kernel(cwd=str(folder), env={**os.environ, **env})
         client = manager.client()

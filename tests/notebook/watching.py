@@ -1,4 +1,6 @@
-"""What a page does besides showing things: dialogs, requests elsewhere, messages to the kernel, elements that texts could have made."""
+"""What a page does besides showing things: dialogs, requests elsewhere, messages to the kernel, elements that
+texts could have made.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
 _ELEMENTS = """inside => {
   // JupyterLab turns addresses in error messages into links; following one is the reader's click.
   const ours = [...document.querySelectorAll(inside)].filter(node => !node.closest('.jp-RenderedText a'));
-  const telling = name => /^on|^(src|srcset|href|action|data|poster|background|style|http-equiv|id)$/.test(name);
-  return ours.map(node => [node.tagName.toLowerCase(), ...node.getAttributeNames().filter(telling).sort()].join(' '));
+  const telling = name => \
+/^on|^(src|srcset|href|action|data|poster|background|style|http-equiv|id)$/.test(name);
+  return ours.map(node => [node.tagName.toLowerCase(), \
+...node.getAttributeNames().filter(telling).sort()].join(' '));
 }"""
 _MESSAGE = re.compile(rb'"msg_type": ?"(\w+)"')
 _WORD = re.compile(rb'"k": ?"(\w+)"')
@@ -44,7 +48,17 @@ class Watch:
         return set(self.sent)
 
     def _own(self, url: str) -> bool:
-        return url.startswith((self.origin, self.origin.replace("http", "ws"), "blob:", "about:", "file:", "data:font", "data:image/svg"))
+        return url.startswith(
+            (
+                self.origin,
+                self.origin.replace("http", "ws"),
+                "blob:",
+                "about:",
+                "file:",
+                "data:font",
+                "data:image/svg",
+            )
+        )
 
     def _dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog.message)
@@ -58,7 +72,10 @@ class Watch:
         if not self._own(socket.url):
             self.strangers.append(socket.url)
         socket.on("framesent", self._framesent)
-        socket.on("framereceived", lambda frame: self.received.extend(frame if isinstance(frame, bytes) else frame.encode()))
+        socket.on(
+            "framereceived",
+            lambda frame: self.received.extend(frame if isinstance(frame, bytes) else frame.encode()),
+        )
 
     def _framesent(self, frame: str | bytes) -> None:
         frame = frame if isinstance(frame, bytes) else frame.encode()

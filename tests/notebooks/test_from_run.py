@@ -1,4 +1,6 @@
-"""Notebooks made of what runs executed: they run without a model and give the same numbers, and a recomputed output that changed is noticed."""
+"""Notebooks made of what runs executed: they run without a model and give the same numbers, and a recomputed
+output that changed is noticed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from markdown_it import MarkdownIt
 from kestrel_lab import Lab, Run
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import Event, KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    Event,
+    KernelChanged,
+    KernelUndone,
+    RunStarted,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
 from kestrel_lab.language.numbers import number_origins
 from kestrel_lab.runtime import recomputation
@@ -30,15 +39,26 @@ from typist import typist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 in_kernel = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
-LOAD = "import csv\nrows = list(csv.DictReader(open('orders.csv')))\namounts = [int(row['amount']) for row in rows]\nlen(amounts)"
+LOAD = (
+    "import csv\nrows = list(csv.DictReader(open('orders.csv')))\namounts = [int(row['amount']) for "
+    "row in rows]\nlen(amounts)"
+)
 SUM = "print(f'{sum(amounts):,} in all')\nmax(amounts)"
 ORDERS = "amount\n" + "\n".join(map(str, range(100, 133)))
-HOSTILE = "Sum it.\n````\n</code></pre><script>alert(1)</script>\n![x](http://evil.example/x.png) $\\href{javascript:x}{y}$\n# A heading\n``` \x1b]0;t\x07"
+HOSTILE = (
+    "Sum it.\n````\n</code></pre><script>alert(1)</script>\n![x](http://evil.example/x.png) "
+    "$\\href{javascript:x}{y}$\n# A heading\n``` \x1b]0;t\x07"
+)
 
 
 def scripted(*turns: object) -> ScriptedModel:
     """A model that runs codes, given as texts in lists, and says the rest."""
-    return ScriptedModel([[("run_python", {"code": code}) for code in turn] if isinstance(turn, list) else turn for turn in turns])
+    return ScriptedModel(
+        [
+            [("run_python", {"code": code}) for code in turn] if isinstance(turn, list) else turn
+            for turn in turns
+        ]
+    )
 
 
 Made = Callable[..., tuple[Lab, Run]]
@@ -65,7 +85,9 @@ def codes(path: Path) -> list[nbformat.NotebookNode]:
 def printed(cell: nbformat.NotebookNode) -> str:
     """All text of a cell's outputs."""
     return (
-        "\n".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+        "\n".join(
+            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
+        )
         .replace("\n\n", "\n")
         .strip()
     )
@@ -73,9 +95,17 @@ def printed(cell: nbformat.NotebookNode) -> str:
 
 @in_kernel
 def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_path: Path) -> None:
-    """The codes are cells in order with recorded outputs; executed without a model they print the same, an exception and a figure included."""
+    """The codes are cells in order with recorded outputs; executed without a model they print the same, an
+    exception and a figure included.
+    """
     plot = "import matplotlib.pyplot as plt\nplt.plot(amounts); plt.show()"
-    lab, run = made([LOAD], [SUM], ["1 / 0"], [plot], "There are 33 orders, 3,828 in all; the largest is 132. Nothing is 99.")
+    lab, run = made(
+        [LOAD],
+        [SUM],
+        ["1 / 0"],
+        [plot],
+        "There are 33 orders, 3,828 in all; the largest is 132. Nothing is 99.",
+    )
     path, done = tmp_path / "made.ipynb", tmp_path / "done.ipynb"
     with lab:
         draft = lab.evals.notebook_from(run)
@@ -88,7 +118,9 @@ def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_pa
     nbformat.validate(nbformat.read(path, as_version=4))
     assert repr(draft) == "4 calls of 1 run"
     assert [cell.source for cell in stored] == [LOAD, SUM, "1 / 0", plot]
-    assert [cell.metadata.kestrel for cell in stored] == [{"run": run.id, "call": f"answer.{turn}.1"} for turn in range(1, 5)]
+    assert [cell.metadata.kestrel for cell in stored] == [
+        {"run": run.id, "call": f"answer.{turn}.1"} for turn in range(1, 5)
+    ]
     assert [printed(cell) for cell in stored[:2]] == ["33", "3,828 in all\n132"]
     assert result.ok, result
     assert [printed(cell) for cell in computed[:2]] == ["33", "3,828 in all\n132"]
@@ -103,8 +135,13 @@ def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_pa
 
 @in_kernel
 @pytest.mark.long
-def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unchanged data give the same outputs; other data differ exactly where they matter, shown with both. A mutant that compares nothing is caught."""
+def test_a_recomputed_output_that_changed_is_noticed(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unchanged data give the same outputs; other data differ exactly where they matter, shown with both.
+
+    A mutant that compares nothing is caught.
+    """
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
     with lab:
         before = asyncio.run(run.recompute())
@@ -131,11 +168,18 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
 @in_kernel
 @pytest.mark.long
 def test_another_kernel_begins_without_variables(made: Made, tmp_path: Path) -> None:
-    """A call that ended its kernel is left out and named; where the next one began, variables go, in the notebook and when recomputed."""
+    """A call that ended its kernel is left out and named; where the next one began, variables go, in the
+    notebook and when recomputed.
+    """
     lab, run = made([LOAD], ["import os; os._exit(1)"], ["'rows' in dir()"], "done")
     with lab:
         follow = lab.run_sync(
-            "And now?", workspace=tmp_path / "work", tools=["kernel"], approve="auto", follow=run, model=scripted(["rows"], "gone")
+            "And now?",
+            workspace=tmp_path / "work",
+            tools=["kernel"],
+            approve="auto",
+            follow=run,
+            model=scripted(["rows"], "gone"),
         )
         draft = lab.evals.notebook_from(follow)
         recomputed = asyncio.run(lab.evals.recompute(follow))
@@ -149,27 +193,44 @@ def test_another_kernel_begins_without_variables(made: Made, tmp_path: Path) -> 
     assert "Left out:\n\n- `answer.2.1`" in note
     assert "the kernel died" in note
     assert "Needs" not in note
-    assert [(call.run, call.outcome) for call in recomputed.calls] == [(run.id, "same"), (run.id, "same"), (follow.id, "same")]
+    assert [(call.run, call.outcome) for call in recomputed.calls] == [
+        (run.id, "same"),
+        (run.id, "same"),
+        (follow.id, "same"),
+    ]
 
 
 @in_kernel
 @pytest.mark.long
 def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp_path: Path) -> None:
-    """What `%kestrel undo` took back after the run is no cell; variables of the user's cells are named; change lines are no output."""
+    """What `%kestrel undo` took back after the run is no cell; variables of the user's cells are named;
+    change lines are no output.
+    """
     setup = (
-        "%load_ext kestrel_lab\nimport pandas as pd\nfrom kestrel_lab import Lab\nfrom kestrel_lab.testing import RecordingReporter, ScriptedModel\n"
+        "%load_ext kestrel_lab\nimport pandas as pd\nfrom kestrel_lab import Lab\nfrom "
+        "kestrel_lab.testing import RecordingReporter, ScriptedModel\n"
         "df = pd.DataFrame({'a': [1, 2, 1185]})\n"
-        "lab = Lab(model=ScriptedModel([[('run_python', {'code': c})] for c in ('m = int(df.a.sum())\\nm', 'df = df.head(1)')] + ['It is 1188.']),"
+        "lab = Lab(model=ScriptedModel([[('run_python', {'code': c})] for c in ('m = "
+        "int(df.a.sum())\\nm', 'df = df.head(1)')] + ['It is 1188.']),"
         " rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
     )
     with typist(tmp_path) as person:
-        said = person.run(setup) + person.run("%kestrel run 'sum' --as r", answer="y") + person.run("%kestrel undo")
+        said = (
+            person.run(setup)
+            + person.run("%kestrel run 'sum' --as r", answer="y")
+            + person.run("%kestrel undo")
+        )
         said += person.run("%kestrel notebook from-run @r --out made.ipynb")
         nothing_left = person.run("%kestrel undo") + person.run("%kestrel notebook recompute @r")
     cells = nbformat.read(tmp_path / "made.ipynb", as_version=4).cells
 
-    assert "made.ipynb: 1 call of 1 run; needs df from your notebook; 1 call left out, see its first cell" in said
-    assert [(cell.source, printed(cell)) for cell in cells if cell.cell_type == "code"] == [("m = int(df.a.sum())\nm", "1188")]
+    assert (
+        "made.ipynb: 1 call of 1 run; needs df from your notebook; 1 call left out, see its first cell"
+        in said
+    )
+    assert [(cell.source, printed(cell)) for cell in cells if cell.cell_type == "code"] == [
+        ("m = int(df.a.sum())\nm", "1188")
+    ]
     assert "left no Python code (tool run_python) to run again: answer.1.1: it was undone" in nothing_left
     assert "**Needs `df` from your notebook**" in cells[0].source
     assert "- `answer.2.1` of" in cells[0].source
@@ -178,7 +239,9 @@ def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp
 
 
 def test_hostile_text_stays_text(made: Made, tmp_path: Path) -> None:
-    """Markup, images, formulas, fences and terminal escapes of goal and answer are shown and never rendered."""
+    """Markup, images, formulas, fences and terminal escapes of goal and answer are shown and never
+    rendered.
+    """
     lab, run = made(["x = 1"], HOSTILE, goal=HOSTILE)
     with lab:
         path = lab.evals.notebook_from(run).write(tmp_path / "made.ipynb")
@@ -210,18 +273,24 @@ def _call(name: str, code: str, text: str, **changed: Any) -> list[Event]:
 
 
 def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() -> None:
-    """An undo that the log has, and code that was stopped, are left out with the reason; lines on variables are no output."""
+    """An undo that the log has, and code that was stopped, are left out with the reason; lines on variables
+    are no output.
+    """
     change = {"name": "x", "kind": "new", "text": "new int, 1", "rebound": True, "lost": ""}
     events = [
         RunStarted(goal="g", workspace="/w", model="m", model_kind="scripted"),
         *_call("a", "x = 1; x", "1\n[x: new int, 1]", changes=[change]),
         *_call("b", "y = 1", "[y: new int, 1]"),
-        *_call("c", "while True: ...", "the code took more than 1 s and was stopped", error="KeyboardInterrupt: "),
+        *_call(
+            "c", "while True: ...", "the code took more than 1 s and was stopped", error="KeyboardInterrupt: "
+        ),
         ToolCalled(call="d", step="answer", tool="run_python", args={"code": "z"}),
         KernelUndone(calls=["b"], kernel="k"),
     ]
     texts = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
-    run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts, _state=SimpleNamespace(folder="."))
+    run: Any = SimpleNamespace(
+        id="r", goal="g", answer="", events=lambda: events, results=texts, _state=SimpleNamespace(folder=".")
+    )
     store: Any = None
     turn = recomputation._turn(run, store)
 
@@ -241,14 +310,20 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
         ("ends with 7. Then 8%", ["7\n8"], {"7": [0], "8": [0]}),
     ],
 )
-def test_numbers_are_linked_only_where_they_are_equal(answer: str, outputs: list[str], found: dict[str, list[int]]) -> None:
-    """Signs between thousands do not count; dates, versions, ranges, list numbers and rounded values are never linked."""
+def test_numbers_are_linked_only_where_they_are_equal(
+    answer: str, outputs: list[str], found: dict[str, list[int]]
+) -> None:
+    """Signs between thousands do not count; dates, versions, ranges, list numbers and rounded values are
+    never linked.
+    """
     assert number_origins(answer, outputs) == found
 
 
 def code_call(code: str, *, live: bool = True, error: str = "") -> CodeCall:
     """A call whose code ran."""
-    return CodeCall(run="r", call="c", code=code, kernel="k", live=live, text="", whole=True, error=error, images=())
+    return CodeCall(
+        run="r", call="c", code=code, kernel="k", live=live, text="", whole=True, error=error, images=()
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,33 +344,54 @@ def code_call(code: str, *, live: bool = True, error: str = "") -> CodeCall:
     ],
 )
 def test_names_of_the_users_own_variables(codes: list[str], names: list[str]) -> None:
-    """Names that code reads before any code bound them are the user's; nothing that Python or an earlier call gives."""
+    """Names that code reads before any code bound them are the user's; nothing that Python or an earlier call
+    gives.
+    """
     assert needed_names([code_call(code) for code in codes]) == names
 
 
 def test_a_fresh_kernel_and_an_undefined_name_need_nothing() -> None:
-    """Off the notebook no variables were there before; a name that was not defined when the code ran is not the user's either."""
+    """Off the notebook no variables were there before; a name that was not defined when the code ran is not
+    the user's either.
+    """
     assert (
-        needed_names([code_call("df", live=False), code_call("dff", error="NameError: name 'dff' is not defined. Did you mean: 'df'?")])
+        needed_names(
+            [
+                code_call("df", live=False),
+                code_call("dff", error="NameError: name 'dff' is not defined. Did you mean: 'df'?"),
+            ]
+        )
         == []
     )
 
 
 def test_outputs_are_compared_without_what_differs_in_each_process() -> None:
-    """Addresses, sizes of figures and tracebacks do not count; the exception and what was printed before do."""
-    trace = f"2\n{'-' * 75}\nValueError   Traceback (most recent call last)\nCell In[{{}}], line 1\nValueError: no"
-    assert (
-        comparable_output(trace.format(3), "ValueError: no") == comparable_output(trace.format(9), "ValueError: no") == "2\nValueError: no"
+    """Addresses, sizes of figures and tracebacks do not count; the exception and what was printed before
+    do.
+    """
+    trace = (
+        f"2\n{'-' * 75}\nValueError   Traceback (most recent call last)\nCell In[{{}}], line "
+        "1\nValueError: no"
     )
     assert (
-        comparable_output("<f at 0x7f01>\n[figure 1: image/png, 1,234 bytes, shown to the user]", "") == "<f at 0x…>\n[figure 1: image/png]"
+        comparable_output(trace.format(3), "ValueError: no")
+        == comparable_output(trace.format(9), "ValueError: no")
+        == "2\nValueError: no"
+    )
+    assert (
+        comparable_output("<f at 0x7f01>\n[figure 1: image/png, 1,234 bytes, shown to the user]", "")
+        == "<f at 0x…>\n[figure 1: image/png]"
     )
     assert comparable_output("", "") == comparable_output("[no output]", "") == "[no output]"
 
 
 @in_kernel
-def test_the_commands(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`from-run` writes the file, `recompute` prints a table and ends with 1 where an output differs; help and mistakes are told."""
+def test_the_commands(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`from-run` writes the file, `recompute` prints a table and ends with 1 where an output differs; help
+    and mistakes are told.
+    """
     lab, run = made([LOAD], "done")
     plain_run = lab.run_sync("nothing", workspace=tmp_path, approve="auto", model=scripted("no code"))
     lab.close()

@@ -26,7 +26,9 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "work"
     place.mkdir()
     (place / "cart.py").write_text("class Cart:\n    def total(self):\n        return sum(self.prices)\n")
-    (place / "tax.py").write_text("from cart import Cart\n\n\ndef tax(cart: Cart) -> float:\n    return cart.total() * 0.2\n")
+    (place / "tax.py").write_text(
+        "from cart import Cart\n\n\ndef tax(cart: Cart) -> float:\n    return cart.total() * 0.2\n"
+    )
     (place / "notes.md").write_text("# Shop\n\nThe total is without tax.\n")
     (place / ".env").write_text("TOTAL=secret\n")
     return place
@@ -41,25 +43,41 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path) -> None:
-    """The tools answer with places; the trace is in the log, the same after reading it again, and explains every file."""
+    """The tools answer with places; the trace is in the log, the same after reading it again, and explains
+    every file.
+    """
     model = ScriptedModel(
         [
             [("search_code", {"query": "where is the total of a cart computed", "top_k": 2})],
-            [("find_definition", {"name": "Cart.total"}), ("find_references", {"name": "Cart"}), ("find_definition", {"name": "Carts"})],
+            [
+                ("find_definition", {"name": "Cart.total"}),
+                ("find_references", {"name": "Cart"}),
+                ("find_definition", {"name": "Carts"}),
+            ],
             "in cart.py",
         ]
     )
     run = session.run_sync("work", model=model, tools=["retrieval"], workspace=folder)
     assert run.answer == "in cart.py"
     asked = [(event.call, event.tool, event.args) for event in run.events() if isinstance(event, ToolCalled)]
-    answers = {event.call: event.text for event in run.events() if isinstance(event, ToolAnswered)}  # in the order in which they came
+    answers = {
+        event.call: event.text for event in run.events() if isinstance(event, ToolAnswered)
+    }  # in the order in which they came
     order = ["where is the total of a cart computed", "Cart.total", "Cart", "Carts"]
-    said = [answers[call] for call, _, args in sorted(asked, key=lambda one: order.index(str(one[2].get("query", one[2].get("name")))))]
+    said = [
+        answers[call]
+        for call, _, args in sorted(
+            asked, key=lambda one: order.index(str(one[2].get("query", one[2].get("name"))))
+        )
+    ]
     assert said[0].startswith("cart.py:")
     assert "     2      def total(self):" in said[0]
     assert "secret" not in "".join(said)
     assert said[1].startswith("cart.py:2-3  (method Cart.total)")
-    assert said[2].split("\n")[:2] == ["cart.py:1: definition: class Cart:", "tax.py:1: import: from cart import Cart"]
+    assert said[2].split("\n")[:2] == [
+        "cart.py:1: definition: class Cart:",
+        "tax.py:1: import: from cart import Cart",
+    ]
     assert said[3] == "[nothing called Carts is defined here; did you mean 'Cart'?]"
     steps = [event for event in run.events() if isinstance(event, RetrievalStep)]
     assert {event.call for event in steps} == {asked[0][0]}
@@ -80,14 +98,18 @@ def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path)
 
 
 def test_an_explanation_from_the_log_does_not_guess(session: Session, folder: Path) -> None:
-    """What was behind is told with its place; of what no step names it is said whether all that matched are told of."""
+    """What was behind is told with its place; of what no step names it is said whether all that matched are
+    told of.
+    """
     for number in range(8):
         (folder / f"m{number}.py").write_text(f"def total{number}():\n    return 'total'\n")
     (folder / "far.py").write_text("nothing = 0\n")
     model = ScriptedModel([[("search_code", {"query": "total", "top_k": 2})], "x"])
     found = session.run_sync("work", model=model, tools=["search_code"], workspace=folder).report.retrieval
     chosen = found.questions[0].paths
-    ranked = {path: found.explain(path) for path in [f"m{number}.py" for number in range(8)] if path not in chosen}
+    ranked = {
+        path: found.explain(path) for path in [f"m{number}.py" for number in range(8)] if path not in chosen
+    }
     assert {one.state for one in ranked.values()} == {"behind"}
     assert all("ranked " in one.reason for one in ranked.values())
     assert found.explain("far.py").state == "unmatched"
@@ -97,11 +119,24 @@ def test_an_explanation_from_the_log_does_not_guess(session: Session, folder: Pa
 
 
 def test_operations_use_the_index_that_somebody_made(session: Session, folder: Path) -> None:
-    """`gather` goes by words until there is an index, then by the index and with a trace; `find_files` makes one and gives a map."""
-    gather = Plan(steps=(Step(id="g", operation="gather", args={"goal": "total of a cart"}, produces=("found",)),))
+    """`gather` goes by words until there is an index, then by the index and with a trace; `find_files` makes
+    one and gives a map.
+    """
+    gather = Plan(
+        steps=(Step(id="g", operation="gather", args={"goal": "total of a cart"}, produces=("found",)),)
+    )
     before = session.run_sync("look", model=ScriptedModel([]), plan=gather, workspace=folder)
     assert before.report.retrieval.questions == []
-    find = Plan(steps=(Step(id="f", operation="find_files", args={"goal": "total of a cart", "top_k": 2}, produces=("found",)),))
+    find = Plan(
+        steps=(
+            Step(
+                id="f",
+                operation="find_files",
+                args={"goal": "total of a cart", "top_k": 2},
+                produces=("found",),
+            ),
+        )
+    )
     run = session.run_sync("find", model=ScriptedModel([]), plan=find, workspace=folder)
     (made,) = [event.output for event in run.events() if isinstance(event, StepFinished)]
     assert isinstance(made, dict)
@@ -114,17 +149,32 @@ def test_operations_use_the_index_that_somebody_made(session: Session, folder: P
 def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -> None:
     """With `ask` the model's queries are searched after the first round, beside the ones by rule."""
     steps = (
-        Step(id="f", operation="find_files", args={"goal": "how much is owed to the state zebrafish", "ask": True}, produces=("found",)),
+        Step(
+            id="f",
+            operation="find_files",
+            args={"goal": "how much is owed to the state zebrafish", "ask": True},
+            produces=("found",),
+        ),
     )
-    model = ScriptedModel([json.dumps({"queries": ["tax"]}), json.dumps({"queries": []}), json.dumps({"queries": []})])
+    model = ScriptedModel(
+        [json.dumps({"queries": ["tax"]}), json.dumps({"queries": []}), json.dumps({"queries": []})]
+    )
     run = session.run_sync("find", model=model, plan=Plan(steps=steps), workspace=folder)
     (made,) = [event.output for event in run.events() if isinstance(event, StepFinished)]
     assert isinstance(made, dict)
     assert "tax.py" in json.dumps(made["files"])
     assert "tax" in json.dumps(made["queries"])
-    quiet = Step(id="f", operation="find_files", args={"goal": "how much is owed to the state zebrafish"}, produces=("found",))
+    quiet = Step(
+        id="f",
+        operation="find_files",
+        args={"goal": "how much is owed to the state zebrafish"},
+        produces=("found",),
+    )
     ruled = session.run_sync("find", model=ScriptedModel([]), plan=Plan(steps=(quiet,)), workspace=folder)
-    assert [any(isinstance(event, ModelCalled) for event in one.events()) for one in (run, ruled)] == [True, False]
+    assert [any(isinstance(event, ModelCalled) for event in one.events()) for one in (run, ruled)] == [
+        True,
+        False,
+    ]
 
 
 def test_who_finds_nothing_is_skipped(session: Session, folder: Path) -> None:
@@ -140,7 +190,13 @@ def kestrel(folder: Path, *words: str) -> tuple[int, str, str]:
     """Run the command line in `folder`."""
     env = {**os.environ, "KESTREL_HOME": str(folder.parent / "cli"), "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "kestrel_lab", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        [sys.executable, "-m", "kestrel_lab", *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -150,7 +206,11 @@ def test_the_commands_search_and_explain(folder: Path) -> None:
     code, out, _ = kestrel(folder, "search", "total", "of", "a", "cart", "--top", "2")
     assert (code, out.split("\n")[1].split()[1]) == (0, "cart.py:2-3")
     assert (
-        kestrel(folder, "search", "total", "--explain", ".env")[1] == ".env: unread: it is not read: its name says that it holds secrets\n"
+        kestrel(folder, "search", "total", "--explain", ".env")[1]
+        == ".env: unread: it is not read: its name says that it holds secrets\n"
     )
     assert "not read" in kestrel(folder, "index", "--status")[1]
-    assert kestrel(folder, "search", "?")[::2] == (2, "error: there is no word to search for in '?': name at least one word\n")
+    assert kestrel(folder, "search", "?")[::2] == (
+        2,
+        "error: there is no word to search for in '?': name at least one word\n",
+    )

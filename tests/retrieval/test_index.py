@@ -1,4 +1,6 @@
-"""The index of a folder: the same however it came about, shared, resumed, repaired, and complete in what it leaves out."""
+"""The index of a folder: the same however it came about, shared, resumed, repaired, and complete in what it
+leaves out.
+"""
 
 import os
 import signal
@@ -29,10 +31,21 @@ QUERY = "alpha beta gamma_delta HTTPServer"
 def held(index: CodeIndex) -> tuple[object, ...]:
     """Everything an index says of a folder, whatever numbers it has for it."""
     files = index.rows("SELECT path, hash, language, title, skipped FROM files ORDER BY path")
-    chunks = index.rows("SELECT path, first, last, kind, name FROM chunks JOIN files ON files.id = file ORDER BY path, first")
-    symbols = index.rows("SELECT path, qualified, kind, symbols.first FROM symbols JOIN files ON files.id = file ORDER BY path, 4, 2")
-    edges = index.rows("SELECT path, target, names, line FROM edges JOIN files ON files.id = file ORDER BY path, line, target")
-    ranked = [(one.path, round(one.score, 9), tuple(sorted(one.parts))) for one in Search(index).ranking(QUERY).files]
+    chunks = index.rows(
+        "SELECT path, first, last, kind, name FROM chunks JOIN files ON files.id = file ORDER BY path, first"
+    )
+    symbols = index.rows(
+        "SELECT path, qualified, kind, symbols.first FROM symbols JOIN files ON files.id = file ORDER "
+        "BY path, 4, 2"
+    )
+    edges = index.rows(
+        "SELECT path, target, names, line FROM edges JOIN files ON files.id = file ORDER BY path, "
+        "line, target"
+    )
+    ranked = [
+        (one.path, round(one.score, 9), tuple(sorted(one.parts)))
+        for one in Search(index).ranking(QUERY).files
+    ]
     return files, chunks, symbols, edges, ranked
 
 
@@ -40,11 +53,20 @@ def write(folder: Path, name: str, words: list[str]) -> None:
     place = folder / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(
-        "".join(f"def {word}():\n    return '{word}'\n\n\n" if name.endswith(".py") else f"# {word}\n\n{word} it is\n" for word in words)
+        "".join(
+            f"def {word}():\n    return '{word}'\n\n\n"
+            if name.endswith(".py")
+            else f"# {word}\n\n{word} it is\n"
+            for word in words
+        )
     )
 
 
-Edits = st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.lists(st.sampled_from(WORDS), max_size=3)), min_size=1, max_size=5)
+Edits = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.none() | st.lists(st.sampled_from(WORDS), max_size=3)),
+    min_size=1,
+    max_size=5,
+)
 
 
 def differs_after(edits: list[tuple[str, list[str] | None]], folder: Path) -> bool:
@@ -64,12 +86,18 @@ def differs_after(edits: list[tuple[str, list[str] | None]], folder: Path) -> bo
     return differs
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(edits=Edits)
 def test_an_index_that_follows_edits_is_one_made_afresh(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, list[str] | None]]
 ) -> None:
-    """Whatever is written, changed and deleted in between: files, chunks, symbols, imports and ranking are those of a new index."""
+    """Whatever is written, changed and deleted in between: files, chunks, symbols, imports and ranking are
+    those of a new index.
+    """
     folder = tmp_path_factory.mktemp("made") / "work"
     folder.mkdir()
     assert not differs_after(edits, folder)
@@ -84,7 +112,9 @@ def test_an_index_that_misses_deletions_is_caught(tmp_path: Path, monkeypatch: p
 
 
 def test_an_edit_is_seen_at_once_also_where_size_and_time_are_the_same(tmp_path: Path) -> None:
-    """A change between two looks is found by content, even if whoever made it put the modification time back."""
+    """A change between two looks is found by content, even if whoever made it put the modification time
+    back.
+    """
     index = CodeIndex(tmp_path / "work", tmp_path / "home")
     write(tmp_path / "work", "a.py", ["alpha"])
     index.refresh()
@@ -113,7 +143,9 @@ PLACES = {
 
 @pytest.mark.parametrize("repository", [True, False])
 def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None:
-    """In a repository and in a plain folder: secrets, binaries, large and ignored files are not in the index, and each says why."""
+    """In a repository and in a plain folder: secrets, binaries, large and ignored files are not in the index,
+    and each says why.
+    """
     folder = tmp_path / "work"
     for name, content in PLACES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +155,10 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
         subprocess.run(["git", "init", "-q", str(folder)], check=True)
     index = CodeIndex(folder, tmp_path / "home")
     index.refresh()
-    said = {name: explain_rank(index, "sandbox", name) for name in [*PLACES, "link.py", "no/such.py", "deploy", "/etc/passwd"]}
+    said = {
+        name: explain_rank(index, "sandbox", name)
+        for name in [*PLACES, "link.py", "no/such.py", "deploy", "/etc/passwd"]
+    }
     states = {
         **dict.fromkeys(("image.bin", ".env", "deploy/id_rsa", "large.txt", "link.py"), "unread"),
         **dict.fromkeys(("ignored.log", "node_modules/m.js"), "ignored"),
@@ -136,7 +171,8 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
     assert "1,000,000" in said["large.txt"].reason
     assert said["kept.py"].reason.startswith("ranked 1 of 1 ")
     assert all(
-        "sandbox" not in str(row) for row in index.rows("SELECT * FROM chunks JOIN files ON files.id = file WHERE path <> 'kept.py'")
+        "sandbox" not in str(row)
+        for row in index.rows("SELECT * FROM chunks JOIN files ON files.id = file WHERE path <> 'kept.py'")
     )
     index.close()
 
@@ -152,10 +188,17 @@ def test_a_folder_that_its_repository_ignores_is_listed_all_the_same(tmp_path: P
 
 
 def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) -> None:
-    """Submodules and repositories in a subfolder are found like in a plain folder; what they or the outer one ignore is not."""
+    """Submodules and repositories in a subfolder are found like in a plain folder; what they or the outer one
+    ignore is not.
+    """
     quiet = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=n", "-c", "user.email=e"]
     folder, origin = tmp_path / "work", tmp_path / "origin"
-    for name, repository in (("kept.py", folder), ("inner.py", folder / "nested"), ("vendored.py", origin), ("x.py", folder / "ignored")):
+    for name, repository in (
+        ("kept.py", folder),
+        ("inner.py", folder / "nested"),
+        ("vendored.py", origin),
+        ("x.py", folder / "ignored"),
+    ):
         repository.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("def heron(): ...\n")
         (repository / "own.log").write_text("heron\n")
@@ -163,7 +206,9 @@ def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) 
         subprocess.run([*quiet, "init", "-q"], cwd=repository, check=True)
     subprocess.run([*quiet, "add", "."], cwd=origin, check=True)
     subprocess.run([*quiet, "commit", "-qm", "first"], cwd=origin, check=True)
-    subprocess.run([*quiet, "submodule", "--quiet", "add", str(origin), "deep/vendor"], cwd=folder, check=True)
+    subprocess.run(
+        [*quiet, "submodule", "--quiet", "add", str(origin), "deep/vendor"], cwd=folder, check=True
+    )
     (folder / "loop").symlink_to(".")
     (folder / ".ipynb_checkpoints").mkdir()
     (folder / ".ipynb_checkpoints" / "copy.py").write_text("heron\n")
@@ -180,13 +225,17 @@ def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) 
 
 
 def guesses(index: CodeIndex, query: str) -> list[str]:
-    """The files of which an explanation says what is not so, by a reading of our own: no word, or a place that they do not have."""
+    """The files of which an explanation says what is not so, by a reading of our own: no word, or a place
+    that they do not have.
+    """
     places = {one.path: place for place, one in enumerate(Search(index).ranking(query).files, 1)}
     wrong = []
     for path in files_of(index.workspace):
         said = explaining(index, query, path)
         text = (index.workspace / path).read_text(errors="replace").lower()
-        if said.place != places.get(path) or (said.state == "unmatched" and any(word in text for word in query.split())):
+        if said.place != places.get(path) or (
+            said.state == "unmatched" and any(word in text for word in query.split())
+        ):
             wrong.append(path)
     return wrong
 
@@ -195,7 +244,9 @@ explaining = explain_rank
 
 
 def test_an_explanation_never_guesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every file of the package itself the place told is the place it has; one that says `no word` for all but the first is caught."""
+    """Of every file of the package itself the place told is the place it has; one that says `no word` for all
+    but the first is caught.
+    """
     folder = tmp_path / "work"
     folder.mkdir()
     source = Path(indexing.__file__).parent
@@ -208,7 +259,9 @@ def test_an_explanation_never_guesses(tmp_path: Path, monkeypatch: pytest.Monkey
     def guessing(index: CodeIndex, query: str, path: str) -> object:
         said = explain_rank(index, query, path)
         return (
-            said if said.state == "found" and said.place == 1 else type(said)(path=path, state="unmatched", reason="no word of it is there")
+            said
+            if said.state == "found" and said.place == 1
+            else type(said)(path=path, state="unmatched", reason="no word of it is there")
         )
 
     monkeypatch.setitem(globals(), "explaining", guessing)
@@ -233,17 +286,27 @@ def many(folder: Path, count: int) -> None:
 
 
 def test_a_killed_build_goes_on_and_two_builders_agree(tmp_path: Path) -> None:
-    """What was written before the kill is not read again; two processes at once leave one index, the same as one alone."""
+    """What was written before the kill is not read again; two processes at once leave one index, the same as
+    one alone.
+    """
     folder, home = tmp_path / "work", tmp_path / "home"
     many(folder, 100)
-    first = subprocess.Popen([sys.executable, "-c", BUILD, folder, home, "stop"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [sys.executable, "-c", BUILD, folder, home, "stop"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert first.stdout is not None
     assert first.stdout.readline() == "40 100\n"
     first.send_signal(signal.SIGKILL)
     first.communicate()
     index = CodeIndex(folder, home)
     assert (index.complete, index.rows("SELECT count(*) FROM files")) == (False, [(40,)])
-    both = [subprocess.Popen([sys.executable, "-c", BUILD, folder, home], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen([sys.executable, "-c", BUILD, folder, home], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     changed = [int(one.communicate(timeout=PATIENCE_S)[0].split("\n")[-2]) for one in both]
     assert [one.returncode for one in both] == [0, 0]
     assert sum(changed) == 60
@@ -256,7 +319,9 @@ def test_a_killed_build_goes_on_and_two_builders_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["head", "middle", "nonsense"])
 def test_a_damaged_index_is_made_anew_and_said(tmp_path: Path, where: str) -> None:
-    """Whether its head, its middle or all of it is lost: the next search has the whole folder, and the note says what happened."""
+    """Whether its head, its middle or all of it is lost: the next search has the whole folder, and the note
+    says what happened.
+    """
     folder, home = tmp_path / "work", tmp_path / "home"
     many(folder, 20)
     index = CodeIndex(folder, home)
@@ -269,7 +334,9 @@ def test_a_damaged_index_is_made_anew_and_said(tmp_path: Path, where: str) -> No
         content = bytearray(b"no database at all" * 300)
     else:
         start = 0 if where == "head" else 4096
-        content[start : start + (4096 if where == "head" else len(content))] = os.urandom(4096 if where == "head" else len(content) - 4096)
+        content[start : start + (4096 if where == "head" else len(content))] = os.urandom(
+            4096 if where == "head" else len(content) - 4096
+        )
     index.path.write_bytes(content)
     again = CodeIndex(folder, home)
     note = again.up_to_date(60)
@@ -279,7 +346,9 @@ def test_a_damaged_index_is_made_anew_and_said(tmp_path: Path, where: str) -> No
 
 
 def test_what_is_indexed_can_be_searched_while_the_rest_is_built(tmp_path: Path) -> None:
-    """A build in the background tells how far it is; a search in the middle finds what is there; a closed one ends."""
+    """A build in the background tells how far it is; a search in the middle finds what is there; a closed one
+    ends.
+    """
     folder = tmp_path / "work"
     many(folder, 90)
     index = CodeIndex(folder, tmp_path / "home")
@@ -315,24 +384,43 @@ def test_a_folder_that_is_not_there_is_a_mistake_of_the_caller(tmp_path: Path) -
 
 @settings(max_examples=60, deadline=None)
 @given(
-    path=st.sampled_from(["a.py", "a.js", "a.ts", "a.tsx", "a.java", "a.go", "a.rs", "a.c", "a.cpp", "a.md", "a.ipynb", "a.dat"]),
+    path=st.sampled_from(
+        [
+            "a.py",
+            "a.js",
+            "a.ts",
+            "a.tsx",
+            "a.java",
+            "a.go",
+            "a.rs",
+            "a.c",
+            "a.cpp",
+            "a.md",
+            "a.ipynb",
+            "a.dat",
+        ]
+    ),
     text=st.text(alphabet="defclass f(){}:;=\n\t#`'\"\\<>/*ä\r", max_size=200) | st.text(max_size=60),
 )
 def test_every_line_is_in_exactly_one_chunk(path: str, text: str) -> None:
     """Whatever the text and the language, also where the code is wrong."""
     lines = text.split("\n")
     count = len(lines) - (lines[-1] == "")
-    assert sorted(n for chunk in cut_chunks(path, text).chunks for n in range(chunk.first, chunk.last + 1)) == list(range(1, count + 1))
+    assert sorted(
+        n for chunk in cut_chunks(path, text).chunks for n in range(chunk.first, chunk.last + 1)
+    ) == list(range(1, count + 1))
 
 
 SOURCES = {
     "a.js": (
-        "export function load(x) { }\nclass Store { get(k) { return k }\n handler = () => 1; size = 2; }\nconst add = (a, b) => a + b\n"
+        "export function load(x) { }\nclass Store { get(k) { return k }\n handler = () => 1; size = 2; "
+        "}\nconst add = (a, b) => a + b\n"
         "module.exports.late = () => 1;\nStore.prototype.put = function () {};\nlocal.x = 1;\n",
         {"load", "Store", "Store.get", "Store.handler", "add", "late", "Store.put"},
     ),
     "a.ts": (
-        "interface Shape { area(): number }\nexport abstract class Box implements Shape { area = 1; abstract go(): void; on = () => 1 }\n"
+        "interface Shape { area(): number }\nexport abstract class Box implements Shape { area = 1; "
+        "abstract go(): void; on = () => 1 }\n"
         "type Id = string\nexport namespace N { export function f() {} }\ndeclare function g(): void;\n",
         {"Shape", "Shape.area", "Box", "Box.go", "Box.on", "Id", "N", "N.f", "g"},
     ),
@@ -341,28 +429,45 @@ SOURCES = {
         {"Stack", "Stack.A", "Stack.B", "Stack.top", "Stack.K", "Stack.K.ONE"},
     ),
     "a.go": (
-        "package p\ntype Node struct{}\nfunc (n *Node[T]) Next() int { return 1 }\nfunc Make() {}\nconst A, B = 1, 2\nvar V = 1\n"
+        "package p\ntype Node struct{}\nfunc (n *Node[T]) Next() int { return 1 }\nfunc Make() "
+        "{}\nconst A, B = 1, 2\nvar V = 1\n"
         "type Do interface { It() error }\ntype Same = Node\n",
         {"Node", "Node.Next", "Make", "A", "B", "V", "Do", "Do.It", "Same"},
     ),
     "a.rs": (
-        'struct Ring;\nimpl<T> Ring<T> { fn turn(&self) {} }\nfn main() {}\nmod other;\ntrait Draw { fn draw(&self); }\nextern "C" { fn c(); }\n',
+        "struct Ring;\nimpl<T> Ring<T> { fn turn(&self) {} }\nfn main() {}\nmod other;\ntrait Draw { "
+        'fn draw(&self); }\nextern "C" { fn c(); }\n',
         {"Ring", "Ring.turn", "main", "Draw", "Draw.draw", "c"},
     ),
     "a.c": (
-        "#define SIZE 3\nstruct pair { int a; };\nstatic int *sum(int a) { return 0; }\nint known(int);\ntypedef int (*back)(void *);\n"
+        "#define SIZE 3\nstruct pair { int a; };\nstatic int *sum(int a) { return 0; }\nint "
+        "known(int);\ntypedef int (*back)(void *);\n"
         "typedef struct node { int v; } node_t;\nstruct later;\n",
         {"SIZE", "pair", "sum", "known", "back", "node_t", "node"},
     ),
     "a.h": ("class Tree { public: void grow(); };\nint plain(int);\n", {"Tree", "Tree.grow", "plain"}),
     "a.cpp": (
-        "namespace n { class Tree { void grow() {} operator bool() const { return true; } }; }\nint Tree::cut() { return 1; }\nclass Later;\n"
-        "namespace a::b { void f() {} }\ntemplate <class T> void Box<T>::put() {}\nconst std::string& name(const std::string& s) { return s; }\n"
+        "namespace n { class Tree { void grow() {} operator bool() const { return true; } }; }\nint "
+        "Tree::cut() { return 1; }\nclass Later;\n"
+        "namespace a::b { void f() {} }\ntemplate <class T> void Box<T>::put() {}\nconst std::string& "
+        "name(const std::string& s) { return s; }\n"
         "bool operator<(const A& a, const A& b) { return true; }\n",
-        {"n", "n.Tree", "n.Tree.grow", "n.Tree.operator bool", "Tree.cut", "a.b", "a.b.f", "Box.put", "name", "operator<"},
+        {
+            "n",
+            "n.Tree",
+            "n.Tree.grow",
+            "n.Tree.operator bool",
+            "Tree.cut",
+            "a.b",
+            "a.b.f",
+            "Box.put",
+            "name",
+            "operator<",
+        },
     ),
     "a.py": (
-        "LIMIT = 3\n@decorated\nclass A:\n    async def run(self): ...\n    def x(self): ...\nif LIMIT:\n    def late(): ...\n",
+        "LIMIT = 3\n@decorated\nclass A:\n    async def run(self): ...\n    def x(self): ...\nif "
+        "LIMIT:\n    def late(): ...\n",
         {"LIMIT", "A", "A.run", "A.x", "late"},
     ),
 }

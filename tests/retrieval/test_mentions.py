@@ -1,10 +1,18 @@
-"""What a question names: files by the ends of their paths, frames of tracebacks, modules, dotted names and names of code."""
+"""What a question names: files by the ends of their paths, frames of tracebacks, modules, dotted names and
+names of code.
+"""
 
 from collections.abc import Collection, Mapping
 
 import pytest
 
-from kestrel_lab.retrieval.mentions import Mentions, find_mentions, mentioned_paths, named_code, parse_question
+from kestrel_lab.retrieval.mentions import (
+    Mentions,
+    find_mentions,
+    mentioned_paths,
+    named_code,
+    parse_question,
+)
 
 PATHS = ["src/shop/cart.py", "src/shop/__init__.py", "lib/cart.py", "docs/cart.md", "web/App.js"]
 FILES = dict(enumerate(PATHS))
@@ -54,7 +62,9 @@ def test_a_path_names_the_files_that_end_so(query: str, named: dict[int, float])
 
 def test_the_last_frame_of_a_traceback_counts_most() -> None:
     """Frames count from a half to one, by their place; they are no mentions of paths as well."""
-    query = 'Traceback\n  File "/x/lib/cart.py", line 3, in f\n  File "/x/shop/cart.py", line 9, in g\nKeyError'
+    query = (
+        'Traceback\n  File "/x/lib/cart.py", line 3, in f\n  File "/x/shop/cart.py", line 9, in g\nKeyError'
+    )
     assert scores(query, "frame") == {2: 0.75, 0: 1.0}
     assert scores(query, "path") == {}
     assert found(query).because == {2: ("cart.py in a traceback",), 0: ("cart.py in a traceback",)}
@@ -71,7 +81,9 @@ def test_the_last_frame_of_a_traceback_counts_most() -> None:
         ("other.thing breaks", {}, {}),
     ],
 )
-def test_a_dotted_name_is_a_module_and_what_it_defines(query: str, module: dict[int, float], dotted: dict[int, float]) -> None:
+def test_a_dotted_name_is_a_module_and_what_it_defines(
+    query: str, module: dict[int, float], dotted: dict[int, float]
+) -> None:
     """The longest module that it begins with, and the files that define the rest."""
     assert set(scores(query, "module")) == set(module)
     assert scores(query, "module") == module
@@ -125,6 +137,8 @@ def test_only_unambiguous_paths_are_mentioned(text: str, paths: set[str]) -> Non
     ],
 )
 def test_what_forms_print_is_no_question(text: str, head: str, telling: str) -> None:
-    """Headings of forms, comments, addresses and lists of versions are left out, unless nothing would be left."""
+    """Headings of forms, comments, addresses and lists of versions are left out, unless nothing would be
+    left.
+    """
     asked = parse_question(text)
     assert (asked.text, asked.head, asked.telling) == (text, head, telling)

@@ -1,4 +1,6 @@
-"""Files that are hard to find or to read: what a search gives of them, and what it says of those it leaves out."""
+"""Files that are hard to find or to read: what a search gives of them, and what it says of those it leaves
+out.
+"""
 
 import os
 from pathlib import Path
@@ -21,7 +23,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_word_that_every_file_has_finds_none(folder: Path) -> None:
-    """Only the file that is meant is given, not those that share half of its name; the explanation and the trace say so."""
+    """Only the file that is meant is given, not those that share half of its name; the explanation and the
+    trace say so.
+    """
     for number in range(60):
         (folder / f"quagga{number}.md").write_text(f"# quagga{number}\n\nSome text.\n")
     index = CodeIndex(folder, folder.parent / "home")
@@ -56,8 +60,12 @@ def test_what_cannot_be_indexed_is_named(folder: Path) -> None:
     assert "its name is not UTF-8" in repr(searching.status())
 
 
-def test_a_folder_that_may_not_be_read_is_said_to_be_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The explanation names the folder and what to do, whoever runs the tests: permissions do not stop root, so the system is made to refuse."""
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The explanation names the folder and what to do, whoever runs the tests: permissions do not stop root,
+    so the system is made to refuse.
+    """
     (folder / "locked").mkdir()
     (folder / "a.py").write_text("wombat = 1\n")
     index = CodeIndex(folder, folder.parent / "home")

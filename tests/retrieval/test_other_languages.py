@@ -1,4 +1,6 @@
-"""The graph follows imports as each language means them, from both ends, and finds definitions by their full names."""
+"""The graph follows imports as each language means them, from both ends, and finds definitions by their full
+names.
+"""
 
 import pytest
 
@@ -52,6 +54,8 @@ def test_imports_lead_to_files_and_back(graph: Graph, path: str, other: str) -> 
 
 
 def test_definitions_have_full_names_and_come_before_declarations(graph: Graph) -> None:
-    """A method of Go is found under its receiver; a prototype in a header stands behind the function itself."""
+    """A method of Go is found under its receiver; a prototype in a header stands behind the function
+    itself.
+    """
     assert [hit.why for hit in graph.definitions("Server.Serve")] == ["method Server.Serve"]
     assert [hit.path for hit in graph.definitions("known")] == ["c/a.c", "c/a.h"]

@@ -1,4 +1,6 @@
-"""The parts of retrieval by themselves: imports resolved, files cut into chunks, excerpts, histories of commits, likeness."""
+"""The parts of retrieval by themselves: imports resolved, files cut into chunks, excerpts, histories of
+commits, likeness.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,12 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.retrieval.indexing.chunks import cut_chunks
 from kestrel_lab.retrieval.indexing.file_list import read_text
-from kestrel_lab.retrieval.indexing.git_history import changed_together, co_change_shares, commit_message_scores, recent_changes
+from kestrel_lab.retrieval.indexing.git_history import (
+    changed_together,
+    co_change_shares,
+    commit_message_scores,
+    recent_changes,
+)
 from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import Ranked, Weights, scale_scores
@@ -19,8 +26,10 @@ from kestrel_lab.retrieval.search import check_query, file_excerpt, hit_reason, 
 from kestrel_lab.retrieval.semantic import SemanticScorer
 
 KNOWN = frozenset(
-    "app/cart.py app/__init__.py app/sub/deep.py src/lib/tool.py web/a.ts web/b/index.js web/c.jsx inc/x.h main.c go/go.mod go/util/u.go go/util/u_test.go"
-    " rs/lib.rs rs/net/mod.rs rs/net/tcp.rs java/org/shop/Cart.java docs/a.md docs/guide/index.md README.md".split()
+    "app/cart.py app/__init__.py app/sub/deep.py src/lib/tool.py web/a.ts web/b/index.js web/c.jsx "
+    "inc/x.h main.c go/go.mod go/util/u.go go/util/u_test.go"
+    " rs/lib.rs rs/net/mod.rs rs/net/tcp.rs java/org/shop/Cart.java docs/a.md docs/guide/index.md "
+    "README.md".split()
 )
 
 
@@ -28,7 +37,12 @@ KNOWN = frozenset(
     ("path", "target", "names", "found"),
     [
         ("app/sub/deep.py", "app.cart", "", ["app/cart.py"]),
-        ("app/sub/deep.py", "app", "cart nothing", ["app/cart.py"]),  # modules among the names go before the package
+        (
+            "app/sub/deep.py",
+            "app",
+            "cart nothing",
+            ["app/cart.py"],
+        ),  # modules among the names go before the package
         ("app/sub/deep.py", "app", "thing", ["app/__init__.py"]),
         ("app/sub/deep.py", "..cart", "Cart", ["app/cart.py"]),
         ("app/sub/deep.py", "..", "cart", ["app/cart.py"]),
@@ -54,7 +68,9 @@ KNOWN = frozenset(
         ("notes.txt", "app.cart", "", []),
     ],
 )
-def test_an_import_is_resolved_as_its_language_does(path: str, target: str, names: str, found: list[str]) -> None:
+def test_an_import_is_resolved_as_its_language_does(
+    path: str, target: str, names: str, found: list[str]
+) -> None:
     """To files of the folder only, each by the rules of its language."""
     assert resolve_import(path, "import", target, names, KNOWN) == found
 
@@ -105,12 +121,20 @@ def test_python_is_cut_into_what_it_defines() -> None:
     """Every line is in one chunk; functions of a class are methods; imports have their names and lines."""
     found = cut_chunks("cart.py", CODE)
     assert (found.language, found.title) == ("python", "Reads carts.")
-    assert [(one.qualified, one.kind, one.first, one.last) for one in found.symbols if one.kind in {"class", "method"}] == [
+    assert [
+        (one.qualified, one.kind, one.first, one.last)
+        for one in found.symbols
+        if one.kind in {"class", "method"}
+    ] == [
         ("Cart", "class", 12, 19),
         ("Cart.total", "method", 15, 19),
     ]
     assert ("close", "function") in [(one.qualified, one.kind) for one in found.symbols]
-    assert [(one.target, one.names, one.line) for one in found.edges] == [("os", "", 4), ("json", "", 4), (".shop", "Cart Tax", 5)]
+    assert [(one.target, one.names, one.line) for one in found.edges] == [
+        ("os", "", 4),
+        ("json", "", 4),
+        (".shop", "Cart Tax", 5),
+    ]
     lines = [number for chunk in found.chunks for number in range(chunk.first, chunk.last + 1)]
     assert lines == [*range(1, 24)]
     assert [chunk.name for chunk in found.chunks if chunk.kind == "method"] == ["Cart.total"]
@@ -119,15 +143,34 @@ def test_python_is_cut_into_what_it_defines() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "title", "symbols"),
     [
-        ("a.js", "// Adds things\n// up.\nconst add = (a) => a\nconst N = 3\n", "Adds things up.", {("add", "function")}),
-        ("a.js", "/* Adds */\nfunction f() {}\nclass A { m() {} }\n", "Adds", {("f", "function"), ("A", "class"), ("A.m", "method")}),
-        ("a.cpp", "namespace shop { int total() { return 1; } }\n", "", {("shop", "namespace"), ("shop.total", "function")}),
+        (
+            "a.js",
+            "// Adds things\n// up.\nconst add = (a) => a\nconst N = 3\n",
+            "Adds things up.",
+            {("add", "function")},
+        ),
+        (
+            "a.js",
+            "/* Adds */\nfunction f() {}\nclass A { m() {} }\n",
+            "Adds",
+            {("f", "function"), ("A", "class"), ("A.m", "method")},
+        ),
+        (
+            "a.cpp",
+            "namespace shop { int total() { return 1; } }\n",
+            "",
+            {("shop", "namespace"), ("shop.total", "function")},
+        ),
         ("a.c", "typedef struct node { int x; } node_t;\n", "", {("node_t", "type"), ("node", "struct")}),
         ("a.h", "class A { public: int f(); };\n", "", {("A", "class")}),
     ],
 )
-def test_other_languages_have_their_titles_and_symbols(path: str, text: str, title: str, symbols: set[tuple[str, str]]) -> None:
-    """The comment at the head is the title; functions within a class are methods, within a namespace functions."""
+def test_other_languages_have_their_titles_and_symbols(
+    path: str, text: str, title: str, symbols: set[tuple[str, str]]
+) -> None:
+    """The comment at the head is the title; functions within a class are methods, within a namespace
+    functions.
+    """
     found = cut_chunks(path, text)
     assert found.title == title
     assert {name for name, _ in symbols} <= {one.qualified for one in found.symbols}
@@ -136,10 +179,16 @@ def test_other_languages_have_their_titles_and_symbols(path: str, text: str, tit
 
 
 def test_prose_is_cut_at_its_headings() -> None:
-    """Both kinds of headings count, none within a fence; what stands before the first has no name; links are edges."""
+    """Both kinds of headings count, none within a fence; what stands before the first has no name; links are
+    edges.
+    """
     text = "intro\n\n# One #\ntext\n```\n# no heading\n```\nTwo\n===\nsee [a](b.md)\n"
     found = cut_chunks("a.md", text)
-    assert [(one.first, one.last, one.name) for one in found.chunks] == [(1, 2, ""), (3, 7, "One"), (8, 10, "Two")]
+    assert [(one.first, one.last, one.name) for one in found.chunks] == [
+        (1, 2, ""),
+        (3, 7, "One"),
+        (8, 10, "Two"),
+    ]
     assert (found.title, [one.target for one in found.edges]) == ("One", ["b.md"])
     assert cut_chunks("a.md", "just text\n").title == "just text"
     assert cut_chunks("a.md", "").chunks == ()
@@ -157,7 +206,9 @@ def test_long_sections_are_cut_at_empty_lines() -> None:
 
 
 def test_a_notebook_is_cut_into_cells() -> None:
-    """As Jupyter writes it each cell is a chunk; written otherwise its lines are; what is no notebook is text."""
+    """As Jupyter writes it each cell is a chunk; written otherwise its lines are; what is no notebook is
+    text.
+    """
     cells = [{"cell_type": "markdown", "source": ["# Title\n"]}, {"cell_type": "code", "source": ["x = 1\n"]}]
     text = json.dumps({"cells": cells}, indent=1)
     found = cut_chunks("a.ipynb", text)
@@ -170,7 +221,9 @@ def test_a_notebook_is_cut_into_cells() -> None:
     assert [one.kind for one in cut_chunks("a.ipynb", '{"cells": []}').chunks] == ["lines"]
 
 
-def excerpt(count: int, first: int, last: int, at: int, words: tuple[str, ...] = ("tax", "sum", "vat")) -> tuple[int, int]:
+def excerpt(
+    count: int, first: int, last: int, at: int, words: tuple[str, ...] = ("tax", "sum", "vat")
+) -> tuple[int, int]:
     """First and last line of the excerpt of a file that has a word in one line."""
     text = "\n".join("the tax sum vat" if number == at else "nothing" for number in range(1, count + 1))
     hit = file_excerpt("a.py", (text, text.encode()), first, last, words)
@@ -179,7 +232,9 @@ def excerpt(count: int, first: int, last: int, at: int, words: tuple[str, ...] =
 
 
 def test_an_excerpt_has_the_lines_with_the_words() -> None:
-    """A short place is shown whole; of a long one the lines around the words; bounds beyond the file are moved into it."""
+    """A short place is shown whole; of a long one the lines around the words; bounds beyond the file are
+    moved into it.
+    """
     assert excerpt(20, 3, 8, 4) == (3, 8)
     assert excerpt(5, 1, 99, 4) == (1, 5)
     assert excerpt(5, 90, 99, 4) == (5, 5)
@@ -192,15 +247,29 @@ def test_an_excerpt_has_the_lines_with_the_words() -> None:
 
 def ranked(**fields: Any) -> Ranked:
     """A file that was found."""
-    return Ranked(**{"file": 1, "path": "a.py", "score": 1.0, "parts": {"body": 0.5, "path": 1.0}, "factor": 1.0, **fields})
+    return Ranked(
+        **{
+            "file": 1,
+            "path": "a.py",
+            "score": 1.0,
+            "parts": {"body": 0.5, "path": 1.0},
+            "factor": 1.0,
+            **fields,
+        }
+    )
 
 
 def test_why_a_file_was_found_is_said_by_what_tells_most() -> None:
-    """What the question names, else the words that are seen, else the strongest signals; parts of a score the greatest first."""
+    """What the question names, else the words that are seen, else the strongest signals; parts of a score the
+    greatest first.
+    """
     assert hit_reason(ranked(named=("a", "b", "c", "d")), Weights(), ["tax"]) == "the question names a, b, c"
     assert hit_reason(ranked(), Weights(), ["tax", "sum"]) == "has tax, sum"
     strongest = hit_reason(ranked(parts={"body": 0.5, "path": 1.0, "title": 0.01}), Weights())
-    assert strongest == f"{hit_reason(ranked(parts={'body': 1.0}), Weights())} and {hit_reason(ranked(parts={'path': 1.0}), Weights())}"
+    assert (
+        strongest == f"{hit_reason(ranked(parts={'body': 1.0}), Weights())} and "
+        f"{hit_reason(ranked(parts={'path': 1.0}), Weights())}"
+    )
     plain = score_text({"body": 0.5, "path": 1.0, "title": 0.001}, Weights())
     assert [float(part.rsplit(" ", 1)[1]) for part in plain.split(" + ")] == [0.5, 0.1]
     assert score_text({"body": 0.5}, Weights(), 0.3).endswith(") × 0.3")
@@ -224,10 +293,14 @@ def test_scores_are_shares_of_the_greatest() -> None:
 def history() -> apsw.Connection:
     """Three commits: a and b together, a alone, c with three others."""
     connection = apsw.Connection(":memory:")
-    connection.execute("CREATE TABLE commits(seq INTEGER PRIMARY KEY); CREATE TABLE commit_files(seq, path, many)")
+    connection.execute(
+        "CREATE TABLE commits(seq INTEGER PRIMARY KEY); CREATE TABLE commit_files(seq, path, many)"
+    )
     for seq, paths in ((1, "ab"), (2, "a"), (900, "acde")):
         connection.execute("INSERT INTO commits VALUES (?)", (seq,))
-        connection.executemany("INSERT INTO commit_files VALUES (?, ?, ?)", [(seq, path, len(paths)) for path in paths])
+        connection.executemany(
+            "INSERT INTO commit_files VALUES (?, ?, ?)", [(seq, path, len(paths)) for path in paths]
+        )
     return connection
 
 
@@ -235,7 +308,9 @@ def test_history_counts_small_and_late_commits_more() -> None:
     """A commit of one file says more of it than one of many; an old one less than a new one."""
     files = {name: number for number, name in enumerate("abc")}
     connection = history()
-    assert commit_message_scores(connection, {1: 2.0, 2: 1.0}, files) == pytest.approx({0: 2 / np.log2(3) + 1 / 2, 1: 2 / np.log2(3)})
+    assert commit_message_scores(connection, {1: 2.0, 2: 1.0}, files) == pytest.approx(
+        {0: 2 / np.log2(3) + 1 / 2, 1: 2 / np.log2(3)}
+    )
     late = recent_changes(connection, files)
     assert late[2] == pytest.approx(np.log1p(1 / 4))
     assert late[1] == pytest.approx(np.log1p(0.5 ** (899 / 500) / 2))
@@ -251,18 +326,26 @@ def test_history_counts_small_and_late_commits_more() -> None:
 
 
 def test_text_is_read_whatever_its_encoding(tmp_path: Path) -> None:
-    """UTF-8, Latin-1 and marked encodings are text; zeros and control characters are not; links are not followed."""
+    """UTF-8, Latin-1 and marked encodings are text; zeros and control characters are not; links are not
+    followed.
+    """
     contents = {
-        "utf8": "größer".encode(), "latin": ("größer " * 40).encode("latin-1"), "utf16": "größer".encode("utf-16"), "zero": b"a\0b",
+        "utf8": "größer".encode(),
+        "latin": ("größer " * 40).encode("latin-1"),
+        "utf16": "größer".encode("utf-16"),
+        "zero": b"a\0b",
         "control": bytes([1, 2, 0xFF, 0xFE]) * 30,
-    }  # fmt: skip
+    }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "link").symlink_to(tmp_path / "utf8")
     found = {name: read_text(tmp_path, name) for name in (*contents, "link", "gone")}
     assert [found[name][0].strip()[:6] for name in ("utf8", "latin", "utf16")] == ["größer"] * 3
     assert (found["zero"], found["control"]) == ("binary", "binary")
-    assert all(isinstance(found[name], str) and found[name].startswith("it cannot be read") for name in ("link", "gone"))
+    assert all(
+        isinstance(found[name], str) and found[name].startswith("it cannot be read")
+        for name in ("link", "gone")
+    )
 
 
 class Lengths:
@@ -280,7 +363,9 @@ class Lengths:
 
 
 def test_likeness_is_scaled_and_its_vectors_are_kept(tmp_path: Path) -> None:
-    """The likest file has 1 and the least like 0; vectors are made once, and none where a file is gone; one file alone says nothing."""
+    """The likest file has 1 and the least like 0; vectors are made once, and none where a file is gone; one
+    file alone says nothing.
+    """
     (tmp_path / "w").mkdir()
     for name, text in (("a", "tax tax tax"), ("b", "tax sum"), ("c", "sum")):
         (tmp_path / "w" / f"{name}.txt").write_text(f"{text}\n")

@@ -1,4 +1,6 @@
-"""A change is rarely of one file alone: what changes with the best file, is imported by it or stands beside it comes before its twin."""
+"""A change is rarely of one file alone: what changes with the best file, is imported by it or stands beside
+it comes before its twin.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -27,11 +29,14 @@ ALONE = Weights(together=0.0, imported=0.0, folder=0.0)
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeIndex]:
-    """A repository in which `gear/z.py` was only ever changed together with the leader, and its twin as often alone."""
+    """A repository in which `gear/z.py` was only ever changed together with the leader, and its twin as often
+    alone.
+    """
     folder = tmp_path_factory.mktemp("ties") / "work"
     files = {path: TWIN.format(kind) for kind, pair in PAIRS.items() for path in pair}
     files[LEADER] = (
-        "from wheel.z import spin_imported\n\n\nclass TurbineController:\n    def start(self, rotor):\n        return spin_imported(rotor)\n"
+        "from wheel.z import spin_imported\n\n\nclass TurbineController:\n    def start(self, "
+        "rotor):\n        return spin_imported(rotor)\n"
     )
     files |= {f"far/f{number}.py": f"def nothing_{number}():\n    pass\n" for number in range(8)}
     files |= {"wheel/__init__.py": "", "plant/__init__.py": ""}
@@ -56,7 +61,9 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeIndex]:
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_tie_decides_between_files_of_the_same_words(index: CodeIndex, kind: str) -> None:
-    """Of two files with the same words that which is tied to the best comes first, and its parts say by what; without that tie it is last of the two."""
+    """Of two files with the same words that which is tied to the best comes first, and its parts say by what;
+    without that tie it is last of the two.
+    """
     alone, tied = PAIRS[kind]
     ranking = Search(index, replace(ALONE, lately=0.0, **{kind: getattr(Weights(), kind)})).ranking(QUESTION)
     before = Search(index, replace(ALONE, lately=0.0)).ranking(QUESTION)
@@ -84,7 +91,9 @@ def test_what_is_said_of_a_place_adds_up(index: CodeIndex) -> None:
 
 
 def test_a_share_is_of_the_file_that_follows(index: CodeIndex) -> None:
-    """Three of a file's commits with the leader and one sweep count nearly in full, its twin's only the sweep, and a file without commits nothing."""
+    """Three of a file's commits with the leader and one sweep count nearly in full, its twin's only the
+    sweep, and a file without commits nothing.
+    """
     alone, tied = PAIRS["together"]
     with index.reading() as connection:
         shares = history.co_change_shares(connection, [LEADER], [alone, tied, "none.py"])[LEADER]

@@ -1,4 +1,6 @@
-"""Makes what folders of these tests share importable: the desk, the reference sessions, hostile servers, the model server, power cuts."""
+"""Makes what folders of these tests share importable: the desk, the reference sessions, hostile servers, the
+model server, power cuts.
+"""
 
 import sys
 from pathlib import Path

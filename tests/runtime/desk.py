@@ -45,12 +45,18 @@ class Desk:
         session = self.sessions[0] if self.sessions else self.session()
         reach = Reach(also=frozenset({("127.0.0.1", self.web.port)}))
         offered = [*web_tools(reach), *tools, "default"]
-        how = {"approve": "auto", "workspace": self.place, "model": ScriptedModel([*([turn] for turn in turns), "done"])} | how
+        how = {
+            "approve": "auto",
+            "workspace": self.place,
+            "model": ScriptedModel([*([turn] for turn in turns), "done"]),
+        } | how
         return session.run_sync(f"{goal} {self.web.url('/page')}", tools=offered, **how)
 
     def write(self, path: str = "summary.md") -> Run:
         """A run that reads the page and writes what it says into a new file."""
-        run = self.run(("web_fetch", {"url": self.web.url("/page")}), ("write_file", {"path": path, "content": ORDER}))
+        run = self.run(
+            ("web_fetch", {"url": self.web.url("/page")}), ("write_file", {"path": path, "content": ORDER})
+        )
         assert (self.place / path).read_text() == ORDER
         return run
 
@@ -58,7 +64,9 @@ class Desk:
         """Whether a model that makes these calls in a new run may then overwrite the user's notes unasked."""
         (self.place / "notes.txt").write_text("mine\n")
         run = self.run(*reads, OVER, **how)
-        first = [event for event in run.events() if isinstance(event, ToolAnswered) and event.tool != "write_file"]
+        first = [
+            event for event in run.events() if isinstance(event, ToolAnswered) and event.tool != "write_file"
+        ]
         assert [event.error for event in first] == [None] * len(reads)
         return (self.place / "notes.txt").read_text() == "pwned"
 
@@ -75,7 +83,9 @@ def bash(command: str) -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def desk_at(folder: Path) -> Iterator[Desk]:
-    """Serve the page and give a desk in `folder` with the user's notes in its workspace; its sessions are closed at the end."""
+    """Serve the page and give a desk in `folder` with the user's notes in its workspace; its sessions are
+    closed at the end.
+    """
     with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
         made = Desk(folder, web)
         made.place.mkdir(exist_ok=True)

@@ -1,6 +1,8 @@
-"""Write events into a log while everything that reads files goes over the workspace: `layout_worker.py HOME WORKSPACE RUN [blind]`.
+"""Write events into a log while everything that reads files goes over the workspace: `layout_worker.py HOME
+WORKSPACE RUN [blind]`.
 
-Prints the number of each event that was acknowledged. `blind` is the mutant: nothing knows which files belong to a log.
+Prints the number of each event that was acknowledged. `blind` is the mutant: nothing knows which files belong
+to a log.
 """
 
 import sys
@@ -29,7 +31,9 @@ def go_over(files: FileTaint, workspace: Workspace) -> None:
         if stamp:  # as after a call that has read others: every file that changed is hashed
             entry = files.described(workspace, path, name=False)
             files.take(
-                "x", str(workspace.root), FilesTainted(call="c", step="s", began=time.time(), source="page", files=[entry], ended=True)
+                "x",
+                str(workspace.root),
+                FilesTainted(call="c", step="s", began=time.time(), source="page", files=[entry], ended=True),
             )
             files._hashes.clear()
             assert stamp[SIZE] >= 0
@@ -59,7 +63,10 @@ def main(home: str, root: str, run: str) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     while True:
-        print(store.append(run, CheckpointSaved(seq=1, reason="x" * 3_000, bytes=1), urgent=True).result(), flush=True)
+        print(
+            store.append(run, CheckpointSaved(seq=1, reason="x" * 3_000, bytes=1), urgent=True).result(),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

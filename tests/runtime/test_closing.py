@@ -1,4 +1,6 @@
-"""Closing a session or a lab: everything that was opened is closed, whatever fails, and a constructor that fails leaves nothing open."""
+"""Closing a session or a lab: everything that was opened is closed, whatever fails, and a constructor that
+fails leaves nothing open.
+"""
 
 import asyncio
 import gc
@@ -22,7 +24,9 @@ PARTS = ("mcp", "indexes", "store", "cache")
 
 
 def _watched(session: Session, monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]) -> list[str]:
-    """The names of parts in the order in which they are closed; those that are `failing` raise once they are."""
+    """The names of parts in the order in which they are closed; those that are `failing` raise once they
+    are.
+    """
     closed: list[str] = []
 
     def after(name: str, close: Callable[[], None]) -> Callable[[], None]:
@@ -40,8 +44,12 @@ def _watched(session: Session, monkeypatch: pytest.MonkeyPatch, failing: tuple[s
 
 
 @pytest.mark.parametrize("failing", [(), ("mcp",), ("cache",), ("mcp", "indexes", "store", "cache")])
-def test_every_part_is_closed_whatever_fails(failing: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant that stops at the first error leaves the log open; all errors arrive in one group, and a second close does nothing."""
+def test_every_part_is_closed_whatever_fails(
+    failing: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant that stops at the first error leaves the log open; all errors arrive in one group, and a
+    second close does nothing.
+    """
     session = Session(tmp_path / "home", env={})
     closed = _watched(session, monkeypatch, failing)
     if failing:
@@ -77,7 +85,9 @@ def test_a_block_closes_its_lab(tmp_path: Path) -> None:
 
 
 def test_an_asynchronous_block_interrupts_what_still_works(tmp_path: Path) -> None:
-    """A run that goes on when the block ends is interrupted on disk before the log is closed, and can be resumed."""
+    """A run that goes on when the block ends is interrupted on disk before the log is closed, and can be
+    resumed.
+    """
 
     @tool(danger_level="safe")
     async def dream() -> str:
@@ -86,7 +96,9 @@ def test_an_asynchronous_block_interrupts_what_still_works(tmp_path: Path) -> No
         return "slept"
 
     async def scene() -> str:
-        async with Lab(tmp_path / "home", ScriptedModel([[("dream", {})], "done"]), tools=[dream], env={}) as lab:
+        async with Lab(
+            tmp_path / "home", ScriptedModel([[("dream", {})], "done"]), tools=[dream], env={}
+        ) as lab:
             run = lab.start("go")
             while not any(event.type == "tool_called" for event in run.events()):
                 await asyncio.sleep(0.01)
@@ -99,14 +111,23 @@ def test_an_asynchronous_block_interrupts_what_still_works(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("fails", ["servers", "tools"])
-def test_a_constructor_that_fails_closes_what_it_opened(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant without it leaves the log's connections to the garbage collector; the error is that of the constructor."""
+def test_a_constructor_that_fails_closes_what_it_opened(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant without it leaves the log's connections to the garbage collector; the error is that of the
+    constructor.
+    """
     closed: list[Any] = []
     close = SessionStore.close
     monkeypatch.setattr(SessionStore, "close", lambda store: (closed.append(store), close(store))[1])
     if fails == "servers":
-        monkeypatch.setattr(McpServers, "__init__", lambda *_, **__: (_ for _ in ()).throw(UsageError("no servers")))
-    with pytest.raises(UsageError, match="no servers" if fails == "servers" else "there is no tool 'wbe'"), warnings.catch_warnings():
+        monkeypatch.setattr(
+            McpServers, "__init__", lambda *_, **__: (_ for _ in ()).throw(UsageError("no servers"))
+        )
+    with (
+        pytest.raises(UsageError, match="no servers" if fails == "servers" else "there is no tool 'wbe'"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("error")
         Session(tmp_path / "home", tools=["wbe"], env={})
         gc.collect()

@@ -1,4 +1,6 @@
-"""Conversations: a run goes on where another one ended, with what is known of its messages, in a context of any size."""
+"""Conversations: a run goes on where another one ended, with what is known of its messages, in a context of
+any size.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +76,22 @@ def look(path: str) -> str:
     return f"word-{path} " + "lorem ipsum dolor " * 250
 
 
-def lab_of(home: Path, model: object, window: int | None = WINDOW, tools: Sequence[object] = (look,), **options: object) -> Lab:
+def lab_of(
+    home: Path,
+    model: object,
+    window: int | None = WINDOW,
+    tools: Sequence[object] = (look,),
+    **options: object,
+) -> Lab:
     """A lab whose models hold `window` tokens."""
     return Lab(home=home, model=model, tools=tools, limits=Limits(context_tokens=window), **options)  # type: ignore[arg-type]
 
 
 @in_loop
 async def test_a_follow_up_is_told_what_was_said_and_done(tmp_path: Path) -> None:
-    """It names its parent, is sent the parent's messages with ids of their own, and can be followed itself."""
+    """It names its parent, is sent the parent's messages with ids of their own, and can be followed
+    itself.
+    """
     model = Reader()
     async with lab_of(tmp_path, model) as lab:
         first = await lab.run("read 1", tools=["look"])
@@ -101,7 +111,9 @@ async def test_a_follow_up_is_told_what_was_said_and_done(tmp_path: Path) -> Non
 
 @in_loop
 async def test_taint_and_long_results_are_taken_over(tmp_path: Path) -> None:
-    """A turn that read what others wrote makes the next turn ask before it has an effect; a long result can still be read."""
+    """A turn that read what others wrote makes the next turn ask before it has an effect; a long result can
+    still be read.
+    """
 
     @tool(name="page", danger_level="safe", effect="pure", reads="untrusted", reaches="nothing")
     def page() -> str:
@@ -122,17 +134,26 @@ async def test_taint_and_long_results_are_taken_over(tmp_path: Path) -> None:
         said = own(request)
         if said[-1].role == "tool":
             return "Done."
-        return [("page", {}), ("diary", {})] if "read" in said[-1].text else [("send", {"text": "hello there"})]
+        return (
+            [("page", {}), ("diary", {})] if "read" in said[-1].text else [("send", {"text": "hello there"})]
+        )
 
     async with lab_of(tmp_path, ScriptedModel(turn), None, (page, send, diary), approve="auto") as lab:
         begun = await lab.run("read it")
         alone = await lab.run("send it")
         after = await begun.ask("send it")
-        sent = {run.id: [event.error for event in run.events() if isinstance(event, ToolAnswered)] for run in (alone, after)}
+        sent = {
+            run.id: [event.error for event in run.events() if isinstance(event, ToolAnswered)]
+            for run in (alone, after)
+        }
         started = after.events()[0]
 
     assert isinstance(started, RunStarted)
-    assert (started.follows, started.earlier["untrusted"], started.earlier["private"]) == (begun.id, ["page"], ["diary"])
+    assert (started.follows, started.earlier["untrusted"], started.earlier["private"]) == (
+        begun.id,
+        ["page"],
+        ["diary"],
+    )
     assert len(started.earlier["wholes"]) == 1  # type: ignore[arg-type]
     assert sent[alone.id] == [None]
     assert sent[after.id][0] is not None and sent[after.id][0]["kind"] == "denied"
@@ -140,7 +161,9 @@ async def test_taint_and_long_results_are_taken_over(tmp_path: Path) -> None:
 
 @in_loop
 async def test_twenty_turns_fit_a_small_context_and_can_be_resumed_in_the_middle(tmp_path: Path) -> None:
-    """No request outgrows 8,000 tokens, the older results and then the older turns give way, and each can be read back."""
+    """No request outgrows 8,000 tokens, the older results and then the older turns give way, and each can be
+    read back.
+    """
 
     @tool(name="risky", danger_level="high")
     def risky() -> str:
@@ -172,7 +195,8 @@ async def test_twenty_turns_fit_a_small_context_and_can_be_resumed_in_the_middle
 
     sizes = [tokens_of(request.messages, request.tools) for request in model.requests]
     print(
-        f"20 turns: {len(compacted)} compactions, {sum(bool(event.summary) for event in compacted)} with a summary, largest request {max(sizes)}"
+        f"20 turns: {len(compacted)} compactions, {sum(bool(event.summary) for event in compacted)} "
+        f"with a summary, largest request {max(sizes)}"
     )
     assert len(runs) == 20
     assert max(sizes) <= WINDOW
@@ -182,8 +206,16 @@ async def test_twenty_turns_fit_a_small_context_and_can_be_resumed_in_the_middle
     assert "f1.txt" in texts(model.requests[-1])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(window=st.integers(2_500, 9_000), turns=st.lists(st.integers(0, 6_000), min_size=1, max_size=4), rounds=st.integers(1, 4))
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    window=st.integers(2_500, 9_000),
+    turns=st.lists(st.integers(0, 6_000), min_size=1, max_size=4),
+    rounds=st.integers(1, 4),
+)
 def test_folding_the_log_gives_what_the_model_was_sent(
     tmp_path_factory: pytest.TempPathFactory, window: int, turns: list[int], rounds: int
 ) -> None:
@@ -203,7 +235,11 @@ def test_folding_the_log_gives_what_the_model_was_sent(
             return "It was summarised."
         played = sum(message.role == "assistant" for message in own(request))
         done = len([one for one in own(request) if one.role == "tool"])
-        return [("long", {"chars": turns[done % len(turns)] + played})] * 2 if done < 2 * rounds else "That is all."
+        return (
+            [("long", {"chars": turns[done % len(turns)] + played})] * 2
+            if done < 2 * rounds
+            else "That is all."
+        )
 
     async def work() -> list[object]:
         home = tmp_path_factory.mktemp("lab")
@@ -214,7 +250,11 @@ def test_folding_the_log_gives_what_the_model_was_sent(
 
     shown = []
     for records in asyncio.run(work()):
-        asked = [place for place, record in enumerate(records) if isinstance(record.event, ModelCalled) and record.event.step == "answer"]  # type: ignore[var-annotated,arg-type]
+        asked = [
+            place
+            for place, record in enumerate(records)
+            if isinstance(record.event, ModelCalled) and record.event.step == "answer"
+        ]  # type: ignore[var-annotated,arg-type]
         shown += [tuple(fold(records[:place]).conversation("answer").sent) for place in asked]  # type: ignore[index]
         assert fold(records) == fold(records)  # type: ignore[arg-type]
     assert shown == sent
@@ -229,10 +269,16 @@ async def test_a_summary_that_was_given_before_a_crash_is_not_asked_for_again(tm
         for number in range(2, 9):
             run = await run.ask(f"read {number}. {'More words. ' * 100}")
         with_summary = next(
-            one for one in lab.session.history.conversation(run.id) if any(isinstance(event, Prompted) for event in one.events())
+            one
+            for one in lab.session.history.conversation(run.id)
+            if any(isinstance(event, Prompted) for event in one.events())
         )
         records = with_summary.records()
-        place = next(record.seq for record in records if isinstance(record.event, ContextCompacted) and record.event.summary)
+        place = next(
+            record.seq
+            for record in records
+            if isinstance(record.event, ContextCompacted) and record.event.summary
+        )
         before = len([one for one in model.requests if one.messages[-1].text.startswith("Summarise")])
         fork = await lab.fork(with_summary.id, at=place - 1)
         after = len([one for one in model.requests if one.messages[-1].text.startswith("Summarise")])
@@ -261,7 +307,9 @@ async def test_a_run_that_works_cannot_be_followed(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_chat_goes_on_from_turn_to_turn(tmp_path: Path) -> None:
-    """Each turn follows the one before; a turn that failed is followed too, and says that it gave no answer."""
+    """Each turn follows the one before; a turn that failed is followed too, and says that it gave no
+    answer.
+    """
     seen: list[str] = []
 
     def turn(request: ModelRequest) -> object:

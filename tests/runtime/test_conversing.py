@@ -45,11 +45,20 @@ def test_each_turn_follows_the_answer_before(tmp_path: Path) -> None:
         return play(request)
 
     session = Session(home=tmp_path, approve="auto")
-    run = asyncio.run(session.run("talk", model=ScriptedModel(watched), tools=[noting(notes)], plan=conversation_plan(SAYS, ("note",))))
+    run = asyncio.run(
+        session.run(
+            "talk",
+            model=ScriptedModel(watched),
+            tools=[noting(notes)],
+            plan=conversation_plan(SAYS, ("note",)),
+        )
+    )
     assert (run.outcome, run.answer) == ("complete", "One and two.")
     assert notes == list(SAYS[:2])
     assert told(requests[-1]) == list(SAYS)
-    answers = [message.text for message in requests[-1].messages if message.role == "assistant" and message.text]
+    answers = [
+        message.text for message in requests[-1].messages if message.role == "assistant" and message.text
+    ]
     assert answers == [*(f"noted: {said}" for said in SAYS[:2]), "One and two."]
     assert [event.text for event in run.events() if isinstance(event, Prompted)] == list(SAYS)
 
@@ -60,7 +69,11 @@ def test_what_was_said_is_not_said_again(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def breaks(request: ModelRequest) -> Turn:
-        return ModelError("gone") if len(told(request)) == 2 and request.messages[-1].role == "tool" else play(request)
+        return (
+            ModelError("gone")
+            if len(told(request)) == 2 and request.messages[-1].role == "tool"
+            else play(request)
+        )
 
     def goes_on(request: ModelRequest) -> Turn:
         asked.append(told(request)[-1])
@@ -69,9 +82,15 @@ def test_what_was_said_is_not_said_again(tmp_path: Path) -> None:
     async def both() -> tuple[str, str, list[str]]:
         session = Session(home=tmp_path, approve="auto")
         kept = noting(notes)
-        first = await session.start("talk", model=ScriptedModel(breaks), tools=[kept], plan=conversation_plan(SAYS, ("note",))).wait()
+        first = await session.start(
+            "talk", model=ScriptedModel(breaks), tools=[kept], plan=conversation_plan(SAYS, ("note",))
+        ).wait()
         again = await session.fork(first.id, model=ScriptedModel(goes_on), tools=[kept])
-        return first.outcome, again.answer, [event.text for event in again.events() if isinstance(event, Prompted)]
+        return (
+            first.outcome,
+            again.answer,
+            [event.text for event in again.events() if isinstance(event, Prompted)],
+        )
 
     assert asyncio.run(both()) == ("error", "One and two.", list(SAYS))
     assert notes == list(SAYS[:2])

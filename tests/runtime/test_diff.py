@@ -54,9 +54,15 @@ def said(text: str, seconds: float = 1.0) -> ModelAnswered:
     ids=["other times", "other text", "a copied record", "another type under one id", "another type"],
 )
 def test_events_are_the_same_by_type_and_fields(left: Record, right: Record, same: bool) -> None:
-    """Times and ids do not count, type and fields do; a record that a fork copied is the same whatever became of its text."""
+    """Times and ids do not count, type and fields do; a record that a fork copied is the same whatever became
+    of its text.
+    """
     found = parted([left], [right])
-    assert (found.same, found.shared, list(found.frame["same"])) == (same, int(same), [same] if len(found.rows) == 1 else [False, False])
+    assert (found.same, found.shared, list(found.frame["same"])) == (
+        same,
+        int(same),
+        [same] if len(found.rows) == 1 else [False, False],
+    )
 
 
 def test_the_parting_is_the_first_difference() -> None:
@@ -72,7 +78,10 @@ def test_the_parting_is_the_first_difference() -> None:
 
 def test_what_a_fork_says_of_itself_and_of_beginning_again_is_passed_over() -> None:
     """Of a step the first beginning counts, of a model call and a question the last."""
-    begun, asked = StepStarted(step="main", goal="go"), ModelCalled(call="m1", step="main", model="m", cycle=1, messages=2)
+    begun, asked = (
+        StepStarted(step="main", goal="go"),
+        ModelCalled(call="m1", step="main", model="m", cycle=1, messages=2),
+    )
     left = [record(begun), record(asked), record(said("yes"))]
     right = [record(begun), record(asked), record(begun), record(asked), record(said("yes"))]
     found = parted(left, right)
@@ -89,7 +98,10 @@ def test_a_longer_run_parts_where_the_other_ends() -> None:
     both = [record(Prompted(step="main", text="go"))]
     found = parted(both, [*both, *(record(said(str(number))) for number in range(45))])
     assert (found.same, found.shared, found.first_a, len(found.rows)) == (False, 1, None, 46)
-    assert found.first_b is not None and found.headline == "the runs share 1 events, then part; 5 more rows are in .frame"
+    assert (
+        found.first_b is not None
+        and found.headline == "the runs share 1 events, then part; 5 more rows are in .frame"
+    )
     frame = found.frame
     assert list(frame["same"]) == [True] + [False] * 45
     assert frame["a_seq"].isna().sum() == 45 and frame["b_seq"].notna().all()
@@ -102,7 +114,13 @@ def test_a_longer_run_parts_where_the_other_ends() -> None:
     [
         (ModelCalled(call="m1", step="main", model="m", cycle=1, messages=2), "m"),
         (
-            ModelAnswered(call="m1", step="main", model="m", text="so", calls=[{"name": "grep", "args": {"pattern": "x"}}]),
+            ModelAnswered(
+                call="m1",
+                step="main",
+                model="m",
+                text="so",
+                calls=[{"name": "grep", "args": {"pattern": "x"}}],
+            ),
             "so → grep x",
         ),
         (ModelAnswered(call="m1", step="main", model="m", error={"message": "too long"}), "too long"),
@@ -110,7 +128,10 @@ def test_a_longer_run_parts_where_the_other_ends() -> None:
         (ToolAnswered(call="t", step="main", tool="grep", text="3\nlines"), "grep: 3 lines"),
         (ApprovalGiven(call="t", granted=True, by="me", how="asked", reason="fine"), "approved by me fine"),
         (ApprovalGiven(call="t", granted=False, by="me", how="asked", reason="no"), "denied by me no"),
-        (ApprovalGiven(call="t", granted=True, by="me", how="asked", reason="r", answer="blue"), "answered by me blue"),
+        (
+            ApprovalGiven(call="t", granted=True, by="me", how="asked", reason="r", answer="blue"),
+            "answered by me blue",
+        ),
         (RunFinished(outcome="succeeded", answer="42", reason=""), "succeeded: 42"),
         (RunFinished(outcome="failed", answer="", reason="no model"), "failed: no model"),
         (Prompted(step="main", text="go"), "step=main, text=go, again=False"),

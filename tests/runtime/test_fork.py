@@ -1,4 +1,6 @@
-"""A run goes on from any event of another one; what they share is stored once, and the other one stays as it is."""
+"""A run goes on from any event of another one; what they share is stored once, and the other one stays as it
+is.
+"""
 
 import asyncio
 import time
@@ -50,10 +52,14 @@ def numbers(run: Run, kind: type[Event]) -> list[int]:
 
 
 def test_any_event_can_be_forked_at(tmp_path: Path, workspace: Path) -> None:
-    """Forked behind any event before the end, the run completes; the parent is unchanged and none of its events is copied."""
+    """Forked behind any event before the end, the run completes; the parent is unchanged and none of its
+    events is copied.
+    """
     effects: list[str] = []
     session = Session(tmp_path / "home", env={}, tools=tools(effects.append))
-    parent = asyncio.run(session.run(GOAL, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
+    parent = asyncio.run(
+        session.run(GOAL, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__))
+    )
     records, before = parent.records(), rows(session, parent.id)
     for at in range(1, len(records) - 1):
         called = {r.event.call: r.event for r in records[:at] if isinstance(r.event, ToolCalled)}
@@ -74,7 +80,9 @@ def test_any_event_can_be_forked_at(tmp_path: Path, workspace: Path) -> None:
         assert child._state == fold(mine) == session.get(child.id)._state
         assert (illegal_states(mine), unreported(mine)) == ([], [])
         unknown = sorted(asked.call for asked in person.asked if asked.why == "unknown_outcome")
-        assert unknown == sorted(call for call, event in called.items() if call not in answered and event.effect == "opaque")
+        assert unknown == sorted(
+            call for call, event in called.items() if call not in answered and event.effect == "opaque"
+        )
         assert child.usage.model_calls == 5
         assert session.history.diff(parent.id, child.id).shared >= sum(_counts(r.event) for r in records[:at])
     assert rows(session, parent.id) == before
@@ -87,16 +95,29 @@ def _counts(event: Event) -> bool:
 
 
 def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None:
-    """At each question to the model an answer given by hand is recorded as given, costs nothing and is the run's answer."""
+    """At each question to the model an answer given by hand is recorded as given, costs nothing and is the
+    run's answer.
+    """
     effects: list[str] = []
-    options: dict[str, Any] = {"model": model(), "tools": tools(effects.append), "approver": HonestPerson(effects.__contains__)}
+    options: dict[str, Any] = {
+        "model": model(),
+        "tools": tools(effects.append),
+        "approver": HonestPerson(effects.__contains__),
+    }
     parent = asyncio.run(session.run(GOAL, workspace=workspace, **options))
     happened = list(effects)
     for turn, at in enumerate(numbers(parent, ModelCalled)):
-        child = asyncio.run(session.fork(parent.id, at=at, answer="by hand", model=model(), tools=tools(effects.append)))
+        child = asyncio.run(
+            session.fork(parent.id, at=at, answer="by hand", model=model(), tools=tools(effects.append))
+        )
         given = child.events()[at + 1]
         assert isinstance(given, ModelAnswered)
-        assert (given.model, given.text, given.given, given.tokens_in + given.tokens_out) == ("(given)", "by hand", True, 0)
+        assert (given.model, given.text, given.given, given.tokens_in + given.tokens_out) == (
+            "(given)",
+            "by hand",
+            True,
+            0,
+        )
         assert (child.status, child.answer) == (RunStatus.COMPLETE, "by hand")
         assert (child.usage.model_calls, child.usage.unpriced, child.usage.tokens) == (turn, 0, 25 * turn)
         assert f"forked from {parent.id} at {at} with an answer given by hand" in repr(child.report)
@@ -127,7 +148,9 @@ def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> N
 
 
 def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: Path) -> None:
-    """A result given by hand takes the place of the tool's: the tool does not run and the model reads what was given."""
+    """A result given by hand takes the place of the tool's: the tool does not run and the model reads what
+    was given.
+    """
     ran: list[str] = []
 
     @tool(danger_level="medium")
@@ -140,7 +163,9 @@ def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: P
         told = [message.text for message in request.messages if message.role == "tool"]
         return ", ".join(told) if told else [("weigh", {"name": "a"}), ("weigh", {"name": "b"})]
 
-    parent = asyncio.run(session.run("weigh", model=ScriptedModel(turn), tools=[weigh], workspace=workspace, approve="auto"))
+    parent = asyncio.run(
+        session.run("weigh", model=ScriptedModel(turn), tools=[weigh], workspace=workspace, approve="auto")
+    )
     assert (parent.answer, ran) == ("heavy, heavy", ["a", "b"])
     first, second = numbers(parent, ToolCalled)
 
@@ -149,23 +174,34 @@ def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: P
     given = [event for event in child.events() if isinstance(event, ToolAnswered) and event.given]
     assert [(event.text, event.cached, event.error) for event in given] == [("light", False, None)]
 
-    other = asyncio.run(session.fork(parent.id, at=first, result="light", model=ScriptedModel(turn), tools=[weigh]))
+    other = asyncio.run(
+        session.fork(parent.id, at=first, result="light", model=ScriptedModel(turn), tools=[weigh])
+    )
     assert (other.answer, ran) == ("light, heavy", ["a", "b", "b"])
 
 
 def test_a_fork_of_a_fork_reads_all_its_ancestors(session: Session, workspace: Path) -> None:
-    """Each generation stores its own events only; an event shared with a parent is forked at in the parent."""
+    """Each generation stores its own events only; an event shared with a parent is forked at in the
+    parent.
+    """
     turns: list[Turn] = [[("glob", {"pattern": str(n)})] for n in range(3)]
     script = ScriptedModel([*turns, "end"])
     line = [asyncio.run(session.run("look", model=script, workspace=workspace))]
     for number in (1, 2, 3):
         at = numbers(line[-1], ModelCalled)[number]
-        line.append(asyncio.run(session.fork(line[-1].id, at=at, model=ScriptedModel([*turns, f"end {number}"]))))
+        line.append(
+            asyncio.run(session.fork(line[-1].id, at=at, model=ScriptedModel([*turns, f"end {number}"])))
+        )
     assert [run.answer for run in line] == ["end", "end 1", "end 2", "end 3"]
     for before, run in pairwise(line):
         row = session.store.run(run.id)
-        assert (row.parent, len(rows(session, run.id)) - 1) == (before.id, len(run.records()) - (row.forked_at or 0))
-        assert [r.eid for r in run.records()[: row.forked_at]] == [r.eid for r in before.records()[: row.forked_at]]
+        assert (row.parent, len(rows(session, run.id)) - 1) == (
+            before.id,
+            len(run.records()) - (row.forked_at or 0),
+        )
+        assert [r.eid for r in run.records()[: row.forked_at]] == [
+            r.eid for r in before.records()[: row.forked_at]
+        ]
         assert session.store.records(run.id, after=2) == run.records()[2:]
     early = asyncio.run(session.fork(line[-1].id, at=2, model=script))
     assert (session.store.run(early.id).parent, early.answer) == (line[0].id, "end")
@@ -181,7 +217,9 @@ LAUNCH = ScriptedModel([[("launch", {})], "up"])
 
 
 def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspace: Path) -> None:
-    """A fork asks a question anew that its parent waits for; the answer to one is none to the other, and each is resumed."""
+    """A fork asks a question anew that its parent waits for; the answer to one is none to the other, and each
+    is resumed.
+    """
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=LAUNCH, tools=[launch], workspace=workspace))
     parent = session.get(caught.value.run_id)
@@ -203,8 +241,14 @@ def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspac
 
 
 def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> None:
-    """Model, tools and policy of a fork are recorded: resuming it uses them; limits and goal are the parent's."""
-    parent = asyncio.run(session.run("go", model=ScriptedModel(["no"]), tools=["glob"], workspace=workspace, limits=Limits(cycles=7)))
+    """Model, tools and policy of a fork are recorded: resuming it uses them; limits and goal are the
+    parent's.
+    """
+    parent = asyncio.run(
+        session.run(
+            "go", model=ScriptedModel(["no"]), tools=["glob"], workspace=workspace, limits=Limits(cycles=7)
+        )
+    )
     session.change(model=ScriptedModel([[("launch", {})], "up"], name="other"))
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.fork(parent.id, model=session.options.model, tools=[launch], approve="ask"))
@@ -213,7 +257,11 @@ def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> No
     assert (child.goal, child.model) == ("go", "other (scripted)")
     began = child._state.started
     assert began is not None
-    assert ([item["name"] for item in began.tools], began.policy, began.limits["cycles"]) == (["launch"], "ask", 7)
+    assert ([item["name"] for item in began.tools], began.policy, began.limits["cycles"]) == (
+        ["launch"],
+        "ask",
+        7,
+    )
     session.history.decide(child.id, granted=True, by="ann", how="command")
     assert asyncio.run(session.resume(child.id)).answer == "up"
 
@@ -230,29 +278,45 @@ class Echo:
 
 
 def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path) -> None:
-    """A fork of a scripted run by a real model stays labelled scripted wherever it is shown, and so does the reverse."""
+    """A fork of a scripted run by a real model stays labelled scripted wherever it is shown, and so does the
+    reverse.
+    """
     scripted = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace))
     real = asyncio.run(session.run("hi", model=Echo(), workspace=workspace))
     mixed = asyncio.run(session.fork(scripted.id, model=Echo()))
     reverse = asyncio.run(session.fork(real.id, model=ScriptedModel(["no"])))
     assert (real.model, mixed.model, reverse.model) == ("echo", "echo (scripted)", "scripted (scripted)")
-    assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == ["real", "scripted", "scripted"]
+    assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == [
+        "real",
+        "scripted",
+        "scripted",
+    ]
 
 
 def test_limits_do_not_count_a_question_asked_again(session: Session, workspace: Path) -> None:
     """A run that used all its turns can be forked at its last question."""
-    parent = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace, limits=Limits(cycles=1)))
+    parent = asyncio.run(
+        session.run("hi", model=ScriptedModel(["no"]), workspace=workspace, limits=Limits(cycles=1))
+    )
     child = asyncio.run(session.fork(parent.id, model=ScriptedModel(["yes"])))
     assert (child.status, child.answer, parent.answer) == (RunStatus.COMPLETE, "yes", "no")
 
 
 def test_listeners_hear_of_the_fork(tmp_path: Path, workspace: Path) -> None:
-    """The session's listeners are told the fork's own events, what was given included; a subscriber also those before."""
+    """The session's listeners are told the fork's own events, what was given included; a subscriber also
+    those before.
+    """
     told: list[tuple[str, str]] = []
-    session = Session(tmp_path / "home", env={}, listeners=[lambda run, event: told.append((run.id, event.type))])
+    session = Session(
+        tmp_path / "home", env={}, listeners=[lambda run, event: told.append((run.id, event.type))]
+    )
     parent = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace))
     child = asyncio.run(session.fork(parent.id, answer="yes", model=ScriptedModel(["no"])))
-    own = [record.event.type for record in child.records() if record.seq > (session.store.run(child.id).forked_at or 0)]
+    own = [
+        record.event.type
+        for record in child.records()
+        if record.seq > (session.store.run(child.id).forked_at or 0)
+    ]
     assert [kind for run_id, kind in told if run_id == child.id] == own
     assert own[:2] == ["run_forked", "model_answered"]
     heard: list[Event] = []
@@ -269,16 +333,27 @@ def test_listeners_hear_of_the_fork(tmp_path: Path, workspace: Path) -> None:
         ({"at": 0}, r"has no event 0: its events are 1 to 13"),
         ({"at": 12}, r"had ended by event 12: it can be forked at 1 to 11"),
         ({"at": 13}, r"had ended by event 13"),
-        ({"at": 6, "answer": "x"}, r"event 6 of run \S+ is model_answered: an answer .* fork at a model_called; the nearest .* are 5, 9"),
-        ({"at": 9, "result": "x"}, r"event 9 of run \S+ is model_called: a result .* fork at a tool_called; the nearest .* are 7"),
+        (
+            {"at": 6, "answer": "x"},
+            r"event 6 of run \S+ is model_answered: an answer .* fork at a model_called; the nearest "
+            r".* are 5, 9",
+        ),
+        (
+            {"at": 9, "result": "x"},
+            r"event 9 of run \S+ is model_called: a result .* fork at a tool_called; the nearest .* are 7",
+        ),
         ({"answer": "x", "result": "y"}, r"not both"),
         ({"answer": " "}, r"the answer is empty"),
         ({"model": None, "at": 5}, r"only exists in memory: pass model="),
         ({"tools": ["golb"]}, r"did you mean 'glob'"),
     ],
 )
-def test_what_cannot_be_forked_is_explained(options: dict[str, Any], message: str, session: Session, workspace: Path) -> None:
-    """A number that is not there, one after the end, one of the wrong kind and missing parts are named; nothing is created."""
+def test_what_cannot_be_forked_is_explained(
+    options: dict[str, Any], message: str, session: Session, workspace: Path
+) -> None:
+    """A number that is not there, one after the end, one of the wrong kind and missing parts are named;
+    nothing is created.
+    """
     script = ScriptedModel([[("glob", {"pattern": "x"})], "end"])
     parent = asyncio.run(session.run("look", model=script, tools=["glob"], workspace=workspace))
     kinds = [event.type for event in parent.events()]
@@ -291,7 +366,9 @@ def test_what_cannot_be_forked_is_explained(options: dict[str, Any], message: st
 def test_a_run_without_a_question_needs_a_number(session: Session, workspace: Path) -> None:
     """Where there is no default the message says which numbers can be given; an unknown run is named."""
     parent = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace))
-    with pytest.raises(UsageError, match=r"has no tool_called to fork at: say at which event, with at=1 to at=7"):
+    with pytest.raises(
+        UsageError, match=r"has no tool_called to fork at: say at which event, with at=1 to at=7"
+    ):
         asyncio.run(session.fork(parent.id, result="x", model=ScriptedModel([])))
     with pytest.raises(UsageError, match="did you mean"):
         asyncio.run(session.fork(parent.id[:-1], model=ScriptedModel([])))
@@ -325,16 +402,23 @@ def test_a_diff_shows_where_runs_part(session: Session, workspace: Path) -> None
 
 
 def test_runs_that_did_the_same_do_not_part(session: Session, workspace: Path) -> None:
-    """Two runs of one script, and a run and a fork that changes nothing, differ in times and ids only; `asked again` is not a difference."""
+    """Two runs of one script, and a run and a fork that changes nothing, differ in times and ids only; `asked
+    again` is not a difference.
+    """
     script = ScriptedModel([[("launch", {}), ("launch", {})], "up"])
 
     def run() -> Run:
-        return asyncio.run(session.run("go", model=script, tools=[launch], workspace=workspace, approve="auto"))
+        return asyncio.run(
+            session.run("go", model=script, tools=[launch], workspace=workspace, approve="auto")
+        )
 
     one, second = run(), int(time.time())
     until(lambda: int(time.time()) > second)  # when a run began is no difference
     two = run()
-    forks = [asyncio.run(session.fork(one.id, at=at, model=script, tools=[launch])) for at in (1, 4, numbers(one, ModelCalled)[1])]
+    forks = [
+        asyncio.run(session.fork(one.id, at=at, model=script, tools=[launch]))
+        for at in (1, 4, numbers(one, ModelCalled)[1])
+    ]
     for other in (two, *forks):
         diff = session.history.diff(one.id, other.id)
         assert (diff.same, diff.first_a, diff.first_b) == (True, None, None)
@@ -350,7 +434,9 @@ def test_a_longer_run_goes_on_alone(session: Session, workspace: Path) -> None:
     run_id = caught.value.run_id
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.fork(run_id, model=LAUNCH, tools=[launch]))
-    session.get(run_id).decide(ApprovalGiven(call="answer.1.1", question="answer.1.1", granted=True, by="ann", how="click"))
+    session.get(run_id).decide(
+        ApprovalGiven(call="answer.1.1", question="answer.1.1", granted=True, by="ann", how="click")
+    )
     diff = session.history.diff(run_id, caught.value.run_id)
     assert diff.first_a is not None
     assert (diff.first_a.event.type, diff.first_b, diff.same) == ("approval_given", None, False)

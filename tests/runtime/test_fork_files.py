@@ -42,14 +42,22 @@ def files(folder: Path) -> Files:
             elif stat.S_ISDIR(status.st_mode):
                 found[str(path.relative_to(folder))] = ("folder", stat.S_IMODE(status.st_mode))
             elif stat.S_ISREG(status.st_mode):
-                found[str(path.relative_to(folder))] = ("file", stat.S_IMODE(status.st_mode), path.read_bytes())
+                found[str(path.relative_to(folder))] = (
+                    "file",
+                    stat.S_IMODE(status.st_mode),
+                    path.read_bytes(),
+                )
     return found
 
 
 def every_byte(folder: Path) -> Files:
     """The same with the git folder and with the times of every file."""
     return {
-        str(path.relative_to(folder)): (path.lstat().st_mode, path.lstat().st_mtime_ns, path.is_file() and path.read_bytes())
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.lstat().st_mtime_ns,
+            path.is_file() and path.read_bytes(),
+        )
         for path in folder.rglob("*")
     }
 
@@ -65,7 +73,9 @@ def calls(*turns: Any) -> ScriptedModel:
 
 
 def asks_again(*turns: Any) -> ScriptedModel:
-    """A model for a fork: it makes these calls whatever was called before, and answers with the last result."""
+    """A model for a fork: it makes these calls whatever was called before, and answers with the last
+    result.
+    """
     left = list(turns)
 
     def turn(request: ModelRequest) -> Turn:
@@ -76,7 +86,16 @@ def asks_again(*turns: Any) -> ScriptedModel:
 
 def git(folder: Path, *args: str) -> str:
     """What git of the user says in a folder."""
-    words = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false", *args]
+    words = [
+        "git",
+        "-c",
+        "user.name=ann",
+        "-c",
+        "user.email=ann@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *args,
+    ]
     return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -100,7 +119,9 @@ def start(session: Session, folder: Path, model: ScriptedModel) -> Run:
 
 def fork(session: Session, run: Run, at: int, model: ScriptedModel | None = None, **options: Any) -> Run:
     """Fork a run at an event."""
-    return asyncio.run(session.fork(run.id, at=at, model=model or asks_again(), approve="auto:critical", **options))
+    return asyncio.run(
+        session.fork(run.id, at=at, model=model or asks_again(), approve="auto:critical", **options)
+    )
 
 
 def copy_of(run: Run) -> Path:
@@ -114,11 +135,17 @@ def number(run: Run, kind: type, which: int = 0) -> int:
 
 
 def test_a_fork_reads_the_old_text_and_the_folder_stays(session: Session, folder: Path) -> None:
-    """A run that read, wrote and read again is forked before the write: the fork reads the old text, and its writes are its own."""
+    """A run that read, wrote and read again is forked before the write: the fork reads the old text, and its
+    writes are its own.
+    """
     run = start(
         session,
         folder,
-        calls(("read_file", {"path": "a.txt"}), ("write_file", {"path": "a.txt", "content": "new\n"}), ("read_file", {"path": "a.txt"})),
+        calls(
+            ("read_file", {"path": "a.txt"}),
+            ("write_file", {"path": "a.txt", "content": "new\n"}),
+            ("read_file", {"path": "a.txt"}),
+        ),
     )
     assert "new" in run.answer
     before = every_byte(folder)
@@ -145,7 +172,13 @@ def test_in_place_a_fork_works_in_the_folder(session: Session, folder: Path) -> 
     """With in_place=True a fork reads the files of now, and changes them."""
     run = start(session, folder, calls(("write_file", {"path": "a.txt", "content": "new\n"})))
 
-    child = fork(session, run, number(run, ToolCalled), asks_again(("bash", {"command": "cat a.txt; echo fork > a.txt"})), in_place=True)
+    child = fork(
+        session,
+        run,
+        number(run, ToolCalled),
+        asks_again(("bash", {"command": "cat a.txt; echo fork > a.txt"})),
+        in_place=True,
+    )
 
     assert "new" in child.answer
     assert (folder / "a.txt").read_text() == "fork\n"
@@ -241,7 +274,9 @@ def forks_differ(session: Session, folder: Path, run: Run, seen: dict[str, Files
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_fork_at_every_event_has_the_files_of_then(session: Session, folder: Path, seed: int) -> None:
-    """Whatever writes, deletions, moves, links and modes: at each event the fork's files are those recorded then, and nothing of the user's changes."""
+    """Whatever writes, deletions, moves, links and modes: at each event the fork's files are those recorded
+    then, and nothing of the user's changes.
+    """
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "one")
@@ -256,7 +291,9 @@ def test_a_fork_at_every_event_has_the_files_of_then(session: Session, folder: P
     assert "stash@{0}" in git(folder, "stash", "list")
 
 
-def test_a_snapshot_that_is_left_out_is_noticed(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_is_left_out_is_noticed(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The law above fails for a history that forgets what a command changed: the deliberate bug."""
     real: Callable[..., Any] = FileHistory._take
 
@@ -266,7 +303,11 @@ def test_a_snapshot_that_is_left_out_is_noticed(session: Session, folder: Path, 
 
     monkeypatch.setattr(FileHistory, "_take", forgets)
     run, seen = _record_each(
-        session, folder, calls(("bash", {"command": "echo new > a.txt"}), ("bash", {"command": "echo newer > a.txt; rm b.txt"}))
+        session,
+        folder,
+        calls(
+            ("bash", {"command": "echo new > a.txt"}), ("bash", {"command": "echo newer > a.txt; rm b.txt"})
+        ),
     )
 
     assert forks_differ(session, folder, run, seen)
@@ -274,7 +315,11 @@ def test_a_snapshot_that_is_left_out_is_noticed(session: Session, folder: Path, 
 
 def test_what_a_person_changed_since_is_not_in_the_fork(session: Session, folder: Path) -> None:
     """Edits by hand after the run, of files that it wrote and of others, are not part of a fork."""
-    run = start(session, folder, calls(("bash", {"command": "echo run > a.txt"}), ("bash", {"command": "echo later > c.txt"})))
+    run = start(
+        session,
+        folder,
+        calls(("bash", {"command": "echo run > a.txt"}), ("bash", {"command": "echo later > c.txt"})),
+    )
     (folder / "a.txt").write_text("by hand\n")
     (folder / "b.txt").write_text("by hand\n")
     (folder / "d.txt").write_text("by hand\n")
@@ -287,7 +332,9 @@ def test_what_a_person_changed_since_is_not_in_the_fork(session: Session, folder
 
 
 def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path) -> None:
-    """A run that changed nothing has no snapshot: its fork has the files of now and names those that changed since."""
+    """A run that changed nothing has no snapshot: its fork has the files of now and names those that changed
+    since.
+    """
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
     (folder / "b.txt").write_text("by hand\n")
 
@@ -298,8 +345,12 @@ def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path)
     assert "b.txt" in str(child._state.private_copy["notes"])
 
 
-def test_an_old_log_has_its_changes_undone(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a log without snapshots the later writes of file tools are undone in the copy; what a command did is named as unknown."""
+def test_an_old_log_has_its_changes_undone(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a log without snapshots the later writes of file tools are undone in the copy; what a command did is
+    named as unknown.
+    """
 
     async def keeps_nothing(*_: Any) -> None:
         """An earlier version."""
@@ -321,7 +372,9 @@ def test_an_old_log_has_its_changes_undone(session: Session, folder: Path, monke
     first = fork(session, run, number(run, ToolCalled))
     second = fork(session, run, number(run, ToolAnswered))
 
-    assert {"a.txt": b"old\n", "b.txt": b"b\n"}.items() <= {path: one[-1] for path, one in files(copy_of(first)).items()}.items()
+    assert {"a.txt": b"old\n", "b.txt": b"b\n"}.items() <= {
+        path: one[-1] for path, one in files(copy_of(first)).items()
+    }.items()
     assert "new/c.txt" not in files(copy_of(first))
     assert files(copy_of(second))["a.txt"][-1] == b"1\n"
     assert first._state.private_copy["exact"] is False
@@ -329,7 +382,9 @@ def test_an_old_log_has_its_changes_undone(session: Session, folder: Path, monke
 
 
 def test_a_fork_is_made_after_the_folder_is_gone(session: Session, folder: Path) -> None:
-    """The files of a run whose workspace was removed are made from what was kept; without anything kept that is said."""
+    """The files of a run whose workspace was removed are made from what was kept; without anything kept that
+    is said.
+    """
     kept = start(session, folder, calls(("bash", {"command": "echo run > a.txt"})))
     bare = start(session, folder, calls(("read_file", {"path": "a.txt"})))
     shutil.rmtree(folder)
@@ -342,14 +397,30 @@ def test_a_fork_is_made_after_the_folder_is_gone(session: Session, folder: Path)
 
 
 def test_a_fork_of_a_fork_and_its_resume_stay_in_copies(session: Session, folder: Path) -> None:
-    """A fork of a fork has the files of the fork at that event, in a copy of its own; a follow-up works in the copy of its fork."""
+    """A fork of a fork has the files of the fork at that event, in a copy of its own; a follow-up works in
+    the copy of its fork.
+    """
     run = start(session, folder, calls(("write_file", {"path": "a.txt", "content": "run\n"})))
     before = every_byte(folder)
-    child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "echo child > a.txt; echo 1 > c.txt"})))
-    grandchild = fork(session, child, number(child, ModelCalled, -1), asks_again(("bash", {"command": "cat a.txt; rm c.txt"})))
+    child = fork(
+        session,
+        run,
+        number(run, ToolAnswered),
+        asks_again(("bash", {"command": "echo child > a.txt; echo 1 > c.txt"})),
+    )
+    grandchild = fork(
+        session,
+        child,
+        number(child, ModelCalled, -1),
+        asks_again(("bash", {"command": "cat a.txt; rm c.txt"})),
+    )
 
     followed = asyncio.run(
-        grandchild.ask("and now", model=asks_again(("bash", {"command": "echo followed > f.txt"})), approve="auto:critical")
+        grandchild.ask(
+            "and now",
+            model=asks_again(("bash", {"command": "echo followed > f.txt"})),
+            approve="auto:critical",
+        )
     )
 
     assert "child" in grandchild.answer
@@ -363,7 +434,9 @@ def test_a_fork_of_a_fork_and_its_resume_stay_in_copies(session: Session, folder
 
 @pytest.mark.parametrize("level", ["S1", "S2", "S3"])
 def test_commands_of_a_fork_are_held_in_its_copy(tmp_path: Path, folder: Path, level: str) -> None:
-    """At each level of the sandbox a fork's commands work in the copy, git included, and cannot write the folder of the parent."""
+    """At each level of the sandbox a fork's commands work in the copy, git included, and cannot write the
+    folder of the parent.
+    """
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "one")
@@ -373,7 +446,10 @@ def test_commands_of_a_fork_are_held_in_its_copy(tmp_path: Path, folder: Path, l
     except UsageError as error:
         pytest.skip(str(error))
     before = every_byte(folder)
-    command = f"cat a.txt; git log --format=%s; git status --short; echo x > b.txt; echo x > {folder}/b.txt; ls {tmp_path}/home"
+    command = (
+        f"cat a.txt; git log --format=%s; git status --short; echo x > b.txt; echo x > {folder}/b.txt; "
+        f"ls {tmp_path}/home"
+    )
 
     child = fork(session, run, number(run, ModelCalled), asks_again(("bash", {"command": command})))
 
@@ -384,8 +460,12 @@ def test_commands_of_a_fork_are_held_in_its_copy(tmp_path: Path, folder: Path, l
     session.close()
 
 
-def test_a_repository_that_would_run_programs_runs_none(session: Session, folder: Path, tmp_path: Path) -> None:
-    """Hooks, filters and monitors of the repository do not run when a fork is made, and are not in its copy."""
+def test_a_repository_that_would_run_programs_runs_none(
+    session: Session, folder: Path, tmp_path: Path
+) -> None:
+    """Hooks, filters and monitors of the repository do not run when a fork is made, and are not in its
+    copy.
+    """
     mark = tmp_path / "ran"
     git(folder, "init", "-q")
     (folder / ".gitattributes").write_text("* filter=evil\n")
@@ -411,7 +491,9 @@ def test_a_repository_that_would_run_programs_runs_none(session: Session, folder
 
 
 def test_kinds_of_files_are_as_they_were(session: Session, folder: Path, tmp_path: Path) -> None:
-    """Empty folders, modes, links of all kinds, names that are not UTF-8 and closed folders are in the copy; pipes and caches are not."""
+    """Empty folders, modes, links of all kinds, names that are not UTF-8 and closed folders are in the copy;
+    pipes and caches are not.
+    """
     (folder / "empty").mkdir()
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
@@ -434,9 +516,14 @@ def test_kinds_of_files_are_as_they_were(session: Session, folder: Path, tmp_pat
     child = fork(session, run, number(run, ModelCalled))
 
     place, held = copy_of(child), files(copy_of(child))
-    expected = {path: one for path, one in files(folder).items() if path not in {"a.txt", "absolute", "outer"}}
+    expected = {
+        path: one for path, one in files(folder).items() if path not in {"a.txt", "absolute", "outer"}
+    }
     assert {path: held.get(path) for path in expected} == expected
-    assert (held["absolute"], held["outer"]) == (("link", str(place / "a.txt")), ("link", str(tmp_path / "elsewhere")))
+    assert (held["absolute"], held["outer"]) == (
+        ("link", str(place / "a.txt")),
+        ("link", str(tmp_path / "elsewhere")),
+    )
     assert not os.path.lexists(place / "pipe")
     assert not (place / "__pycache__").exists()
     assert (place / ".venv" / "cfg").read_text() == "v"
@@ -447,14 +534,19 @@ def test_kinds_of_files_are_as_they_were(session: Session, folder: Path, tmp_pat
 
 
 def test_a_home_in_the_workspace_is_not_copied(folder: Path) -> None:
-    """With the home in the workspace, or equal to it, the copy has the user's files and nothing of the home."""
+    """With the home in the workspace, or equal to it, the copy has the user's files and nothing of the
+    home.
+    """
     for home in (folder / "state", folder):
         session = Session(home, env={})
         run = start(session, folder, calls(("bash", {"command": "echo new > a.txt"})))
 
         child = fork(session, run, number(run, ModelCalled))
 
-        assert {path for path in files(copy_of(child)) if not path.startswith(("state", ".gitignore"))} == {"a.txt", "b.txt"}
+        assert {path for path in files(copy_of(child)) if not path.startswith(("state", ".gitignore"))} == {
+            "a.txt",
+            "b.txt",
+        }
         assert not list(copy_of(child).rglob("kestrel.db*"))
         assert (copy_of(child) / "a.txt").read_text() == "old\n"
         session.close()
@@ -462,7 +554,9 @@ def test_a_home_in_the_workspace_is_not_copied(folder: Path) -> None:
 
 
 def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Path, tmp_path: Path) -> None:
-    """A fork in a worktree of a repository has its HEAD and index, and commits there do not touch the repository."""
+    """A fork in a worktree of a repository has its HEAD and index, and commits there do not touch the
+    repository.
+    """
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "one")
@@ -470,7 +564,10 @@ def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Pa
     git(folder, "worktree", "add", "-q", "-b", "side", str(tree))
     run = start(session, tree, calls(("bash", {"command": "echo new > a.txt"})))
     before = every_byte(folder)
-    command = "git status --short; git branch --show-current; git -c user.name=a -c user.email=b commit -qam two; git log --format=%s"
+    command = (
+        "git status --short; git branch --show-current; git -c user.name=a -c user.email=b commit -qam "
+        "two; git log --format=%s"
+    )
 
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": command})))
 
@@ -479,8 +576,12 @@ def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Pa
     assert git(tree, "log", "--format=%s") == "one\n"
 
 
-def test_a_folder_with_too_many_files_is_not_copied_in_silence(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no copy can be made the fork is refused before it begins, and the error names the way in place."""
+def test_a_folder_with_too_many_files_is_not_copied_in_silence(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no copy can be made the fork is refused before it begins, and the error names the way in
+    place.
+    """
     from kestrel_lab.tools.files import workspace_recorder
 
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
@@ -493,8 +594,12 @@ def test_a_folder_with_too_many_files_is_not_copied_in_silence(session: Session,
     assert fork(session, run, number(run, ToolAnswered), in_place=True).answer
 
 
-def test_a_large_file_is_copied_where_it_is_the_same(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file beyond what is kept is copied while it is untouched; once it was changed it is absent, and that is said."""
+def test_a_large_file_is_copied_where_it_is_the_same(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file beyond what is kept is copied while it is untouched; once it was changed it is absent, and that
+    is said.
+    """
     from kestrel_lab.tools.files import workspace_recorder
 
     monkeypatch.setattr(workspace_recorder, "MOST_FILE", 1_000)
@@ -513,14 +618,21 @@ def test_a_large_file_is_copied_where_it_is_the_same(session: Session, folder: P
 
 
 def test_taint_of_files_is_carried_into_the_copy(session: Session, folder: Path) -> None:
-    """A short file that holds words of others, known by its place, holds them in the copy too; another process knows that as well."""
+    """A short file that holds words of others, known by its place, holds them in the copy too; another
+    process knows that as well.
+    """
     files_of = session.files
     from kestrel_lab.core.events.union import FilesTainted
     from kestrel_lab.tools.files.workspace import Workspace
 
     run = start(session, folder, calls(("read_file", {"path": "b.txt"})))
     told = FilesTainted(
-        call="c", step="s", began=1.0, ended=True, source="a page", files=[files_of.described(Workspace(folder), "a.txt", name=False)]
+        call="c",
+        step="s",
+        began=1.0,
+        ended=True,
+        source="a page",
+        files=[files_of.described(Workspace(folder), "a.txt", name=False)],
     )
     files_of.take(run.id, str(folder), told)
     assert files_of.source(str(folder), "a.txt")
@@ -548,11 +660,14 @@ def test_a_copy_lies_in_the_log_that_names_it(session: Session, folder: Path) ->
 
 
 def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) -> None:
-    """The difference is shown, and applied: new, changed and deleted files, modes, links and folders; a second apply has nothing to do."""
+    """The difference is shown, and applied: new, changed and deleted files, modes, links and folders; a
+    second apply has nothing to do.
+    """
     (folder / "run.sh").write_text("#!/bin/sh\n")
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
     command = (
-        "echo fork > a.txt; rm b.txt; mkdir -p new/deep; echo n > new/n.txt; ln -s a.txt link; chmod +x run.sh; mkdir .git; touch .git/x"
+        "echo fork > a.txt; rm b.txt; mkdir -p new/deep; echo n > new/n.txt; ln -s a.txt link; chmod "
+        "+x run.sh; mkdir .git; touch .git/x"
     )
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": command})))
 
@@ -584,10 +699,17 @@ def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) 
 
 
 def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path) -> None:
-    """Where the workspace is not what the fork began with, nothing is written and each path is named; the rest can be taken over by name."""
+    """Where the workspace is not what the fork began with, nothing is written and each path is named; the
+    rest can be taken over by name.
+    """
     (folder / "c.txt").write_text("c\n")
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
-    child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "echo fork | tee a.txt b.txt c.txt new.txt"})))
+    child = fork(
+        session,
+        run,
+        number(run, ToolAnswered),
+        asks_again(("bash", {"command": "echo fork | tee a.txt b.txt c.txt new.txt"})),
+    )
     (folder / "a.txt").write_text("by hand\n")
     (folder / "b.txt").unlink()
     (folder / "new.txt").write_text("mine\n")
@@ -609,12 +731,19 @@ def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path
     assert ((folder / "c.txt").read_text(), (folder / "a.txt").read_text()) == ("fork\n", "by hand\n")
 
 
-def test_an_apply_that_fails_puts_everything_back(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_apply_that_fails_puts_everything_back(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When one file cannot be written, those before it are what they were."""
     from kestrel_lab.runtime.forks import copy_changes
 
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
-    child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "rm a.txt; echo x > b.txt; echo y > z.txt"})))
+    child = fork(
+        session,
+        run,
+        number(run, ToolAnswered),
+        asks_again(("bash", {"command": "rm a.txt; echo x > b.txt; echo y > z.txt"})),
+    )
     before, real = files(folder), copy_changes._Application._put
 
     def fails(self: Any, directory: int, name: str, entry: Any, content: bytes) -> None:
@@ -629,11 +758,18 @@ def test_an_apply_that_fails_puts_everything_back(session: Session, folder: Path
 
 
 def test_apply_leaves_protected_files_alone(session: Session, folder: Path) -> None:
-    """What says what an agent may do is not taken over from a fork; nor through a folder that has become a link."""
+    """What says what an agent may do is not taken over from a fork; nor through a folder that has become a
+    link.
+    """
     (folder / "sub").mkdir()
     (folder / "sub" / "f").write_text("f\n")
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
-    child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "echo 'x = 1' > kestrel.toml; echo x > sub/f"})))
+    child = fork(
+        session,
+        run,
+        number(run, ToolAnswered),
+        asks_again(("bash", {"command": "echo 'x = 1' > kestrel.toml; echo x > sub/f"})),
+    )
     (folder / "sub").rename(folder.parent / "away")
     (folder / "sub").symlink_to(folder.parent / "away")
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import ApprovalRequired, StoreError, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, CacheHit, Progress, RunStarted, ToolAnswered
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CacheHit,
+    Progress,
+    RunStarted,
+    ToolAnswered,
+)
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
@@ -33,7 +40,9 @@ def get_ipython_form(run: Run) -> object:
 
 
 def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """A run has a text, an HTML and a file form, all escaped, and says that its model was scripted; it has no Markdown form."""
+    """A run has a text, an HTML and a file form, all escaped, and says that its model was scripted; it has no
+    Markdown form.
+    """
     run = asyncio.run(session.run("<b>go</b>", model=ScriptedModel(["<script>"]), workspace=workspace))
     assert run.model == "scripted (scripted)"
     assert "COMPLETE" in repr(run.report)
@@ -50,7 +59,9 @@ def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -
 
 
 def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> None:
-    """While a run is live, `get` and `restart` give the object that lives; cancelling an ended one does nothing."""
+    """While a run is live, `get` and `restart` give the object that lives; cancelling an ended one does
+    nothing.
+    """
 
     async def scene() -> Run:
         model = ScriptedModel([[("act", {})], "done"])
@@ -73,9 +84,13 @@ def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> N
 
 
 def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """A run by a script file is resumed without naming the model again; the session's own model serves likewise."""
+    """A run by a script file is resumed without naming the model again; the session's own model serves
+    likewise.
+    """
     script = tmp_path / "script.yaml"
-    script.write_text("rules:\n  - when: go\n    turns:\n      - - tool: act\n          args: {}\n      - finished\n")
+    script.write_text(
+        "rules:\n  - when: go\n    turns:\n      - - tool: act\n          args: {}\n      - finished\n"
+    )
     options = {"tools": [act], "workspace": workspace}
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=f"scripted:{script}", **options))
@@ -85,11 +100,16 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
     session.change(model=ScriptedModel([[("act", {})], "done"]))
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", **options))
-    assert asyncio.run(session.resume(caught.value.run_id, tools=Toolbox([act]), approve="auto")).answer == "done"
+    assert (
+        asyncio.run(session.resume(caught.value.run_id, tools=Toolbox([act]), approve="auto")).answer
+        == "done"
+    )
 
 
 def test_tools_are_given_in_any_form(session: Session) -> None:
-    """Names, tools, plain functions and a toolbox all make a toolbox, for a run and for all runs of a session; an unknown name is refused by both."""
+    """Names, tools, plain functions and a toolbox all make a toolbox, for a run and for all runs of a
+    session; an unknown name is refused by both.
+    """
 
     def plain(x: int) -> int:
         """Plain."""
@@ -105,11 +125,19 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
     given = Session(session.home, tools=["default", "find_references", "retrieval", act], env={})
     always = given.registry.resolve_tools(None).names
     given.close()
-    assert always == (*session.registry.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
+    assert always == (
+        *session.registry.resolve_tools(None).names,
+        "find_references",
+        "search_code",
+        "find_definition",
+        "act",
+    )
 
 
 def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) -> None:
-    """A pure tool with a fingerprint is asked once for one state of the world; each reuse is recorded and costs nothing."""
+    """A pure tool with a fingerprint is asked once for one state of the world; each reuse is recorded and
+    costs nothing.
+    """
     state = ["v1"]
     ran = []
 
@@ -121,7 +149,12 @@ def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) 
 
     def ask() -> tuple[str, bool, int]:
         run = asyncio.run(
-            session.run("go", model=ScriptedModel([[("lookup", {"word": "x"})], "done"]), tools=[lookup], workspace=workspace)
+            session.run(
+                "go",
+                model=ScriptedModel([[("lookup", {"word": "x"})], "done"]),
+                tools=[lookup],
+                workspace=workspace,
+            )
         )
         (answer,) = [event for event in run.events() if isinstance(event, ToolAnswered)]
         return answer.text, answer.cached, sum(isinstance(event, CacheHit) for event in run.events())
@@ -135,7 +168,9 @@ def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) 
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, workspace: Path) -> None:
-    """Ctrl-C while a plain function runs on the main thread interrupts the run, not the event loop; resumed, it is called again."""
+    """Ctrl-C while a plain function runs on the main thread interrupts the run, not the event loop; resumed,
+    it is called again.
+    """
     pressed: list[int] = []
 
     @tool(danger_level="safe", effect="pure")
@@ -147,7 +182,12 @@ def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, work
         return "at last"
 
     async def scene() -> Run:
-        run = session.start("go", model=ScriptedModel([[("interrupted", {})] * calls, "done"]), tools=[interrupted], workspace=workspace)
+        run = session.start(
+            "go",
+            model=ScriptedModel([[("interrupted", {})] * calls, "done"]),
+            tools=[interrupted],
+            workspace=workspace,
+        )
         with pytest.raises(asyncio.CancelledError):
             await run.wait()
         return run
@@ -161,7 +201,9 @@ def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, work
 
 
 def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, workspace: Path) -> None:
-    """When something emitted earlier was refused, nothing with side effects begins after it and whoever waits is told."""
+    """When something emitted earlier was refused, nothing with side effects begins after it and whoever waits
+    is told.
+    """
     acted = []
 
     @tool
@@ -171,7 +213,9 @@ def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, worksp
         return "acted"
 
     async def scene() -> None:
-        run = session.start("go", model=ScriptedModel([[("effect", {})], "done"]), tools=[effect], workspace=workspace)
+        run = session.start(
+            "go", model=ScriptedModel([[("effect", {})], "done"]), tools=[effect], workspace=workspace
+        )
         assert run.live is not None
         run.live.ctx.emit(ApprovalGiven(call="never", question="never", granted=True, by="x", how="click"))
         await run.wait()
@@ -187,10 +231,21 @@ def test_a_decision_made_elsewhere_at_the_same_moment_stands(session: Session, w
 
     async def late(asked: ApprovalAsked) -> ApprovalGiven:
         (row,) = session.store.runs()
-        other.decide(row.id, ApprovalGiven(call=asked.call, question=asked.question, granted=False, by="there", how="command"))
+        other.decide(
+            row.id,
+            ApprovalGiven(call=asked.call, question=asked.question, granted=False, by="there", how="command"),
+        )
         return ApprovalGiven(call=asked.call, granted=True, by="here", how="prompt")
 
-    run = asyncio.run(session.run("go", model=ScriptedModel([[("act", {})], "done"]), tools=[act], workspace=workspace, approver=late))
+    run = asyncio.run(
+        session.run(
+            "go",
+            model=ScriptedModel([[("act", {})], "done"]),
+            tools=[act],
+            workspace=workspace,
+            approver=late,
+        )
+    )
     (given,) = run._state.decisions.values()
     assert (given.by, given.granted, run.answer) == ("there", False, "done")
     assert run._state.events == len(run.records())

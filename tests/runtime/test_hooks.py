@@ -56,7 +56,9 @@ def test_what_middleware_answers_is_what_is_recorded(tmp_path: Path) -> None:
 
 
 def test_listeners_hear_a_run_from_its_first_event_to_its_last(tmp_path: Path) -> None:
-    """A session's listener is told of every stored event of every run, in order, and of the pieces of a streamed answer."""
+    """A session's listener is told of every stored event of every run, in order, and of the pieces of a
+    streamed answer.
+    """
     heard: list[tuple[str, Event]] = []
 
     def listen(run: Run, event: Event) -> None:
@@ -73,12 +75,16 @@ def test_listeners_hear_a_run_from_its_first_event_to_its_last(tmp_path: Path) -
 
 
 def test_an_approver_that_times_out_ends_the_run(tmp_path: Path) -> None:
-    """A `TimeoutError` that is not the run's own limit reaches the caller and leaves the run FAILED, not at work for ever."""
+    """A `TimeoutError` that is not the run's own limit reaches the caller and leaves the run FAILED, not at
+    work for ever.
+    """
 
     async def absent(_: ApprovalAsked) -> ApprovalGiven:
         raise TimeoutError
 
-    session = Session(tmp_path / "home", model=ScriptedModel([[("write_file", {"path": "a", "content": "b"})], "done"]))
+    session = Session(
+        tmp_path / "home", model=ScriptedModel([[("write_file", {"path": "a", "content": "b"})], "done"])
+    )
 
     async def go() -> Run:
         run = session.start("go", workspace=tmp_path, approver=absent)
@@ -94,7 +100,16 @@ def test_an_approver_that_times_out_ends_the_run(tmp_path: Path) -> None:
 
 MOMENTS_OF_A_RUN = [
     "before_run",
-    *("before_think", "after_think", "before_act", "after_act", "before_observe", "after_observe", "before_decide", "after_decide"),
+    *(
+        "before_think",
+        "after_think",
+        "before_act",
+        "after_act",
+        "before_observe",
+        "after_observe",
+        "before_decide",
+        "after_decide",
+    ),
     *("before_think", "after_think", "before_decide", "after_decide"),
     "after_run",
 ]
@@ -138,12 +153,17 @@ def test_a_hook_that_raises_ends_the_run_and_is_named(tmp_path: Path) -> None:
         raise OSError("too late")
 
     async def scene(session: Session) -> Run:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: reported.append(context["message"])
+        )
         return await session.run("go")
 
     session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
     run = asyncio.run(scene(session))
-    assert (run.status, run.reason) == ("FAILED", "the hook 'constraint' at before_act failed: ValueError: no double here")
+    assert (run.status, run.reason) == (
+        "FAILED",
+        "the hook 'constraint' at before_act failed: ValueError: no double here",
+    )
     assert not any(isinstance(event, ToolAnswered) for event in run.events())
     assert reported == [f"run {run.id} has ended, and the hook 'late' at after_run failed: OSError: too late"]
     session.close()

@@ -63,17 +63,34 @@ def kinds(run: Run) -> list[str]:
 def test_a_run_of_one_answer(session: Session, workspace: Path) -> None:
     """The whole log of the simplest run, event by event."""
     run = play(session, workspace, ["forty two"])
-    assert (run.status, run.outcome, run.answer, run.reason) == (RunStatus.COMPLETE, "complete", "forty two", "")
+    assert (run.status, run.outcome, run.answer, run.reason) == (
+        RunStatus.COMPLETE,
+        "complete",
+        "forty two",
+        "",
+    )
     started, plan, executing, step, called, answered, step_end, finished, complete = run.events()
     assert isinstance(started, RunStarted)
-    assert (started.goal, started.model, started.model_kind, started.tools[0]["name"]) == ("go", "scripted", "scripted", "look")
+    assert (started.goal, started.model, started.model_kind, started.tools[0]["name"]) == (
+        "go",
+        "scripted",
+        "scripted",
+        "look",
+    )
     assert "forty" not in started.system
     assert plan.type == "plan_proposed"
     assert executing == StateTransition(source="PLANNING", target="EXECUTING")
     assert step == StepStarted(step="answer", goal="go")
-    assert called == ModelCalled(call="answer.m1", step="answer", model="scripted", cycle=1, messages=2, tools=1)
+    assert called == ModelCalled(
+        call="answer.m1", step="answer", model="scripted", cycle=1, messages=2, tools=1
+    )
     assert isinstance(answered, ModelAnswered)
-    assert (answered.text, answered.tokens_in, answered.tokens_out, answered.cost_usd) == ("forty two", 20, 5, 0.0)
+    assert (answered.text, answered.tokens_in, answered.tokens_out, answered.cost_usd) == (
+        "forty two",
+        20,
+        5,
+        0.0,
+    )
     assert step_end == StepFinished(step="answer", ok=True)
     assert finished == RunFinished(outcome="complete", answer="forty two", looked=True, checked=0)
     assert complete == StateTransition(source="EXECUTING", target="COMPLETE")
@@ -100,11 +117,20 @@ def test_deltas_are_told_and_not_kept(session: Session, workspace: Path) -> None
     [
         (Limits(cycles=3), None, "cycles", "the limit of 3 model turns is reached"),
         (Limits(tokens=60), None, "tokens", "the limit of 60 tokens is reached: 75 used"),
-        (Limits(cost_usd=0.25), Usage(tokens_in=1, cost_usd=0.1), "cost_usd", "the limit of $0.25 is reached: $0.3000 spent"),
+        (
+            Limits(cost_usd=0.25),
+            Usage(tokens_in=1, cost_usd=0.1),
+            "cost_usd",
+            "the limit of $0.25 is reached: $0.3000 spent",
+        ),
     ],
 )
-def test_a_limit_ends_the_run(limits: Limits, usage: Usage | None, limit: str, reason: str, session: Session, workspace: Path) -> None:
-    """Reaching a limit ends the run FAILED before the next model turn, with the limit named and what was said so far kept."""
+def test_a_limit_ends_the_run(
+    limits: Limits, usage: Usage | None, limit: str, reason: str, session: Session, workspace: Path
+) -> None:
+    """Reaching a limit ends the run FAILED before the next model turn, with the limit named and what was said
+    so far kept.
+    """
     talk = ModelAnswer(text="still looking", calls=REQUESTS, usage=usage or Usage(tokens_in=20, tokens_out=5))
 
     def turns(request: ModelRequest) -> Turn:
@@ -112,7 +138,12 @@ def test_a_limit_ends_the_run(limits: Limits, usage: Usage | None, limit: str, r
         return talk if played == 1 else LOOK
 
     run = play(session, workspace, turns, usage=usage, limits=limits)
-    assert (run.status, run.outcome, run.reason, run.answer) == (RunStatus.FAILED, "limit", reason, "still looking")
+    assert (run.status, run.outcome, run.reason, run.answer) == (
+        RunStatus.FAILED,
+        "limit",
+        reason,
+        "still looking",
+    )
     finished = run._state.finished
     assert finished is not None
     assert finished.limit == limit
@@ -129,17 +160,27 @@ async def dawdle() -> str:
 
 
 def test_the_seconds_limit_interrupts(session: Session, workspace: Path) -> None:
-    """Working too long ends the run where it is, a tool in progress included, as a limit and not as a stop."""
+    """Working too long ends the run where it is, a tool in progress included, as a limit and not as a
+    stop.
+    """
     model = ScriptedModel([[("dawdle", {}), ("dawdle", {})], "never"])
-    run = asyncio.run(session.run("go", model=model, tools=[dawdle], workspace=workspace, limits=Limits(seconds=60)))
-    assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 60 s of work is reached")
+    run = asyncio.run(
+        session.run("go", model=model, tools=[dawdle], workspace=workspace, limits=Limits(seconds=60))
+    )
+    assert (run.status, run.outcome, run.reason) == (
+        RunStatus.FAILED,
+        "limit",
+        "the limit of 60 s of work is reached",
+    )
     cancelled = [event for event in run.events() if isinstance(event, ToolAnswered)]
     assert [event.error and event.error["kind"] for event in cancelled] == ["cancelled", "cancelled"]
     assert run._state.begun == {}
 
 
 def test_waiting_for_a_person_is_not_work(session: Session, workspace: Path) -> None:
-    """A person may think for longer than the limit of seconds; only the work counts, then and in the folded log."""
+    """A person may think for longer than the limit of seconds; only the work counts, then and in the folded
+    log.
+    """
 
     @tool(danger_level="high")
     async def act() -> str:
@@ -158,7 +199,11 @@ def test_waiting_for_a_person_is_not_work(session: Session, workspace: Path) -> 
 
     model = ScriptedModel([[("act", {})], "done"])
     began = time.time()
-    run = asyncio.run(session.run("go", model=model, tools=[act], workspace=workspace, limits=Limits(seconds=60), approver=slow))
+    run = asyncio.run(
+        session.run(
+            "go", model=model, tools=[act], workspace=workspace, limits=Limits(seconds=60), approver=slow
+        )
+    )
     took = time.time() - began
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
     assert run._state.meter.waiting_s >= thought - 0.01
@@ -202,10 +247,16 @@ def test_a_clock_stands_still_while_held() -> None:
 
 
 def test_a_clock_gives_seconds_back_and_says_which_deadline_has_passed() -> None:
-    """Seconds that were no work are added while it runs and while it is held, also to the clock of a sub-agent; the whole time goes on meanwhile."""
+    """Seconds that were no work are added while it runs and while it is held, also to the clock of a
+    sub-agent; the whole time goes on meanwhile.
+    """
 
-    async def ends(seconds: float | None, wall: float | None, *skipped: float, given: float = 0.0, held: bool = False) -> tuple[str, str]:
-        """Skip these seconds one after the other; returns which limit was overdue before the loop turned over, and which ended the block."""
+    async def ends(
+        seconds: float | None, wall: float | None, *skipped: float, given: float = 0.0, held: bool = False
+    ) -> tuple[str, str]:
+        """Skip these seconds one after the other; returns which limit was overdue before the loop turned
+        over, and which ended the block.
+        """
         time_of_loop, clock = LoopClock(), WorkClock(seconds, wall)
         overdue = clock.overdue
         try:
@@ -255,7 +306,9 @@ def test_a_failing_model_fails_the_run(session: Session, workspace: Path) -> Non
 
 
 def test_a_model_that_breaks_is_named(session: Session, workspace: Path) -> None:
-    """Any other error out of a model is taken for the model's failure, with its name; the caller gets the run, not the error."""
+    """Any other error out of a model is taken for the model's failure, with its name; the caller gets the
+    run, not the error.
+    """
     run = asyncio.run(session.run("go", model=BrokenModel(KeyError("choices")), workspace=workspace))
     assert (run.status, run.reason) == (RunStatus.FAILED, "model 'scripted' failed: KeyError: 'choices'")
     assert kinds(run).count("model_answered") == 1
@@ -273,7 +326,10 @@ def test_what_the_caller_must_change_reaches_the_caller(session: Session, worksp
 def test_an_empty_answer_is_a_failure(text: str, session: Session, workspace: Path) -> None:
     """A model that says nothing and asks for nothing did not answer."""
     run = play(session, workspace, [text])
-    assert (run.status, run.reason) == (RunStatus.FAILED, "the model ended without an answer: neither text nor a tool call")
+    assert (run.status, run.reason) == (
+        RunStatus.FAILED,
+        "the model ended without an answer: neither text nor a tool call",
+    )
 
 
 def test_a_cut_off_answer_is_told(session: Session, workspace: Path) -> None:
@@ -284,7 +340,9 @@ def test_a_cut_off_answer_is_told(session: Session, workspace: Path) -> None:
 
 
 def test_an_unpriced_model_is_warned_of_once(session: Session, workspace: Path) -> None:
-    """The first call without a price warns that the cost limit cannot be watched; no second warning, none without a limit."""
+    """The first call without a price warns that the cost limit cannot be watched; no second warning, none
+    without a limit.
+    """
     unpriced = ModelAnswer(calls=REQUESTS, usage=Usage(tokens_in=1, unpriced=1))
     priced = ModelAnswer(calls=REQUESTS, usage=Usage(tokens_in=1, cost_usd=0.01))
     turns = [priced, unpriced, priced, unpriced, "done"]
@@ -296,7 +354,9 @@ def test_an_unpriced_model_is_warned_of_once(session: Session, workspace: Path) 
 
 
 def test_a_listener_that_breaks_ends_nothing(session: Session, workspace: Path) -> None:
-    """A view that raises is reported to the event loop and told no more; the run and the other views go on."""
+    """A view that raises is reported to the event loop and told no more; the run and the other views go
+    on.
+    """
     reported = []
 
     async def scene() -> tuple[Run, RecordingListener]:
@@ -324,7 +384,9 @@ def test_a_listener_that_breaks_ends_nothing(session: Session, workspace: Path) 
 
 
 def test_unsubscribing_ends_the_telling(session: Session, workspace: Path) -> None:
-    """After the returned function was called nothing more is told; for an ended run everything is told at once."""
+    """After the returned function was called nothing more is told; for an ended run everything is told at
+    once.
+    """
 
     async def scene() -> tuple[Run, RecordingListener]:
         run = session.start("go", model=ScriptedModel(["hi"]), workspace=workspace)
@@ -358,7 +420,9 @@ async def yes(asked: ApprovalAsked) -> ApprovalGiven:
 
 
 def test_stopped_at_any_moment_it_is_cancelled(session: Session, workspace: Path) -> None:
-    """Cancelled at each of its events, from the first to the last, a run ends CANCELLED with a complete log, or had ended before."""
+    """Cancelled at each of its events, from the first to the last, a run ends CANCELLED with a complete log,
+    or had ended before.
+    """
     model = ScriptedModel(SCENE)
     options: dict[str, Any] = {"model": model, "tools": [look, act], "workspace": workspace, "approver": yes}
     whole = asyncio.run(session.run("go", **options))
@@ -395,11 +459,15 @@ def test_stopped_at_any_moment_it_is_cancelled(session: Session, workspace: Path
         assert set(began) <= set(ended)
         outcomes.append(run.outcome)
     assert outcomes[0] == "cancelled"
-    assert outcomes.count("cancelled") >= len(outcomes) - 8  # a scripted model leaves no moment to stop it in its last turn
+    assert (
+        outcomes.count("cancelled") >= len(outcomes) - 8
+    )  # a scripted model leaves no moment to stop it in its last turn
 
 
 def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Path) -> None:
-    """A run whose waiter is cancelled before it could do anything is INTERRUPTED and nobody's; resumed, it is carried out."""
+    """A run whose waiter is cancelled before it could do anything is INTERRUPTED and nobody's; resumed, it is
+    carried out.
+    """
 
     async def scene() -> None:
         waiting = asyncio.create_task(session.run("go", model=ScriptedModel(["hi"]), workspace=workspace))
@@ -410,7 +478,11 @@ def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Pa
 
     asyncio.run(scene())
     run = session.get(session.store.runs()[0].id)
-    assert (run.status, run.report.interrupted, session.store.run(run.id).owner) == (RunStatus.PLANNING, True, "")
+    assert (run.status, run.report.interrupted, session.store.run(run.id).owner) == (
+        RunStatus.PLANNING,
+        True,
+        "",
+    )
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(["hi"]))).answer == "hi"
 
 
@@ -444,7 +516,9 @@ def test_cancelling_hurts_no_other_run(session: Session, workspace: Path) -> Non
             await asyncio.sleep(pause / 1000)
             run.cancel()
             await asyncio.gather(run.wait(), return_exceptions=True)
-        return await asyncio.wait_for(asyncio.gather(*(session.run("go", **options) for _ in range(3))), PATIENCE_S)
+        return await asyncio.wait_for(
+            asyncio.gather(*(session.run("go", **options) for _ in range(3))), PATIENCE_S
+        )
 
     assert [run.status for run in asyncio.run(scene())] == [RunStatus.COMPLETE] * 3
 
@@ -457,7 +531,13 @@ def test_cancelled_while_a_person_is_asked(session: Session, workspace: Path) ->
             await asyncio.sleep(FOREVER_S)
             raise AssertionError
 
-        run = session.start("go", model=ScriptedModel([[("act", {})], "done"]), tools=[act], workspace=workspace, approver=never)
+        run = session.start(
+            "go",
+            model=ScriptedModel([[("act", {})], "done"]),
+            tools=[act],
+            workspace=workspace,
+            approver=never,
+        )
         await becomes(lambda: run.status is RunStatus.WAITING_APPROVAL)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -473,7 +553,9 @@ def test_cancelled_while_a_person_is_asked(session: Session, workspace: Path) ->
 
 
 def test_a_closed_log_stops_the_run(tmp_path: Path, workspace: Path) -> None:
-    """When the log is closed under a run, the run stops with the store's error and starts no further side effect."""
+    """When the log is closed under a run, the run stops with the store's error and starts no further side
+    effect.
+    """
     acted = []
 
     @tool
@@ -495,7 +577,12 @@ def test_many_runs_at_once(session: Session, workspace: Path) -> None:
 
     async def scene() -> list[Run]:
         return await asyncio.gather(
-            *(session.run(f"goal {n}", model=ScriptedModel([LOOK, f"answer {n}"]), tools=[look], workspace=workspace) for n in range(30))
+            *(
+                session.run(
+                    f"goal {n}", model=ScriptedModel([LOOK, f"answer {n}"]), tools=[look], workspace=workspace
+                )
+                for n in range(30)
+            )
         )
 
     runs = asyncio.run(scene())
@@ -536,7 +623,9 @@ def test_from_synchronous_code(session: Session, workspace: Path) -> None:
         ({"limits": Limits(cycles=1), "tools": [look, look]}, "two tools are called 'look'"),
     ],
 )
-def test_a_wrong_start_says_what_to_change(options: dict[str, Any], message: str, session: Session, workspace: Path) -> None:
+def test_a_wrong_start_says_what_to_change(
+    options: dict[str, Any], message: str, session: Session, workspace: Path
+) -> None:
     """What cannot be started is refused before anything is logged, with what to change."""
     wanted: dict[str, Any] = {"goal": "go", "model": ScriptedModel(["hi"]), "workspace": workspace} | options
 
@@ -556,5 +645,9 @@ def test_runs_are_listed(session: Session, workspace: Path) -> None:
     frame = session.history.runs(trials=True)
     assert list(frame.index) == [second.id, first.id]
     assert list(session.history.runs().index) == [first.id]
-    assert dict(frame.loc[first.id].drop("started")) == {"status": "COMPLETE", "goal": "go", "model": "scripted (scripted)"}
+    assert dict(frame.loc[first.id].drop("started")) == {
+        "status": "COMPLETE",
+        "goal": "go",
+        "model": "scripted (scripted)",
+    }
     assert first.to_frame()["type"].tolist() == kinds(first)

@@ -1,4 +1,6 @@
-"""Wherever the home lies, inside the workspace, beside it, or reached by a link, what reads files damages no log."""
+"""Wherever the home lies, inside the workspace, beside it, or reached by a link, what reads files damages no
+log.
+"""
 
 import subprocess
 import sys
@@ -42,7 +44,9 @@ def acknowledged(told: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("homes", LAYOUTS.values(), ids=LAYOUTS)
 def test_processes_that_are_killed_lose_nothing_in_any_layout(tmp_path: Path, homes: list[str]) -> None:
-    """Several processes write and are killed while each reads all files: the log is whole, and has what was acknowledged."""
+    """Several processes write and are killed while each reads all files: the log is whole, and has what was
+    acknowledged.
+    """
     (work := tmp_path / "work").mkdir()
     (tmp_path / "kept").mkdir()
     (tmp_path / "link").symlink_to(work)
@@ -128,17 +132,23 @@ def writable_beside(folder: Path, *words: str) -> bool:
 
 
 def test_reading_every_file_keeps_the_locks_of_the_log(tmp_path: Path) -> None:
-    """No other process can write meanwhile, with the log in the workspace itself, hard links to its files, and links."""
+    """No other process can write meanwhile, with the log in the workspace itself, hard links to its files,
+    and links.
+    """
     assert not writable_beside(tmp_path)
 
 
 def test_without_the_predicate_the_locks_are_gone(tmp_path: Path) -> None:
-    """The mutant, in which nothing knows what belongs to a log: the first file that is hashed lets another process write."""
+    """The mutant, in which nothing knows what belongs to a log: the first file that is hashed lets another
+    process write.
+    """
     assert writable_beside(tmp_path, "blind")
 
 
 def test_a_log_is_known_by_name_by_inode_and_by_header(tmp_path: Path) -> None:
-    """And it is not opened while it is open here as a database; what only looks like one is a file like any other."""
+    """And it is not opened while it is open here as a database; what only looks like one is a file like any
+    other.
+    """
     store = SessionStore(tmp_path / "home" / "any.db")
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
     store.flush()
@@ -155,7 +165,9 @@ def test_a_log_is_known_by_name_by_inode_and_by_header(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE t(x)")
     connection.close()
     (tmp_path / "empty").touch()
-    assert [is_log(path) for path in (copy, named, other, tmp_path / "empty", tmp_path / "gone", tmp_path)] == [
+    assert [
+        is_log(path) for path in (copy, named, other, tmp_path / "empty", tmp_path / "gone", tmp_path)
+    ] == [
         True,
         True,
         False,

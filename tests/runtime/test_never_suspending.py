@@ -64,28 +64,48 @@ def looks(run: Run) -> int:
 
 def macro_of_many(session: Session, root: Path) -> None:
     """A macro of fifty looks."""
-    steps: list[Json] = [{"type": "tool", "name": "look", "args": {"place": str(number)}} for number in range(50)]
-    MacroRegistry(session.store, str(root)).save(Macro.from_json("survey", "Looks around.", {"type": "object"}, steps))
+    steps: list[Json] = [
+        {"type": "tool", "name": "look", "args": {"place": str(number)}} for number in range(50)
+    ]
+    MacroRegistry(session.store, str(root)).save(
+        Macro.from_json("survey", "Looks around.", {"type": "object"}, steps)
+    )
 
 
 def test_a_deadline_is_kept(session: Session, tmp_path: Path) -> None:
-    """Past `seconds` the run ends with that limit, whether the answers are made, cached or parts of a macro; what it had is kept."""
+    """Past `seconds` the run ends with that limit, whether the answers are made, cached or parts of a macro;
+    what it had is kept.
+    """
     macro_of_many(session, tmp_path)
-    for model in (spinning(), spinning(args=lambda turn: {"place": str(turn)}), spinning("macro_run", lambda _: {"name": "survey"})):
+    for model in (
+        spinning(),
+        spinning(args=lambda turn: {"place": str(turn)}),
+        spinning("macro_run", lambda _: {"name": "survey"}),
+    ):
         run = session.run_sync("go", model=model, workspace=tmp_path, limits=Limits(seconds=0.3, **UNBOUND))  # type: ignore[arg-type]
-        assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 0.3 s of work is reached")
+        assert (run.status, run.outcome, run.reason) == (
+            RunStatus.FAILED,
+            "limit",
+            "the limit of 0.3 s of work is reached",
+        )
         assert looks(run) < MANY
 
 
 def test_a_deadline_is_kept_by_steps_that_grow(session: Session, tmp_path: Path) -> None:
     """A workflow whose steps are tools that never suspend ends at the deadline too."""
     steps = tuple(Step(id=f"s{n}", tool="look", depends_on=(f"s{n - 1}",) if n else ()) for n in range(600))
-    run = session.run_sync("go", plan=Plan(steps=steps), model=ScriptedModel([]), workspace=tmp_path, limits=Limits(seconds=0.02))
+    run = session.run_sync(
+        "go", plan=Plan(steps=steps), model=ScriptedModel([]), workspace=tmp_path, limits=Limits(seconds=0.02)
+    )
     assert (run.outcome, looks(run) < 600) == ("limit", True)
 
 
-def test_the_mutant_that_does_not_give_way_passes_every_deadline(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a turn neither lets the loop turn over nor looks at the clock, the same run goes on to the end of its script."""
+def test_the_mutant_that_does_not_give_way_passes_every_deadline(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a turn neither lets the loop turn over nor looks at the clock, the same run goes on to the end of
+    its script.
+    """
 
     async def stay(_: RunContext, **_options: object) -> None:
         return
@@ -98,7 +118,9 @@ def test_the_mutant_that_does_not_give_way_passes_every_deadline(session: Sessio
 
 
 def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, tmp_path: Path) -> None:
-    """A model that holds up the thread past the deadline makes no other turn, and none of the calls it asks for begins."""
+    """A model that holds up the thread past the deadline makes no other turn, and none of the calls it asks
+    for begins.
+    """
     asked: list[int] = []
 
     def play(_: ModelRequest) -> Turn:
@@ -112,10 +134,14 @@ def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, 
 
 @pytest.mark.parametrize("how", ["task", "timeout", "wait_for", "cancel", "thread", "listener"])
 def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> None:
-    """A cancelled task, a timeout around the run, and `Run.cancel` from a task, a thread or a listener stop it long before its end."""
+    """A cancelled task, a timeout around the run, and `Run.cancel` from a task, a thread or a listener stop
+    it long before its end.
+    """
 
     async def scene() -> Run:
-        run = session.start("go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=None, **UNBOUND))  # type: ignore[arg-type]
+        run = session.start(
+            "go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=None, **UNBOUND)
+        )  # type: ignore[arg-type]
         if how == "timeout":
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
@@ -125,7 +151,10 @@ def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> No
                 await asyncio.wait_for(run.wait(), 0.2)
         else:
             waiting = asyncio.create_task(run.wait())
-            stop = {"task": waiting.cancel, "thread": lambda: threading.Thread(target=run.cancel).start()}.get(how, run.cancel)
+            stop = {
+                "task": waiting.cancel,
+                "thread": lambda: threading.Thread(target=run.cancel).start(),
+            }.get(how, run.cancel)
             if how == "listener":
                 run.subscribe(lambda event: run.cancel() if isinstance(event, ToolAnswered) else None)
             else:
@@ -150,15 +179,26 @@ from kestrel_lab.runtime.session import Session
 session = Session(sys.argv[1], env={}, tools=[look])
 print("begins", flush=True)
 try:
-    print(session.run_sync("go", model=spinning(), workspace=sys.argv[2], limits=Limits(seconds=None, **UNBOUND), verify="off").status)
+    print(session.run_sync("go", model=spinning(), workspace=sys.argv[2], limits=Limits(seconds=None, \
+**UNBOUND), verify="off").status)
 except Fenced:
     print("Fenced")
 """
 
 
 def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path) -> None:
-    """`Run.cancel` of a run that another process works on ends it in the log, and the other process stops at its next turn."""
-    command = [sys.executable, "-c", SPINS, str(session.home), str(tmp_path), str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    """`Run.cancel` of a run that another process works on ends it in the log, and the other process stops at
+    its next turn.
+    """
+    command = [
+        sys.executable,
+        "-c",
+        SPINS,
+        str(session.home),
+        str(tmp_path),
+        str(Path(__file__).parent),
+        str(Path(__file__).parents[1]),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begins\n"
@@ -171,7 +211,9 @@ def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path)
 
 
 def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
-    """A run waits for the log where more is queued than is written in a moment: stopping it never has to wait for much."""
+    """A run waits for the log where more is queued than is written in a moment: stopping it never has to wait
+    for much.
+    """
     most: list[int] = []
     session.change(listeners=(lambda _run, _event: most.append(session.store.backlog),))
     run = session.run_sync("go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=1, **UNBOUND))  # type: ignore[arg-type]
@@ -180,7 +222,9 @@ def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
 
 
 def test_everything_else_on_the_loop_goes_on(session: Session, tmp_path: Path) -> None:
-    """Somebody else's task on the same loop gets as many turns as the model has, also while snapshots are made."""
+    """Somebody else's task on the same loop gets as many turns as the model has, also while snapshots are
+    made.
+    """
 
     async def scene() -> tuple[int, Any]:
         turns, done = 0, False
@@ -192,7 +236,9 @@ def test_everything_else_on_the_loop_goes_on(session: Session, tmp_path: Path) -
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(other())
-        run = await session.run("go", model=spinning(), workspace=tmp_path, limits=Limits(cycles=200, cost_usd=None))
+        run = await session.run(
+            "go", model=spinning(), workspace=tmp_path, limits=Limits(cycles=200, cost_usd=None)
+        )
         done = True
         await beside
         return turns, run
@@ -202,7 +248,9 @@ def test_everything_else_on_the_loop_goes_on(session: Session, tmp_path: Path) -
 
 
 def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Session, tmp_path: Path) -> None:
-    """In a notebook `run_sync` holds up the loop; Ctrl-C interrupts its run, waits until that is noted, and is raised."""
+    """In a notebook `run_sync` holds up the loop; Ctrl-C interrupts its run, waits until that is noted, and
+    is raised.
+    """
 
     def play(request: ModelRequest) -> Turn:
         if len(request.messages) == 12:
@@ -210,7 +258,9 @@ def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Session, tmp_path:
         return [("look", {})]
 
     async def cell() -> None:
-        session.run_sync("go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=None, **UNBOUND))  # type: ignore[arg-type]
+        session.run_sync(
+            "go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=None, **UNBOUND)
+        )  # type: ignore[arg-type]
 
     loop = asyncio.new_event_loop()  # `asyncio.run` would take Ctrl-C for itself
     try:

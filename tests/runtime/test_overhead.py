@@ -1,4 +1,6 @@
-"""What a run costs beside its model and its tools, counted in calls of functions: no clock, so a busy machine changes next to nothing."""
+"""What a run costs beside its model and its tools, counted in calls of functions: no clock, so a busy machine
+changes next to nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,22 @@ from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.tool import Tool
 
 BUSY = 1.05
-"""Above what is counted on a quiet machine: threads that wait for a processor are waited for in more steps, up to 1.5 % more here."""
+"""Above what is counted on a quiet machine: threads that wait for a processor are waited for in more steps,
+up to 1.5 % more here.
+"""
 MOST_OF_A_SHORT_RUN = BUSY * 3_400
-"""Calls of functions, in all threads, in a run with one tool call; 5,690 before reviews of answers were made cheaper."""
-MOST_OF_A_TURN, MOST_OF_A_PLAIN_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_TURN = BUSY * 520, BUSY * 549, BUSY * 853, BUSY * 1_026
-"""Calls of Python functions in a turn with three calls of a tool; 1,201 the last when each call told of its files by itself."""
+"""Calls of functions, in all threads, in a run with one tool call; 5,690 before reviews of answers were made
+cheaper.
+"""
+MOST_OF_A_TURN, MOST_OF_A_PLAIN_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_TURN = (
+    BUSY * 520,
+    BUSY * 549,
+    BUSY * 853,
+    BUSY * 1_026,
+)
+"""Calls of Python functions in a turn with three calls of a tool; 1,201 the last when each call told of its
+files by itself.
+"""
 
 
 @tool(effect="pure")
@@ -40,14 +53,19 @@ async def add(x: int, y: int) -> str:
 
 
 def session(home: Path, turns: int, calls: int, *, context_tokens: int | None = None) -> Session:
-    """One whose model asks for so many calls in each of so many turns. Snapshots are left out: what they cost is spread by their own rule."""
+    """One whose model asks for so many calls in each of so many turns.
+
+    Snapshots are left out: what they cost is spread by their own rule.
+    """
 
     def play(request: ModelRequest) -> Turn:
         done = (len(request.messages) - 2) // (1 + calls)
         return "done" if done == turns else [("add", {"x": done, "y": place}) for place in range(calls)]
 
     limits = Limits(cycles=None, seconds=None, context_tokens=context_tokens)
-    return Session(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=limits, checkpoint_every=None)
+    return Session(
+        home, ScriptedModel(play), "auto", tools=[add], env={}, limits=limits, checkpoint_every=None
+    )
 
 
 @contextmanager
@@ -97,8 +115,12 @@ def test_a_short_run_stays_cheap(tmp_path: Path, counted: list[int]) -> None:
 
 
 @pytest.mark.parametrize("context_tokens", [None, 10_000_000])
-def test_a_call_costs_the_same_in_a_long_run(context_tokens: int | None, tmp_path: Path, counted: list[int]) -> None:
-    """Four times as many calls cost four times as much: nothing goes through all that was before at each of them."""
+def test_a_call_costs_the_same_in_a_long_run(
+    context_tokens: int | None, tmp_path: Path, counted: list[int]
+) -> None:
+    """Four times as many calls cost four times as much: nothing goes through all that was before at each of
+    them.
+    """
     spent = []
     for turns in (20, 80):
         lab = session(tmp_path / f"home{turns}", turns, 4, context_tokens=context_tokens)
@@ -110,7 +132,10 @@ def test_a_call_costs_the_same_in_a_long_run(context_tokens: int | None, tmp_pat
 def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) -> None:
     """The log of earlier runs is not gone through when another begins."""
     lab = session(tmp_path / "home", 1, 1)
-    first, later = asyncio.run(cost(lab, tmp_path, counted)), asyncio.run(cost(lab, tmp_path, counted, before=40))
+    first, later = (
+        asyncio.run(cost(lab, tmp_path, counted)),
+        asyncio.run(cost(lab, tmp_path, counted, before=40)),
+    )
     lab.close()
     assert later <= 1.05 * first
 
@@ -124,10 +149,14 @@ def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) ->
         ("opaque", False, ", which somebody else may have written", MOST_OF_A_DOUBTED_TURN),
     ],
 )
-def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: float, tmp_path: Path, counted_python: list[int]) -> None:
-    """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain function that Ctrl-C can stop.
+def test_a_turn_stays_cheap(
+    effect: Effect, sync: bool, news: str, most: float, tmp_path: Path, counted_python: list[int]
+) -> None:
+    """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain
+    function that Ctrl-C can stop.
 
-    The dearest are calls whose author has read what may be words of others: the files of the workspace are watched.
+    The dearest are calls whose author has read what may be words of others: the files of the workspace are
+    watched.
     """
 
     async def look_up(topic: str, limit: int) -> str:
@@ -142,11 +171,17 @@ def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: float, 
 
     def play(turns: int) -> Callable[[ModelRequest], Turn]:
         return lambda request: (
-            "done" if len(request.messages) > 4 * turns else [("look_up", {"topic": f"entry {place}", "limit": 5}) for place in range(3)]
+            "done"
+            if len(request.messages) > 4 * turns
+            else [("look_up", {"topic": f"entry {place}", "limit": 5}) for place in range(3)]
         )
 
     async def spent(turns: int) -> int:
-        options: dict[str, Any] = {"env": {}, "limits": Limits(cycles=None, seconds=None), "checkpoint_every": None}
+        options: dict[str, Any] = {
+            "env": {},
+            "limits": Limits(cycles=None, seconds=None),
+            "checkpoint_every": None,
+        }
         lab = Session(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
         spent = await cost(lab, tmp_path, counted_python)
         lab.close()
@@ -157,9 +192,11 @@ def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: float, 
 
 
 def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run of a session, with more tools than are shown and a skill, describes none of them again and asks once what was said of them.
+    """The second run of a session, with more tools than are shown and a skill, describes none of them again
+    and asks once what was said of them.
 
-    The tools that only a run has, `find_tool` and `load_skill`, took more time than the rest of it when each run made them.
+    The tools that only a run has, `find_tool` and `load_skill`, took more time than the rest of it when each
+    run made them.
     """
     described, asked = list[object](), list[str]()
     build, query = pydantic.TypeAdapter.__init__, SessionStore.query
@@ -182,12 +219,18 @@ def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: 
     (folder := tmp_path / "place" / ".agents" / "skills" / "one").mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: one\ndescription: Do one thing.\n---\nDo it.\n")
     lab = Session(
-        tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", tools=[numbered(number) for number in range(MOST_SHOWN + 1)], env={}
+        tmp_path / "home",
+        ScriptedModel(lambda _: "done"),
+        "auto",
+        tools=[numbered(number) for number in range(MOST_SHOWN + 1)],
+        env={},
     )
 
     async def offered() -> set[str]:
         run = await lab.run("go", workspace=tmp_path / "place")
-        return {str(one["name"]) for event in run.events() if isinstance(event, RunStarted) for one in event.tools}
+        return {
+            str(one["name"]) for event in run.events() if isinstance(event, RunStarted) for one in event.tools
+        }
 
     first = asyncio.run(offered())
     assert {"find_tool", "load_skill"} <= first

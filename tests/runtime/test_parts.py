@@ -1,4 +1,6 @@
-"""The parts that a session is composed of work alone: a registry without a log, a history without a session."""
+"""The parts that a session is composed of work alone: a registry without a log, a history without a
+session.
+"""
 
 from pathlib import Path
 
@@ -30,7 +32,11 @@ def test_a_registry_finds_models_and_tools(tmp_path: Path) -> None:
     options = SessionOptions(model=first, models={"other": second}, tools=[add], env={})
     servers = McpServers({}, RuntimeSupervisor(), env={}, logs=tmp_path)
     registry = Registry(options, tmp_path, servers, Sandbox(), native_tools())
-    assert (registry.resolve_model(None), registry.resolve_model("other"), registry.given_model(None)) == (first, second, first)
+    assert (registry.resolve_model(None), registry.resolve_model("other"), registry.given_model(None)) == (
+        first,
+        second,
+        first,
+    )
     assert "add" in registry.toolbox
     assert registry.resolve_tools(["add"]).names == ("add",)
     with pytest.raises(UsageError, match="there is no tool 'ad'; did you mean 'add'"):
@@ -40,12 +46,23 @@ def test_a_registry_finds_models_and_tools(tmp_path: Path) -> None:
 
 
 def test_a_history_lists_and_compares_runs(tmp_path: Path) -> None:
-    """What is in a log is listed and counted, with the nearest id for a run that is not there; nothing works on it."""
+    """What is in a log is listed and counted, with the nearest id for a run that is not there; nothing works
+    on it.
+    """
     store = SessionStore(tmp_path / "kestrel.db")
     history = RunHistory(store)
     for name, scenario in (("r1", ""), ("r2", ""), ("r3", "s")):
-        store.create_run(name, RunStarted(goal=name, workspace=str(tmp_path), model="m", model_kind="scripted", scenario=scenario))
-    assert (set(history.runs().index), set(history.runs(trials=True).index), history.count()) == ({"r1", "r2"}, {"r1", "r2", "r3"}, 2)
+        store.create_run(
+            name,
+            RunStarted(
+                goal=name, workspace=str(tmp_path), model="m", model_kind="scripted", scenario=scenario
+            ),
+        )
+    assert (set(history.runs().index), set(history.runs(trials=True).index), history.count()) == (
+        {"r1", "r2"},
+        {"r1", "r2", "r3"},
+        2,
+    )
     assert (history.get("r1").goal, history.live, history.diff("r1", "r1").shared) == ("r1", {}, 1)
     with pytest.raises(UsageError, match="r"):
         history.get("r9")

@@ -11,7 +11,9 @@ from kestrel_lab.testing import ScriptedModel
 
 
 def test_events_are_followed_live_and_afterwards(tmp_path: Path) -> None:
-    """Followers see each event once and in order, the first before the run goes on, and the same as the log has in the end."""
+    """Followers see each event once and in order, the first before the run goes on, and the same as the log
+    has in the end.
+    """
 
     async def follow() -> None:
         seen, go_on = asyncio.Event(), asyncio.Event()
@@ -23,7 +25,12 @@ def test_events_are_followed_live_and_afterwards(tmp_path: Path) -> None:
             await go_on.wait()
             return "done"
 
-        lab = Lab(home=tmp_path, model=ScriptedModel([[("wait_for_it", {})], "end"]), tools=[wait_for_it], approve="auto")
+        lab = Lab(
+            home=tmp_path,
+            model=ScriptedModel([[("wait_for_it", {})], "end"]),
+            tools=[wait_for_it],
+            approve="auto",
+        )
         run = lab.start("go")
         first, second = [], []
         async for event in run.events():
@@ -43,7 +50,9 @@ def test_events_are_followed_live_and_afterwards(tmp_path: Path) -> None:
 
 
 def test_following_ends_where_nobody_goes_on(tmp_path: Path) -> None:
-    """A run that waits for a person who is not here stops being followed; its question is the last thing told."""
+    """A run that waits for a person who is not here stops being followed; its question is the last thing
+    told.
+    """
 
     async def follow() -> None:
         @tool(danger_level="high")
@@ -51,7 +60,9 @@ def test_following_ends_where_nobody_goes_on(tmp_path: Path) -> None:
             """Launch something."""
             return "up"
 
-        lab = Lab(home=tmp_path, model=ScriptedModel([[("launch", {})], "end"]), tools=[launch], approve="ask")
+        lab = Lab(
+            home=tmp_path, model=ScriptedModel([[("launch", {})], "end"]), tools=[launch], approve="ask"
+        )
         run = lab.start("go")
         types = [event.type async for event in run.events()]
         assert "approval_asked" in types and "run_finished" not in types

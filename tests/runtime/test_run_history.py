@@ -1,4 +1,6 @@
-"""The runs of a log: tables, decisions on what they wait for, and reports of runs that went well, failed or were stopped."""
+"""The runs of a log: tables, decisions on what they wait for, and reports of runs that went well, failed or
+were stopped.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def run(session: Session, *turns: Any, **options: Any) -> Run[Any]:
     folder = session.store.path.parent.parent / "work"
     folder.mkdir(exist_ok=True)
     (folder / "a.txt").write_text("a\n")
-    return asyncio.run(session.run("look\ninto it", model=ScriptedModel(list(turns)), workspace=folder, **options))
+    return asyncio.run(
+        session.run("look\ninto it", model=ScriptedModel(list(turns)), workspace=folder, **options)
+    )
 
 
 READ = [("read_file", {"path": "a.txt"})]
@@ -39,7 +43,11 @@ READ = [("read_file", {"path": "a.txt"})]
 def test_runs_are_listed_the_newest_first(session: Session) -> None:
     """With a status that says what can be done, and a model that says it was a script."""
     history = RunHistory(session.store)
-    assert (len(history.runs()), history.count(), list(history.runs().columns)) == (0, 0, ["status", "goal", "model", "started"])
+    assert (len(history.runs()), history.count(), list(history.runs().columns)) == (
+        0,
+        0,
+        ["status", "goal", "model", "started"],
+    )
     first, second = run(session, "one"), run(session, "two")
     frame = history.runs()
     assert list(frame.index) == [second.id, first.id]
@@ -55,8 +63,15 @@ def test_snapshots_are_listed_with_what_they_hold(session: Session) -> None:
     """The number of the last event in each is the index; without any the table is empty."""
     made = run(session, READ, READ, "done")
     frame = RunHistory(session.store).checkpoints(made.id)
-    assert list(frame.columns) == ["reason", "bytes", "created", "run", "usable"] and frame.index.name == "seq"
-    assert len(frame) >= 1 and set(frame["run"]) == {made.id} and frame["usable"].all() and (frame["bytes"] > 0).all()
+    assert (
+        list(frame.columns) == ["reason", "bytes", "created", "run", "usable"] and frame.index.name == "seq"
+    )
+    assert (
+        len(frame) >= 1
+        and set(frame["run"]) == {made.id}
+        and frame["usable"].all()
+        and (frame["bytes"] > 0).all()
+    )
     assert list(frame.index) == sorted(frame.index, reverse=True)
     assert len(checkpoints_frame(())) == 0
     with pytest.raises(UsageError):
@@ -86,14 +101,18 @@ def test_a_report_says_how_to_go_on_with_a_run_that_reached_a_limit(session: Ses
     assert (good.report.way_on, good.report.interrupted, good.report.standing.word) == ("", False, "COMPLETE")
     stopped = run(session, READ, READ, READ, limits=Limits(cycles=2))
     assert stopped.report.way_on == (
-        f"go on with a higher limit: kestrel run --resume {stopped.id} --cycles N, or: await lab.resume({stopped.id!r}, limits=Limits(cycles=N))"
+        f"go on with a higher limit: kestrel run --resume {stopped.id} --cycles N, or: await "
+        f"lab.resume({stopped.id!r}, limits=Limits(cycles=N))"
     )
     assert stopped.report.limits.cycles == 2
     assert stopped.report.way_on in repr(stopped.report)
     with pytest.raises(UsageError, match="was not asked for a value"):
         _ = stopped.value
     typed = run(session, READ, READ, READ, limits=Limits(cycles=2), output=int)
-    with pytest.raises(RunFailed, match=f"run {typed.id} has no value, it ended FAILED: the limit of 2 model turns is reached"):
+    with pytest.raises(
+        RunFailed,
+        match=f"run {typed.id} has no value, it ended FAILED: the limit of 2 model turns is reached",
+    ):
         _ = typed.value
 
 
@@ -102,8 +121,17 @@ def test_the_results_of_calls_are_kept_by_call(session: Session) -> None:
     made = run(session, READ, "done")
     results = made.results
     (call,) = results
-    assert (results[call], len(results), call in results, results.path(call), results.path("x")) == ("a\n", 1, True, None, None)
-    assert results.table() == (("call", "tool", "characters", "kept"), [(call, "read_file", "2", "in the log")])
+    assert (results[call], len(results), call in results, results.path(call), results.path("x")) == (
+        "a\n",
+        1,
+        True,
+        None,
+        None,
+    )
+    assert results.table() == (
+        ("call", "tool", "characters", "kept"),
+        [(call, "read_file", "2", "in the log")],
+    )
     with pytest.raises(UsageError, match="no call 'zz' of the run was answered"):
         _ = results["zz"]
 

@@ -1,4 +1,6 @@
-"""Parameters and images of a run: given once, sent with every request, kept in the log, part of what identifies a recording or a trial."""
+"""Parameters and images of a run: given once, sent with every request, kept in the log, part of what
+identifies a recording or a trial.
+"""
 
 import asyncio
 import base64
@@ -10,7 +12,15 @@ import pytest
 from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ToolAnswered
-from kestrel_lab.core.messages import ImagePart, Message, ModelAnswer, ModelParams, ModelRequest, ThinkingPart, ToolRequest
+from kestrel_lab.core.messages import (
+    ImagePart,
+    Message,
+    ModelAnswer,
+    ModelParams,
+    ModelRequest,
+    ThinkingPart,
+    ToolRequest,
+)
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.evals.suite import Config
 from kestrel_lab.evals.suites.loader import load_suite
@@ -20,7 +30,9 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
 
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
 
 
 class Notes:
@@ -40,12 +52,32 @@ class Notes:
 def test_parameters_reach_every_request_and_the_log(session: Session, workspace: Path) -> None:
     """A run's parameters are in its requests and its first event; those of an agent go before them."""
     model = Notes()
-    run = asyncio.run(session.run("go", model=model, workspace=workspace, params={"top_p": 0.5, "stop": "END", "reasoning_effort": "low"}))
+    run = asyncio.run(
+        session.run(
+            "go",
+            model=model,
+            workspace=workspace,
+            params={"top_p": 0.5, "stop": "END", "reasoning_effort": "low"},
+        )
+    )
     request = model.asked[0][0]
-    assert (request.top_p, request.stop, request.reasoning_effort, request.temperature) == (0.5, ("END",), "low", None)
+    assert (request.top_p, request.stop, request.reasoning_effort, request.temperature) == (
+        0.5,
+        ("END",),
+        "low",
+        None,
+    )
     assert run.records()[0].event.params == {"top_p": 0.5, "stop": ["END"], "reasoning_effort": "low"}
     agent = LLMAgent("a", params={"reasoning_effort": "high"})
-    asyncio.run(session.run("go", model=model, workspace=workspace, plan=agent, params={"top_p": 0.5, "reasoning_effort": "low"}))
+    asyncio.run(
+        session.run(
+            "go",
+            model=model,
+            workspace=workspace,
+            plan=agent,
+            params={"top_p": 0.5, "reasoning_effort": "low"},
+        )
+    )
     assert (model.asked[-1][0].top_p, model.asked[-1][0].reasoning_effort) == (0.5, "high")
 
 
@@ -101,7 +133,9 @@ def test_parameters_identify_a_recording_and_a_trial() -> None:
 def test_a_recorded_answer_keeps_its_thinking() -> None:
     """Thinking and signatures of calls come back from a cassette, so that the next request is the same."""
     call = ToolRequest(id="call_1", name="grep", args={}, signature="s")
-    answer = ModelAnswer(text="a", calls=(call,), thinking=(ThinkingPart(text="t", signature="x"), ThinkingPart(redacted="r")))
+    answer = ModelAnswer(
+        text="a", calls=(call,), thinking=(ThinkingPart(text="t", signature="x"), ThinkingPart(redacted="r"))
+    )
     again = answer_of(answer_content(answer))
     assert (again.thinking, again.calls) == (answer.thinking, answer.calls)
     said = Message(role="assistant", text="a", calls=(call,), thinking=answer.thinking)
@@ -117,7 +151,10 @@ def test_a_suite_file_gives_parameters_to_configurations(tmp_path: Path) -> None
     body = "name: s\nscenarios:\n  - id: a\n    goal: g\n    checks: [{answer_contains: x}]\n"
     file.write_text(f"{body}configs:\n  - name: c\n    params: {{reasoning_effort: low}}\n")
     assert load_suite(file).configs[0].params == {"reasoning_effort": "low"}
-    file.write_text(f"{body}matrix:\n  params:\n    low: {{reasoning_effort: low}}\n    high: {{reasoning_effort: high}}\n")
+    file.write_text(
+        f"{body}matrix:\n  params:\n    low: {{reasoning_effort: low}}\n    high: {{reasoning_effort: "
+        f"high}}\n"
+    )
     assert [config.params["reasoning_effort"] for config in load_suite(file).configs] == ["low", "high"]
     file.write_text(f"{body}configs:\n  - name: c\n    params: {{top_q: 1}}\n")
     with pytest.raises(UsageError, match="no model parameter 'top_q'"):
@@ -136,14 +173,20 @@ def test_images_of_a_user_are_beside_the_goal(session: Session, workspace: Path)
     """A file and bytes reach the model with their data; the log holds their names only."""
     (workspace / "a.png").write_bytes(PNG)
     model = Notes()
-    run = asyncio.run(session.run("what is it?", model=model, workspace=workspace, images=["a.png", ImagePart.of(PNG, "image/png")]))
+    run = asyncio.run(
+        session.run(
+            "what is it?", model=model, workspace=workspace, images=["a.png", ImagePart.of(PNG, "image/png")]
+        )
+    )
     sent = next(message for message in model.asked[0][1] if message.role == "user")
     assert [base64.b64decode(image.data) for image in sent.images] == [PNG, PNG]
     assert base64.b64encode(PNG).decode() not in str([record.event for record in run.records()])
     (workspace / "text.png").write_text("not a picture")
     (workspace / "photo.png").write_bytes(b"\xff\xd8\xff\xe0 a JPEG under another name")
     asyncio.run(session.run("go", model=model, workspace=workspace, images=["photo.png"]))
-    assert model.asked[-1][1][-1].images[0].media_type == "image/jpeg"  # providers refuse an image of another type than is said
+    assert (
+        model.asked[-1][1][-1].images[0].media_type == "image/jpeg"
+    )  # providers refuse an image of another type than is said
     with pytest.raises(UsageError, match=r"images=\['a.png'\]"):
         asyncio.run(session.run("go", model=model, workspace=workspace, images="a.png"))
     for wrong in (["no.png"], ["notes.txt"], ["text.png"], [ImagePart(media_type="image/png", blob="x")]):
@@ -152,7 +195,9 @@ def test_images_of_a_user_are_beside_the_goal(session: Session, workspace: Path)
 
 
 def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Path) -> None:
-    """What a tool shows is named in its answer's event and reaches the model; one that is gone is named in the text."""
+    """What a tool shows is named in its answer's event and reaches the model; one that is gone is named in
+    the text.
+    """
 
     @tool(danger_level="safe")
     async def plot(context: ToolContext) -> str:
@@ -166,9 +211,16 @@ def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Pat
     name = ImagePart.of(PNG, "image/png").blob
     assert answered.images == [{"media_type": "image/png", "blob": name}]
     saved, page = run._repr_html_(), run.report(workspace / "run.html").read_text()
-    assert all(f'src="data:image/png;base64,{base64.b64encode(PNG).decode()}"' in html for html in (saved, page))
+    assert all(
+        f'src="data:image/png;base64,{base64.b64encode(PNG).decode()}"' in html for html in (saved, page)
+    )
     assert "images not shown here, as they are large: 1" in images_html([answered], session.store, most=10)
-    assert images_html([replace(answered, images=[{"media_type": 'image/png" onload="x', "blob": name}])], session.store) == ""
+    assert (
+        images_html(
+            [replace(answered, images=[{"media_type": 'image/png" onload="x', "blob": name}])], session.store
+        )
+        == ""
+    )
     result = model.asked[1][1][-1]
     assert (result.role, base64.b64decode(result.images[0].data)) == ("tool", PNG)
     session.store.results.path(name).unlink()

@@ -19,8 +19,12 @@ async def main() -> None:
     """Two runs that write a file each."""
     session = Session(sys.argv[1])
     names = ("a.txt", "b.txt")
-    scripts = [ScriptedModel([[("write_file", {"path": name, "content": "hi"})], "written"]) for name in names]
-    runs = [session.start("write", model=script, workspace=sys.argv[2], approver=thinks) for script in scripts]
+    scripts = [
+        ScriptedModel([[("write_file", {"path": name, "content": "hi"})], "written"]) for name in names
+    ]
+    runs = [
+        session.start("write", model=script, workspace=sys.argv[2], approver=thinks) for script in scripts
+    ]
     session.store.flush()
     print(*(run.id for run in runs), flush=True)
     for run in runs:

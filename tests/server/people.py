@@ -86,7 +86,9 @@ class Person:
 
     async def _decide(self, kind: str, asked: Message, **more: Any) -> str:
         """What the reply is in a word, and all that it says."""
-        reply = await self.say(type=kind, run=asked["run"], question=asked["question"], key=asked["key"], **more)
+        reply = await self.say(
+            type=kind, run=asked["run"], question=asked["question"], key=asked["key"], **more
+        )
         return f"{reply.get('code', reply['type'])}: {reply.get('message', '')} {reply.get('by', '')}"
 
     async def cancel(self, run: str) -> None:
@@ -171,7 +173,9 @@ class OnHttp(Person):
 
     def __init__(self, control: Control, url: str, token: str) -> None:
         super().__init__(control)
-        self.client = httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
+        self.client = httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S
+        )
         self._streams: set[asyncio.Task[None]] = set()
 
     async def send(self, message: Message) -> None:
@@ -218,7 +222,9 @@ class AtTerminal(Person):
         self._before, sys.stdin = sys.stdin, os.fdopen(reading)
         self.link: Link = control.connect(how="prompt")
         console = Console(file=self.screen, width=150)
-        self.terminal = TerminalClient(self.link, console, TerminalDisplay(console), ask=True, user=control.user)
+        self.terminal = TerminalClient(
+            self.link, console, TerminalDisplay(console), ask=True, user=control.user
+        )
         self._following: asyncio.Task[None] | None = None
         self._prompts = 0
 
@@ -260,7 +266,13 @@ class AtTerminal(Person):
         self.type(line)
         await until(lambda: len(self.terminal._sent) > sent and not self.terminal._refused)
         told = self.screen.getvalue()[seen:]
-        return f"already_decided: {told}" if "already" in told else f"bad_arguments: {told}" if "wrong" in told else f"accepted: {told}"
+        return (
+            f"already_decided: {told}"
+            if "already" in told
+            else f"bad_arguments: {told}"
+            if "wrong" in told
+            else f"accepted: {told}"
+        )
 
     def type(self, line: str) -> None:
         os.write(self.typing, line.encode() + b"\n")
@@ -318,5 +330,8 @@ async def _leave(person: Person) -> None:
 @asynccontextmanager
 async def place(session: Any, transport: str, **options: Any) -> AsyncIterator[Place]:
     """A control over `session` for people who come by `transport`."""
-    async with Control(session, user="ann", can_start=True, always=transport == "http", **options) as control, AsyncExitStack() as stack:
+    async with (
+        Control(session, user="ann", can_start=True, always=transport == "http", **options) as control,
+        AsyncExitStack() as stack,
+    ):
         yield Place(control, stack, transport)

@@ -23,8 +23,12 @@ def launch() -> str:
     return "launched"
 
 
-def test_stopping_hashes_no_events_on_the_loop(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that nobody works on is cancelled without its events being hashed on the event loop, which takes .5 s for 20,000."""
+def test_stopping_hashes_no_events_on_the_loop(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that nobody works on is cancelled without its events being hashed on the event loop, which takes
+    .5 s for 20,000.
+    """
     damage = SessionStore.damage
 
     def hashed(store: SessionStore, run_id: str) -> Damage | None:
@@ -33,7 +37,9 @@ def test_stopping_hashes_no_events_on_the_loop(session: Session, workspace: Path
 
     async def scene() -> str:
         with pytest.raises(ApprovalRequired) as waits:
-            await session.run("go", model=ScriptedModel([[("launch", {})], "up"]), tools=[launch], workspace=workspace)
+            await session.run(
+                "go", model=ScriptedModel([[("launch", {})], "up"]), tools=[launch], workspace=workspace
+            )
         monkeypatch.setattr(SessionStore, "damage", hashed)
         reply = await cancel_run(session, Cancel(run=waits.value.run_id), by="ann")
         assert reply.type == "accepted"
@@ -43,9 +49,13 @@ def test_stopping_hashes_no_events_on_the_loop(session: Session, workspace: Path
     assert session.get(asyncio.run(scene())).status is RunStatus.CANCELLED
 
 
-def test_a_lab_counts_its_runs_without_reading_them(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_counts_its_runs_without_reading_them(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The number of runs that a lab shows is counted by the database; runs of suites are not among them."""
     for number in range(3):
-        session.run_sync("go", model=ScriptedModel(["done"]), workspace=workspace, scenario="s" if number == 2 else "")
+        session.run_sync(
+            "go", model=ScriptedModel(["done"]), workspace=workspace, scenario="s" if number == 2 else ""
+        )
     monkeypatch.setattr(SessionStore, "runs", None)
     assert session.history.count() == 2

@@ -1,4 +1,6 @@
-"""Whoever has no business with the local server gets a typed refusal and changes nothing; each check is missed when it is missing."""
+"""Whoever has no business with the local server gets a typed refusal and changes nothing; each check is
+missed when it is missing.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,13 @@ JSON = "application/json"
 
 
 @asynccontextmanager
-async def waiting(session: Session, workspace: Path, **options: Any) -> AsyncIterator[tuple[Control, dict[str, Any]]]:
+async def waiting(
+    session: Session, workspace: Path, **options: Any
+) -> AsyncIterator[tuple[Control, dict[str, Any]]]:
     """A control, and the message that would approve a call which waits."""
-    async with Control(session, user="ann", can_start=True, workspace=workspace, always=True, **options) as control:
+    async with Control(
+        session, user="ann", can_start=True, workspace=workspace, always=True, **options
+    ) as control:
         program = InMemory(control)
         run = await program.start("go")
         asked = await program.asked()
@@ -65,57 +71,105 @@ def attacks(approve: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
     good = {"Host": HOST, "Content-Type": JSON, "Authorization": bearer}
     stream = f"/v1/runs/{approve['run']}/events"
     return {
-        "another name for this machine (rebinding)": (421, {**post, "headers": {**good, "Host": f"evil.example:{PORT}"}}),
+        "another name for this machine (rebinding)": (
+            421,
+            {**post, "headers": {**good, "Host": f"evil.example:{PORT}"}},
+        ),
         "this machine's name at another port": (421, {**post, "headers": {**good, "Host": "127.0.0.1:80"}}),
         "no name at all": (421, {**post, "headers": {**good, "Host": ""}}),
         "a page of another site": (403, {**post, "headers": {**good, "Origin": "http://evil.example"}}),
         "a page without an origin": (403, {**post, "headers": {**good, "Origin": "null"}}),
-        "a page on another port of this machine": (403, {**post, "headers": {**good, "Origin": "http://127.0.0.1:8888"}}),
-        "a request that a browser marks as foreign": (403, {**post, "headers": {**good, "Sec-Fetch-Site": "cross-site"}}),
+        "a page on another port of this machine": (
+            403,
+            {**post, "headers": {**good, "Origin": "http://127.0.0.1:8888"}},
+        ),
+        "a request that a browser marks as foreign": (
+            403,
+            {**post, "headers": {**good, "Sec-Fetch-Site": "cross-site"}},
+        ),
         "the same from another port": (403, {**post, "headers": {**good, "Sec-Fetch-Site": "same-site"}}),
         "an image that is really a stream": (
             403,
-            {"method": "GET", "url": stream, "headers": {**good, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}},
+            {
+                "method": "GET",
+                "url": stream,
+                "headers": {**good, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+            },
         ),
         "a script of the page taken over": (
             403,
-            {"method": "GET", "url": "/page.js", "headers": {"Host": HOST, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "script"}},
+            {
+                "method": "GET",
+                "url": "/page.js",
+                "headers": {"Host": HOST, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "script"},
+            },
         ),
         "the page in a frame": (
             403,
             {
                 "method": "GET",
                 "url": "/",
-                "headers": {"Host": HOST, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+                "headers": {
+                    "Host": HOST,
+                    "Sec-Fetch-Site": "cross-site",
+                    "Sec-Fetch-Mode": "navigate",
+                    "Sec-Fetch-Dest": "iframe",
+                },
             },
         ),
         "no token": (401, {**post, "headers": {"Host": HOST, "Content-Type": JSON}}),
         "a wrong token": (401, {**post, "headers": {**good, "Authorization": "Bearer " + "x" * len(TOKEN)}}),
-        "the beginning of the token": (401, {**post, "headers": {**good, "Authorization": f"Bearer {TOKEN[:8]}"}}),
+        "the beginning of the token": (
+            401,
+            {**post, "headers": {**good, "Authorization": f"Bearer {TOKEN[:8]}"}},
+        ),
         "the token and more": (401, {**post, "headers": {**good, "Authorization": f"Bearer {TOKEN}x"}}),
         "an empty token": (401, {**post, "headers": {**good, "Authorization": "Bearer "}}),
         "the token as a password": (401, {**post, "headers": {**good, "Authorization": f"Basic {TOKEN}"}}),
         "a token that is not text": (401, {**post, "headers": {**good, "Authorization": b"Bearer \xff\xfe"}}),
-        "a scan for streams": (401, {"method": "GET", "url": stream, "headers": {"Host": HOST, "Accept": "text/event-stream"}}),
+        "a scan for streams": (
+            401,
+            {"method": "GET", "url": stream, "headers": {"Host": HOST, "Accept": "text/event-stream"}},
+        ),
         "a scan for runs": (401, {"method": "GET", "url": "/v1/runs", "headers": {"Host": HOST}}),
-        "the token in the address": (400, {"method": "GET", "url": f"{stream}?token={TOKEN}", "headers": {"Host": HOST}}),
-        "the token in the address too": (400, {"method": "GET", "url": f"{stream}?access_token={TOKEN}", "headers": good}),
+        "the token in the address": (
+            400,
+            {"method": "GET", "url": f"{stream}?token={TOKEN}", "headers": {"Host": HOST}},
+        ),
+        "the token in the address too": (
+            400,
+            {"method": "GET", "url": f"{stream}?access_token={TOKEN}", "headers": good},
+        ),
         "a form": (415, {**post, "headers": {**good, "Content-Type": "text/plain"}}),
-        "a form of fields": (415, {**post, "headers": {**good, "Content-Type": "application/x-www-form-urlencoded"}}),
+        "a form of fields": (
+            415,
+            {**post, "headers": {**good, "Content-Type": "application/x-www-form-urlencoded"}},
+        ),
         "no type": (415, {**post, "headers": {"Host": HOST, "Authorization": bearer}}),
-        "too much": (413, {**post, "content": b'{"v":1,"id":"' + b"x" * MESSAGE_BYTES + b'"}', "headers": good}),
+        "too much": (
+            413,
+            {**post, "content": b'{"v":1,"id":"' + b"x" * MESSAGE_BYTES + b'"}', "headers": good},
+        ),
         "a size that is not a number": (413, {**post, "headers": {**good, "Content-Length": "many"}}),
         "a decision by GET": (405, {**post, "method": "GET", "headers": good}),
         "a decision by HEAD": (405, {**post, "method": "HEAD", "headers": good}),
         "a decision by PUT": (405, {**post, "method": "PUT", "headers": good}),
-        "a question whether other sites may": (403, {**post, "method": "OPTIONS", "headers": {**good, "Origin": "http://evil.example"}}),
+        "a question whether other sites may": (
+            403,
+            {**post, "method": "OPTIONS", "headers": {**good, "Origin": "http://evil.example"}},
+        ),
         "another address": (404, {"method": "GET", "url": "/v1/approve", "headers": good}),
-        "a file beside the page": (401, {"method": "GET", "url": "/../control.py", "headers": {"Host": HOST}}),
+        "a file beside the page": (
+            401,
+            {"method": "GET", "url": "/../control.py", "headers": {"Host": HOST}},
+        ),
     }
 
 
 async def got_through(app: Any, approve: dict[str, Any]) -> set[str]:
-    """The attacks that were not answered as they must be, or were answered with anything that another site could read."""
+    """The attacks that were not answered as they must be, or were answered with anything that another site
+    could read.
+    """
     wrong = set()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{HOST}") as client:
         for name, (status, request) in attacks(approve).items():
@@ -155,7 +209,9 @@ def _takes_get(app: Any) -> Any:
     """Mutant: the address of messages takes a GET."""
     inner: Starlette = app._app
     inner.router.routes = [
-        Route(route.path, route.endpoint, methods=["GET", "POST"]) if getattr(route, "path", "") == "/v1/messages" else route
+        Route(route.path, route.endpoint, methods=["GET", "POST"])
+        if getattr(route, "path", "") == "/v1/messages"
+        else route
         for route in inner.router.routes
     ]
     return app
@@ -171,7 +227,11 @@ def _instead(kind: type[Guard]) -> Callable[[Any], Any]:
         (lambda app: app, set()),
         (
             _instead(_AnyOrigin),
-            {"a page of another site", "a page on another port of this machine", "a request that a browser marks as foreign"},
+            {
+                "a page of another site",
+                "a page on another port of this machine",
+                "a request that a browser marks as foreign",
+            },
         ),
         (_instead(_AnyName), {"another name for this machine (rebinding)"}),
         (_instead(_Beginning), {"the beginning of the token"}),
@@ -180,11 +240,15 @@ def _instead(kind: type[Guard]) -> Callable[[Any], Any]:
     ids=["as it is", "no origin check", "no host check", "token by its beginning", "GET allowed"],
 )
 def test_attacks_are_refused(session: Session, workspace: Path, mutate: Any, expected: set[str]) -> None:
-    """Each attack gets its status, nothing is decided, no answer is readable elsewhere; a missing check is noticed by name."""
+    """Each attack gets its status, nothing is decided, no answer is readable elsewhere; a missing check is
+    noticed by name.
+    """
 
     async def body() -> None:
         async with waiting(session, workspace) as (control, approve):
-            through = await asyncio.wait_for(got_through(mutate(make_app(control, token=TOKEN, port=PORT)), approve), PATIENCE_S)
+            through = await asyncio.wait_for(
+                got_through(mutate(make_app(control, token=TOKEN, port=PORT)), approve), PATIENCE_S
+            )
             assert expected <= through if expected else through == set()
             # The mutants that let a decision through show that the attacks would have decided.
             assert (session.store.decision(approve["run"], approve["question"]) is None) == (not expected)
@@ -193,7 +257,9 @@ def test_attacks_are_refused(session: Session, workspace: Path, mutate: Any, exp
 
 
 def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Session) -> None:
-    """After twenty wrong tokens in a minute more get 429; the owner's still opens; a minute later wrong ones are looked at again."""
+    """After twenty wrong tokens in a minute more get 429; the owner's still opens; a minute later wrong ones
+    are looked at again.
+    """
     clock = [0.0]
     guard = Guard(Starlette(), token=TOKEN, port=PORT, public=frozenset(), clock=lambda: clock[0])
 
@@ -211,7 +277,9 @@ def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Se
 def test_a_real_server_is_for_this_machine_and_leaves_no_secret(
     session: Session, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It listens on loopback, sends its safety headers with everything, takes one message from the owner, and logs no token."""
+    """It listens on loopback, sends its safety headers with everything, takes one message from the owner, and
+    logs no token.
+    """
 
     async def body() -> None:
         async with waiting(session, workspace) as (control, approve), serve_control(control) as (address, _):
@@ -221,24 +289,43 @@ def test_a_real_server_is_for_this_machine_and_leaves_no_secret(
                 for path in FILES:
                     page = await client.get(path)
                     policy = page.headers["content-security-policy"]
-                    assert (page.status_code, "unsafe" in policy, "script-src 'self'" in policy) == (200, False, True)
-                    assert page.headers["x-content-type-options"] == "nosniff" and page.headers["referrer-policy"] == "no-referrer"
+                    assert (page.status_code, "unsafe" in policy, "script-src 'self'" in policy) == (
+                        200,
+                        False,
+                        True,
+                    )
+                    assert (
+                        page.headers["x-content-type-options"] == "nosniff"
+                        and page.headers["referrer-policy"] == "no-referrer"
+                    )
                     assert "server" not in page.headers
                 refused = await client.post("v1/messages", json=approve)
                 assert (refused.status_code, refused.headers["cache-control"]) == (401, "no-store")
                 signed = {"Authorization": f"Bearer {address.token}"}
-                chunked = await client.post("v1/messages", content=_pieces(), headers={**signed, "Content-Type": JSON})
+                chunked = await client.post(
+                    "v1/messages", content=_pieces(), headers={**signed, "Content-Type": JSON}
+                )
                 assert chunked.status_code == 413
                 assert (await client.get("v1/runs/nope/events", headers=signed)).status_code == 404
                 assert (await client.get("v1/runs?limit=0", headers=signed)).status_code == 400
                 (listed,) = (await client.get("v1/runs", headers=signed)).json()["runs"]
                 assert (listed["id"], listed["waiting"], listed["worked_on"]) == (approve["run"], 1, True)
-                assert (await client.post("v1/messages", json={**approve, "key": "other"}, headers=signed)).json()["code"] == "changed"
+                assert (
+                    await client.post("v1/messages", json={**approve, "key": "other"}, headers=signed)
+                ).json()["code"] == "changed"
                 own = {**signed, "Origin": address.url.rstrip("/"), "Sec-Fetch-Site": "same-origin"}
-                assert (await client.post("v1/messages", json=approve, headers=own)).json()["type"] == "accepted"
+                assert (await client.post("v1/messages", json=approve, headers=own)).json()[
+                    "type"
+                ] == "accepted"
                 again = await client.post("v1/messages", json=approve, headers=own)
-                assert (again.status_code, again.json()["code"], again.json()["by"]) == (409, "already_decided", "ann")
-                started = await client.post("v1/runs", json={"goal": "go", "limits": {"cycles": 1}}, headers=signed)
+                assert (again.status_code, again.json()["code"], again.json()["by"]) == (
+                    409,
+                    "already_decided",
+                    "ann",
+                )
+                started = await client.post(
+                    "v1/runs", json={"goal": "go", "limits": {"cycles": 1}}, headers=signed
+                )
                 assert started.json()["type"] == "accepted"
         assert not address.token_file.exists()
         told = capsys.readouterr()
@@ -253,7 +340,9 @@ async def _pieces() -> AsyncIterator[bytes]:
 
 
 def test_a_token_is_kept_for_a_fixed_port_only(tmp_path: Path) -> None:
-    """A fixed port keeps its token over restarts, unless others could read the file; a port of chance gets a new one each time."""
+    """A fixed port keeps its token over restarts, unless others could read the file; a port of chance gets a
+    new one each time.
+    """
     first, path = token_for(tmp_path, 80, keep=True)
     assert token_for(tmp_path, 80, keep=True)[0] == first
     path.chmod(0o640)
@@ -290,16 +379,27 @@ def refusals(obey: Callable[[dict[str, Any]], Any], approve: dict[str, Any]) -> 
 
 
 def test_a_decision_is_on_exactly_what_was_asked(session: Session, workspace: Path) -> None:
-    """Another call, question, run, kind or version is refused by its code; mutant: a server that does not look at the key obeys."""
+    """Another call, question, run, kind or version is refused by its code; mutant: a server that does not
+    look at the key obeys.
+    """
 
     async def body() -> None:
         async with waiting(session, workspace) as (_, approve):
 
             def obey(message: dict[str, Any]) -> Any:
                 read = read_message(json.dumps(message))
-                return read if isinstance(read, Refused) else decide_question(session, read, by="ann", how="command")  # type: ignore[arg-type]
+                return (
+                    read
+                    if isinstance(read, Refused)
+                    else decide_question(session, read, by="ann", how="command")
+                )  # type: ignore[arg-type]
 
-            codes = {"another call": "changed", "another question": "unknown_question", "another run": "unknown_run", "words": "refused"}
+            codes = {
+                "another call": "changed",
+                "another question": "unknown_question",
+                "another run": "unknown_run",
+                "words": "refused",
+            }
             expected = {**codes, "a field too many": "bad_message", "another version": "bad_message"}
             assert await asyncio.to_thread(refusals, obey, approve) == expected
             assert session.store.decision(approve["run"], approve["question"]) is None
@@ -340,14 +440,20 @@ def long_run(store: SessionStore, number: int) -> str:
 
 
 def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> None:
-    """Of a run of 12 MB a client that does not read gets no more than fits the pipes, and is dropped; another gets it all meanwhile."""
+    """Of a run of 12 MB a client that does not read gets no more than fits the pipes, and is dropped; another
+    gets it all meanwhile.
+    """
 
     async def body() -> None:
         run = long_run(session.store, 600)
-        async with Control(session, always=True) as control, serve_control(control, slow_s=0.2) as (address, _):
+        async with (
+            Control(session, always=True) as control,
+            serve_control(control, slow_s=0.2) as (address, _),
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", address.port, limit=1_024)
             writer.write(
-                f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nAuthorization: Bearer {address.token}\r\n\r\n".encode()
+                f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: "
+                f"127.0.0.1:{address.port}\r\nAuthorization: Bearer {address.token}\r\n\r\n".encode()
             )
             (link,) = await until(lambda: control.links)
             program = InMemory(control)
@@ -364,7 +470,9 @@ def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> N
 
 
 def test_every_question_is_a_message_of_its_kind() -> None:
-    """Mutant of the schema: a message with a type of its own only is read as what it is, and lone surrogates go through as text."""
+    """Mutant of the schema: a message with a type of its own only is read as what it is, and lone surrogates
+    go through as text.
+    """
     wanted = ApprovalWanted(
         run="r",
         seq=1,

@@ -1,4 +1,6 @@
-"""Connections that send nothing, or hardly anything, do not keep anybody from the server; streams of holders of the token stay."""
+"""Connections that send nothing, or hardly anything, do not keep anybody from the server; streams of holders
+of the token stay.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ pytestmark = pytest.mark.slow
 
 MANY = 400
 SLOW_HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
-SLOW_BODY = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 90\r\n\r\n{"
+SLOW_BODY = (
+    b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: "
+    b"application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 90\r\n\r\n{"
+)
 NEVER_READ = b"GET /panel.js HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" * 40
 
 
@@ -50,14 +55,17 @@ async def crowd(
     finally:
         for _, writer in found:
             writer.transport.abort()
-        # The loop closes a socket a turn later: one that is still open when it ends fails whatever test comes next.
+        # The loop closes a socket a turn later: one that is still open when it ends fails whatever test comes
+        # next.
         await asyncio.gather(*(writer.wait_closed() for _, writer in found), return_exceptions=True)
 
 
 async def listed(address: Address) -> int:
     """What a client with the token gets."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        return (await client.get(f"{address.url}v1/runs", headers={"Authorization": f"Bearer {address.token}"})).status_code
+        return (
+            await client.get(f"{address.url}v1/runs", headers={"Authorization": f"Bearer {address.token}"})
+        ).status_code
 
 
 def said_by(how: str, address: Address) -> bytes:
@@ -73,7 +81,9 @@ def said_by(how: str, address: Address) -> bytes:
 
 @pytest.mark.parametrize("how", ["nothing", "half a head", "half a body", "reads nothing"])
 def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Session, how: str) -> None:
-    """Whatever they keep back, whoever comes after them gets an answer, again and again, and a stream that was there goes on."""
+    """Whatever they keep back, whoever comes after them gets an answer, again and again, and a stream that
+    was there goes on.
+    """
 
     async def body() -> None:
         async with (
@@ -100,7 +110,11 @@ def test_mutant_uvicorn_alone_is_silenced(session: Session, monkeypatch: pytest.
     monkeypatch.setattr(module, "_Connection", H11Protocol)
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serve_control(control) as (address, _), crowd(address, b""):
+        async with (
+            Control(session, always=True) as control,
+            serve_control(control) as (address, _),
+            crowd(address, b""),
+        ):
             assert await listed(address) == 503
 
     asyncio.run(body())
@@ -111,7 +125,10 @@ def test_a_request_that_does_not_come_is_not_waited_for(session: Session, how: s
     """The server ends each such connection by itself; one that is answered may ask again."""
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serve_control(control, request_s=0.3) as (address, _):
+        async with (
+            Control(session, always=True) as control,
+            serve_control(control, request_s=0.3) as (address, _),
+        ):
             async with crowd(address, said_by(how, address), 3) as found:
                 for reader, _ in found:
                     with pytest.raises((EOFError, ConnectionError)):

@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = "/usr/bin/chromium"
-QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here")]
+QUIET = (
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
+]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> and \u202egnp.exe"
 COMMAND = f"printf '%s' 'a \u202e b' && {'echo on and on; ' * 40}true"
 SCRIPTS: dict[str, list[Any]] = {
@@ -42,7 +48,8 @@ SCRIPTS: dict[str, list[Any]] = {
     ],
     "cite": [
         [("bash", {"command": "wc notes.md"}), ("read_file", {"path": "notes.md"})],
-        f"It begins with **one** [notes.md:1]. I was not allowed to count [answer.1.1]. See [gone.md:1]. {HOSTILE}",
+        "It begins with **one** [notes.md:1]. I was not allowed to count [answer.1.1]. See "
+        f"[gone.md:1]. {HOSTILE}",
     ],
     "write": [[("write_file", {"path": "a.txt", "content": "hi"})], "written"],
 }
@@ -65,7 +72,9 @@ class Server:
         ready: threading.Event = threading.Event()
 
         async def work() -> None:
-            control = Control(self._session, user="ann", can_start=True, workspace=self._workspace, always=True)
+            control = Control(
+                self._session, user="ann", can_start=True, workspace=self._workspace, always=True
+            )
             async with control, serve_control(control, port=self._port, heartbeat_s=0.5) as (address, _):
                 self._port = address.port
                 self.link, self._stop, self._loop = address.link, asyncio.Event(), asyncio.get_running_loop()
@@ -125,7 +134,12 @@ def page(browser: Browser) -> Iterator[Page]:
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(
-        "request", lambda request: wrong.append(request.url) if "//127.0.0.1:" not in request.url and "data:" not in request.url else None
+        "request",
+        lambda request: (
+            wrong.append(request.url)
+            if "//127.0.0.1:" not in request.url and "data:" not in request.url
+            else None
+        ),
     )
     yield opened
     opened.close()
@@ -139,8 +153,12 @@ def started(page: Page, goal: str) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def test_a_run_is_started_followed_and_decided_on_the_page(page: Page, server: Server, session: Session, folder: Path) -> None:
-    """The calls are shown whole with what is hidden in them and their diff; edit, no, reload and answer arrive; no markup comes alive."""
+def test_a_run_is_started_followed_and_decided_on_the_page(
+    page: Page, server: Server, session: Session, folder: Path
+) -> None:
+    """The calls are shown whole with what is hidden in them and their diff; edit, no, reload and answer
+    arrive; no markup comes alive.
+    """
     page.goto(server.link)
     expect(page.locator("#connection")).to_have_text("connected")
     assert "token" not in page.url
@@ -175,13 +193,19 @@ def test_a_run_is_started_followed_and_decided_on_the_page(page: Page, server: S
 
 
 def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server, session: Session) -> None:
-    """Each claim has a line by its state; on focus the cited line, or who denied the cited call, is beside it; Escape takes that away."""
+    """Each claim has a line by its state; on focus the cited line, or who denied the cited call, is beside
+    it; Escape takes that away.
+    """
     page.goto(server.link)
     started(page, "cite the notes")
     page.locator(".kst-ask").get_by_role("button", name="Deny").click()
     answer = page.locator("[data-role=answer]")
     shown = "element => getComputedStyle(element, '::after').content"
-    for state, words in (("cited", "one"), ("unknown", "the call of bash was denied by ann"), ("wrong", "gone.md does not exist")):
+    for state, words in (
+        ("cited", "one"),
+        ("unknown", "the call of bash was denied by ann"),
+        ("wrong", "gone.md does not exist"),
+    ):
         claim = answer.locator(f".kst-claim.kst-{state}[tabindex]")
         expect(claim).to_have_count(1)
         claim.focus()
@@ -195,7 +219,9 @@ def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server
 
 
 def test_a_page_outlives_its_server(page: Page, server: Server, session: Session, folder: Path) -> None:
-    """The server goes: the page says so, and the run is left waiting; it comes back: connected, gone on with by a button, decided."""
+    """The server goes: the page says so, and the run is left waiting; it comes back: connected, gone on with
+    by a button, decided.
+    """
     page.goto(server.link)
     started(page, "write a file")
     expect(page.locator(".kst-ask")).to_have_count(1)
@@ -213,7 +239,9 @@ def test_a_page_outlives_its_server(page: Page, server: Server, session: Session
 
 
 def test_a_page_without_the_token_sees_nothing(page: Page, server: Server) -> None:
-    """It asks for the token and lists no runs; the whole link, pasted, opens it; keys alone choose a run, and a narrow page leads back."""
+    """It asks for the token and lists no runs; the whole link, pasted, opens it; keys alone choose a run, and
+    a narrow page leads back.
+    """
     page.goto(server.link.partition("#")[0])
     expect(page.get_by_label(re.compile("Token that"))).to_be_focused()
     assert page.locator("#runs li").count() == 0
@@ -235,8 +263,12 @@ def test_a_page_without_the_token_sees_nothing(page: Page, server: Server) -> No
     expect(page.locator("#runs li").first).to_be_visible()
 
 
-def test_the_trials_of_suites_are_listed(server: Server, page: Page, session: Session, tmp_path: Path) -> None:
-    """Suites, their eval runs, trials with verdicts, and a click that shows the run of one; names are text."""
+def test_the_trials_of_suites_are_listed(
+    server: Server, page: Page, session: Session, tmp_path: Path
+) -> None:
+    """Suites, their eval runs, trials with verdicts, and a click that shows the run of one; names are
+    text.
+    """
     (tmp_path / "suite.yaml").write_text(
         "name: demo <b>bold</b>\nconfigs: [{name: one, model: 'scripted:script.yaml'}]\nscenarios:\n"
         "  - {id: good, goal: talk of bees, checks: [{answer_contains: hello}]}\n"

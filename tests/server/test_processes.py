@@ -1,4 +1,6 @@
-"""Several processes: lines that are not messages, clients that vanish, and runs of others that are followed, decided and stopped."""
+"""Several processes: lines that are not messages, clients that vanish, and runs of others that are followed,
+decided and stopped.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def session(tmp_path: Path) -> Any:
     opened.close()
 
 
-def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(session: Session, workspace: Path) -> None:
-    """Garbage, other JSON, depth, bytes that are no text, a line in pieces, lines too long and one cut off: each is named, none obeyed."""
+def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(
+    session: Session, workspace: Path
+) -> None:
+    """Garbage, other JSON, depth, bytes that are no text, a line in pieces, lines too long and one cut off:
+    each is named, none obeyed.
+    """
 
     async def body() -> None:
         async with Control(session, can_start=True, workspace=workspace) as control:
@@ -42,7 +48,13 @@ def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(session
             run = await program.start("go")
             asked = await program.asked()
             decision = json.dumps(
-                {"type": "approve", "id": "late", "run": run, "question": asked["question"], "key": asked["key"]}
+                {
+                    "type": "approve",
+                    "id": "late",
+                    "run": run,
+                    "question": asked["question"],
+                    "key": asked["key"],
+                }
             ).encode()
             program.write(b"garbage\n[1]\n\n" + b"[" * 10_000 + b"\n\xff\xfe\n{}\n")
             huge = b'{"type":"approve","x":"' + b"y" * (3 * MESSAGE_BYTES)
@@ -62,7 +74,9 @@ def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(session
 
 
 def test_a_reader_that_stops_reading_holds_up_no_run(session: Session, workspace: Path) -> None:
-    """With the pipe full the run still completes; and a pipe that nobody holds any more ends the client, not the run."""
+    """With the pipe full the run still completes; and a pipe that nobody holds any more ends the client, not
+    the run.
+    """
 
     async def body() -> None:
         async with Control(session, can_start=True, workspace=workspace) as control:
@@ -87,22 +101,39 @@ def test_a_reader_that_stops_reading_holds_up_no_run(session: Session, workspace
 
 
 def test_a_run_of_another_process_is_followed_decided_and_stopped(session: Session, workspace: Path) -> None:
-    """Both runs are listed as worked on; a yes wakes the one at once; the other is stopped only by force, and its process notices."""
-    command = [sys.executable, str(Path(__file__).parent / "other_process.py"), str(session.home), str(workspace)]
+    """Both runs are listed as worked on; a yes wakes the one at once; the other is stopped only by force, and
+    its process notices.
+    """
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "other_process.py"),
+        str(session.home),
+        str(workspace),
+    ]
 
     async def body(first: str, second: str) -> float:
         async with Control(session, user="ann") as control:
             ann = InMemory(control)
             await ann.watch()
-            assert {one["id"]: one["worked_on"] for one in ann.of("runs")[0]["runs"]} == {first: True, second: True}
+            assert {one["id"]: one["worked_on"] for one in ann.of("runs")[0]["runs"]} == {
+                first: True,
+                second: True,
+            }
             await ann.follow(first)
             await ann.follow(second)
-            asked = {one["run"]: one for one in await until(lambda: ann.of("approval") if len(ann.of("approval")) == 2 else None)}
+            asked = {
+                one["run"]: one
+                for one in await until(lambda: ann.of("approval") if len(ann.of("approval")) == 2 else None)
+            }
             edited = await ann.approve(asked[first], args={"path": "a.txt"})
-            assert edited.startswith("bad_arguments") and "content" in edited  # a tool that is known here can be checked
+            assert (
+                edited.startswith("bad_arguments") and "content" in edited
+            )  # a tool that is known here can be checked
             began = time.monotonic()
             assert (await ann.approve(asked[first])).startswith("accepted")
-            called = await until(lambda: next((one for one in ann.of("event") if one["event"]["type"] == "tool_called"), None))
+            called = await until(
+                lambda: next((one for one in ann.of("event") if one["event"]["type"] == "tool_called"), None)
+            )
             took = time.monotonic() - began
             assert (called["run"], called["event"]["tool"]) == (first, "write_file")
             refused = await ann.say(type="cancel", run=second)
@@ -134,10 +165,28 @@ rules:
 
 
 def test_another_program_drives_a_run_by_lines(tmp_path: Path) -> None:
-    """`kestrel run --control stdio` tells nothing but messages on standard output, obeys decisions, and its exit code is 0."""
+    """`kestrel run --control stdio` tells nothing but messages on standard output, obeys decisions, and its
+    exit code is 0.
+    """
     (tmp_path / "script.yaml").write_text(SCRIPT)
-    command = [sys.executable, "-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml", "--control", "stdio"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    command = [
+        sys.executable,
+        "-m",
+        "kestrel_lab",
+        "run",
+        "write",
+        "--model",
+        "scripted:script.yaml",
+        "--control",
+        "stdio",
+    ]
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": tmp_path,
+    }
     with subprocess.Popen(command, **pipes) as driven:
         assert driven.stdout is not None and driven.stdin is not None
         kinds = []
@@ -145,9 +194,19 @@ def test_another_program_drives_a_run_by_lines(tmp_path: Path) -> None:
             message = json.loads(line)
             kinds.append(message["type"])
             if message["type"] == "approval":
-                said = {"type": "approve", "run": message["run"], "question": message["question"], "key": message["key"]}
+                said = {
+                    "type": "approve",
+                    "run": message["run"],
+                    "question": message["question"],
+                    "key": message["key"],
+                }
                 driven.stdin.write(json.dumps(said) + "\n")
                 driven.stdin.flush()
         assert driven.wait(PATIENCE_S) == 0
-        assert (kinds[0], kinds[-1], kinds.count("approval"), kinds.count("decided")) == ("hello", "end", 1, 1)
+        assert (kinds[0], kinds[-1], kinds.count("approval"), kinds.count("decided")) == (
+            "hello",
+            "end",
+            1,
+            1,
+        )
     assert (tmp_path / "a.txt").read_text() == "hi"

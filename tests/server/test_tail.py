@@ -36,8 +36,12 @@ def test_a_commit_of_this_process_needs_no_poll(tmp_path: Path, monkeypatch: pyt
         assert store._writer.listeners == ()
 
 
-def test_while_this_process_writes_others_are_polled_for_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poll that finds nothing doubles the pause; only one that finds another process's commit makes it short again."""
+def test_while_this_process_writes_others_are_polled_for_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll that finds nothing doubles the pause; only one that finds another process's commit makes it
+    short again.
+    """
     polls: list[bool] = []
     look = LogWatcher._look
 
@@ -64,7 +68,9 @@ def test_while_this_process_writes_others_are_polled_for_seldom(tmp_path: Path, 
         asyncio.run(body(store))
 
 
-def test_a_poll_leaves_own_commits_to_their_notification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_leaves_own_commits_to_their_notification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else each commit of this process that a poll happens to see first would make polling frequent again."""
     monkeypatch.setattr(run_stream, "_GATHER_S", 0.5)
 
@@ -95,5 +101,8 @@ def test_a_commit_of_another_store_is_seen_while_this_one_writes(tmp_path: Path)
             other.create_run("o", RunStarted(goal="g", workspace="w", model="m"))
             await asyncio.wait_for(tail.grown(count), PATIENCE_S)
 
-    with closing(SessionStore(tmp_path / "log.db")) as store, closing(SessionStore(tmp_path / "log.db")) as other:
+    with (
+        closing(SessionStore(tmp_path / "log.db")) as store,
+        closing(SessionStore(tmp_path / "log.db")) as other,
+    ):
         asyncio.run(body(store, other))

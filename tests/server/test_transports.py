@@ -1,4 +1,6 @@
-"""One protocol, four transports, one suite: the same claims of a program, a terminal, another process and a page."""
+"""One protocol, four transports, one suite: the same claims of a program, a terminal, another process and a
+page.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ SCRIPTS: dict[str, list[Any]] = {
     "ask": [[("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})], "painted"],
     "dig": [[("dig", {})], "dug"],
     "talk": ["hello to all of you"],
-    "both": [[("write_file", {"path": "a.txt", "content": "hi"})], [("ask_user", {"question": "And now?"})], "done with both"],
+    "both": [
+        [("write_file", {"path": "a.txt", "content": "hi"})],
+        [("ask_user", {"question": "And now?"})],
+        "done with both",
+    ],
 }
 
 
@@ -76,7 +82,9 @@ def answered(run: Run) -> list[str]:
 
 
 def test_a_yes_lets_a_call_go_on(scripted: Session, workspace: Path, transport: str) -> None:
-    """The call is shown whole, runs after the yes, and the record says who decided and by what; the answer is told."""
+    """The call is shown whole, runs after the yes, and the record says who decided and by what; the answer is
+    told.
+    """
 
     async def body(where: Place) -> None:
         ann = await where.comes()
@@ -95,7 +103,9 @@ def test_a_yes_lets_a_call_go_on(scripted: Session, workspace: Path, transport: 
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_a_no_is_told_to_the_model_with_its_reason(scripted: Session, workspace: Path, transport: str) -> None:
+def test_a_no_is_told_to_the_model_with_its_reason(
+    scripted: Session, workspace: Path, transport: str
+) -> None:
     """After a no nothing is written, and the reason arrives at the model."""
 
     async def body(where: Place) -> None:
@@ -110,7 +120,9 @@ def test_a_no_is_told_to_the_model_with_its_reason(scripted: Session, workspace:
 
 
 def test_edited_arguments_are_checked_and_used(scripted: Session, workspace: Path, transport: str) -> None:
-    """Arguments that do not fit are refused with what is wrong and the call waits on; fitting ones are what is done."""
+    """Arguments that do not fit are refused with what is wrong and the call waits on; fitting ones are what
+    is done.
+    """
 
     async def body(where: Place) -> None:
         ann = await where.comes()
@@ -147,8 +159,12 @@ def test_a_question_is_answered_by_an_option(scripted: Session, workspace: Path,
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(scripted: Session, workspace: Path, transport: str) -> None:
-    """One decision is recorded; whoever comes second is told so and by whom it was decided; the run follows the first."""
+def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(
+    scripted: Session, workspace: Path, transport: str
+) -> None:
+    """One decision is recorded; whoever comes second is told so and by whom it was decided; the run follows
+    the first.
+    """
 
     async def body(where: Place) -> None:
         ann, rival = await where.comes(), await where.comes("memory")
@@ -162,7 +178,9 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(scripted: Sess
         else:
             replies = await asyncio.gather(ann.approve(asked), rival.deny(theirs))
             assert sorted(reply.partition(":")[0] for reply in replies) == ["accepted", "already_decided"]
-            assert next(reply for reply in replies if reply.startswith("already")).endswith("the first decision stands ann")
+            assert next(reply for reply in replies if reply.startswith("already")).endswith(
+                "the first decision stands ann"
+            )
         await ann.ended()
         (given,) = decisions(scripted.get(run))
         assert (workspace / "a.txt").exists() == given.granted
@@ -171,14 +189,18 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(scripted: Sess
 
 
 def test_a_run_is_stopped(scripted: Session, workspace: Path, transport: str) -> None:
-    """A run that would go on for ever is CANCELLED, and that is told; how far its tool was had been told too."""
+    """A run that would go on for ever is CANCELLED, and that is told; how far its tool was had been told
+    too.
+    """
 
     async def body(where: Place) -> None:
         ann = await where.comes()
         run = await ann.start("dig")
         await until(lambda: any(record.event.type == "progress" for record in scripted.get(run).records()))
         if transport != "terminal":
-            assert [(one["text"], one["fraction"]) for one in await until(lambda: ann.of("progress"))] == [("3 metres deep", 0.25)]
+            assert [(one["text"], one["fraction"]) for one in await until(lambda: ann.of("progress"))] == [
+                ("3 metres deep", 0.25)
+            ]
         await ann.cancel(run)
         await ann.ended()
         assert scripted.get(run).status is RunStatus.CANCELLED
@@ -187,7 +209,9 @@ def test_a_run_is_stopped(scripted: Session, workspace: Path, transport: str) ->
 
 
 def test_long_jobs_report_to_everybody(scripted: Session, workspace: Path, transport: str) -> None:
-    """What a `Reporter` is told arrives at who watches, the newest first of all: a thousand reports are not a thousand messages."""
+    """What a `Reporter` is told arrives at who watches, the newest first of all: a thousand reports are not a
+    thousand messages.
+    """
 
     async def body(where: Place) -> None:
         ann = await where.comes()
@@ -201,7 +225,11 @@ def test_long_jobs_report_to_everybody(scripted: Session, workspace: Path, trans
         for done in range(1_001):
             report(done, 1_000, "trials")
         await ann.sees('"done": 1000')
-        assert [(one["job"], one["total"], one["fraction"]) for one in ann.of("progress")][-1] == ("smoke", 1000, 1.0)
+        assert [(one["job"], one["total"], one["fraction"]) for one in ann.of("progress")][-1] == (
+            "smoke",
+            1000,
+            1.0,
+        )
         assert len(ann.of("progress")) < 50
 
     carry_out(scripted, transport, body, workspace=workspace)
@@ -218,7 +246,9 @@ async def _told_at_a_terminal(where: Place) -> None:
     await bob.ended()
 
 
-def test_who_comes_back_misses_nothing_and_gets_nothing_twice(scripted: Session, workspace: Path, transport: str) -> None:
+def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
+    scripted: Session, workspace: Path, transport: str
+) -> None:
     """Parted at every event and back behind it, all events were told once each, in order."""
 
     async def body(where: Place) -> None:
@@ -250,7 +280,9 @@ def test_who_comes_back_misses_nothing_and_gets_nothing_twice(scripted: Session,
         whole = list(range(1, len(scripted.get(run).records()) + 1))
         assert seen + again.numbers == whole == first.numbers
         events = [one["event"] for one in first.heard if one.get("event")]
-        assert [event["type"] for event in events] == [record.event.type for record in scripted.get(run).records()]
+        assert [event["type"] for event in events] == [
+            record.event.type for record in scripted.get(run).records()
+        ]
         twice = await where.comes()  # mutant: a client that counts from one too early sees an event twice
         await twice.follow(run, after=seen[-1] - 1)
         await twice.ended()
@@ -260,7 +292,9 @@ def test_who_comes_back_misses_nothing_and_gets_nothing_twice(scripted: Session,
 
 
 def test_where_nobody_is_nobody_is_waited_for(scripted: Session, workspace: Path, transport: str) -> None:
-    """When the last person leaves, the run is left waiting in the log and can be taken up; a page may be opened at any time."""
+    """When the last person leaves, the run is left waiting in the log and can be taken up; a page may be
+    opened at any time.
+    """
 
     async def body(where: Place) -> None:
         ann = await where.comes()

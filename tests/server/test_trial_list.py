@@ -53,13 +53,26 @@ def ask(session: Session, **words: str) -> protocol.Trials:
 
 
 def test_eval_runs_and_their_trials(session: Session) -> None:
-    """Counts by outcome; of one eval run each trial with its verdict, its reason and a run that can be followed, failures first."""
+    """Counts by outcome; of one eval run each trial with its verdict, its reason and a run that can be
+    followed, failures first.
+    """
     (found,) = ask(session).eval_runs
-    assert (found.suite, found.trials, found.passed, found.failed, found.broke, found.of, found.commit) == ("demo", 4, 2, 2, 0, 4, "")
+    assert (found.suite, found.trials, found.passed, found.failed, found.broke, found.of, found.commit) == (
+        "demo",
+        4,
+        2,
+        2,
+        0,
+        4,
+        "",
+    )
     reply = ask(session, suite="demo", eval_run=found.eval_run)
     assert [(one.scenario, one.epoch, one.outcome) for one in reply.trials] == [
-        ("bad", 1, "fail"), ("bad", 2, "fail"), ("good", 1, "pass"), ("good", 2, "pass")
-    ]  # fmt: skip
+        ("bad", 1, "fail"),
+        ("bad", 2, "fail"),
+        ("good", 1, "pass"),
+        ("good", 2, "pass"),
+    ]
     assert "bye" in reply.trials[0].reason
     assert {one.run for one in reply.trials} == {row.run for row in stored_trials(session.store)}
     assert ask(session, suite="other", eval_run=found.eval_run).trials == []
@@ -70,7 +83,9 @@ def test_trials_of_no_eval_run_are_together_by_commit(session: Session) -> None:
     row = stored_trials(session.store)[0]
     told = {key: value for key, value in row.result.items() if key != "sitting"} | {"run": "r-elsewhere"}
     for number in range(3):
-        store_trial(session.store, replace(row, id=f"t{number}", result=told, git_sha="c" * 40, epoch=number + 1))
+        store_trial(
+            session.store, replace(row, id=f"t{number}", result=told, git_sha="c" * 40, epoch=number + 1)
+        )
     found = next(one for one in ask(session).eval_runs if one.commit)
     assert (found.eval_run, found.trials) == ("c" * 40, 3)
     assert {one.run for one in ask(session, suite="demo", eval_run=found.eval_run).trials} == {""}

@@ -1,4 +1,6 @@
-"""OpenTelemetry export: runs become spans by the GenAI conventions, in files and at a collector, stored or live."""
+"""OpenTelemetry export: runs become spans by the GenAI conventions, in files and at a collector, stored or
+live.
+"""
 
 import asyncio
 import subprocess
@@ -73,7 +75,9 @@ class Collector:
 
     @property
     def spans(self) -> list[Span]:
-        scopes = [scope for request in self.requests for one in request.resource_spans for scope in one.scope_spans]
+        scopes = [
+            scope for request in self.requests for one in request.resource_spans for scope in one.scope_spans
+        ]
         return [span for scope in scopes for span in scope.spans]
 
     def close(self) -> None:
@@ -113,7 +117,9 @@ def lab_of(home: Path, model: ScriptedModel | None = None, **options: Any) -> La
 
 
 def test_a_collector_gets_the_run_by_the_conventions(tmp_path: Path, collector: Collector) -> None:
-    """Names, kinds, attributes and parents of run, step, model calls and tool calls are those of the GenAI conventions."""
+    """Names, kinds, attributes and parents of run, step, model calls and tool calls are those of the GenAI
+    conventions.
+    """
     with lab_of(tmp_path / "home") as lab:
         run = lab.run_sync("add", workspace=tmp_path)
         assert lab.evals.export_otel(run.id, collector.address) == 7
@@ -125,10 +131,16 @@ def test_a_collector_gets_the_run_by_the_conventions(tmp_path: Path, collector: 
     names = by_name(spans)
     root, step = names["invoke_agent kestrel_lab"], names["step answer"]
     assert (root.parent_span_id, step.parent_span_id) == (b"", root.span_id)
-    assert all(span.parent_span_id == step.span_id for span in spans if span.name.startswith(("chat", "execute_tool")))
+    assert all(
+        span.parent_span_id == step.span_id
+        for span in spans
+        if span.name.startswith(("chat", "execute_tool"))
+    )
     assert [span.kind for span in (root, names["chat scripted"], names["execute_tool add"])] == [
-        Span.SPAN_KIND_INTERNAL, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_INTERNAL,
-    ]  # fmt: skip
+        Span.SPAN_KIND_INTERNAL,
+        Span.SPAN_KIND_CLIENT,
+        Span.SPAN_KIND_INTERNAL,
+    ]
     told = facts(root)
     assert (told["gen_ai.operation.name"], told["gen_ai.agent.name"], told["gen_ai.conversation.id"]) == (
         "invoke_agent",
@@ -140,16 +152,26 @@ def test_a_collector_gets_the_run_by_the_conventions(tmp_path: Path, collector: 
     chats = [facts(span) for span in spans if span.name == "chat scripted"]
     assert [chat["gen_ai.usage.input_tokens"] for chat in chats] == [answer.tokens_in for answer in answers]
     assert [chat["gen_ai.usage.output_tokens"] for chat in chats] == [answer.tokens_out for answer in answers]
-    assert [chat["gen_ai.response.finish_reasons"] for chat in chats] == [["tool_call"], ["tool_call"], ["stop"]]
+    assert [chat["gen_ai.response.finish_reasons"] for chat in chats] == [
+        ["tool_call"],
+        ["tool_call"],
+        ["stop"],
+    ]
     calls = [facts(span)["gen_ai.tool.call.id"] for span in spans if span.name == "execute_tool add"]
     assert calls == [event.call for event in happened if isinstance(event, ToolCalled)]
     assert all(
-        root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano <= root.end_time_unix_nano for span in spans
+        root.start_time_unix_nano
+        <= span.start_time_unix_nano
+        <= span.end_time_unix_nano
+        <= root.end_time_unix_nano
+        for span in spans
     )
 
 
 def test_what_was_said_leaves_only_when_it_is_asked_for(tmp_path: Path, collector: Collector) -> None:
-    """Goal, messages, arguments, results and errors are in no span without `content`, and in the spans with it."""
+    """Goal, messages, arguments, results and errors are in no span without `content`, and in the spans with
+    it.
+    """
 
     def says(request: ModelRequest) -> Turn:
         turn = sum(message.role == "assistant" for message in request.messages)
@@ -168,13 +190,22 @@ def test_what_was_said_leaves_only_when_it_is_asked_for(tmp_path: Path, collecto
     assert b"4711" not in bare
     assert len(collector.spans) == 12
     whole = collector.spans[6:]
-    assert [span.span_id for span in whole] == [span.span_id for span in collector.spans[:6]]  # the same ids again
+    assert [span.span_id for span in whole] == [
+        span.span_id for span in collector.spans[:6]
+    ]  # the same ids again
     held = {key for span in whole for key, value in facts(span).items() if "4711" in str(value)}
-    assert {"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"} <= held
+    assert {
+        "gen_ai.input.messages",
+        "gen_ai.output.messages",
+        "gen_ai.tool.call.arguments",
+        "gen_ai.tool.call.result",
+    } <= held
 
 
 def test_a_fork_links_to_where_it_parts(tmp_path: Path, collector: Collector) -> None:
-    """A fork is a trace of its own, without what it shares; its root links to the parent's span in which it parts."""
+    """A fork is a trace of its own, without what it shares; its root links to the parent's span in which it
+    parts.
+    """
     with lab_of(tmp_path / "home") as lab:
         run = lab.run_sync("add", workspace=tmp_path)
         seq = [record.seq for record in run.records() if record.event.type == "model_called"][1]
@@ -192,8 +223,11 @@ def test_a_fork_links_to_where_it_parts(tmp_path: Path, collector: Collector) ->
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])
-def test_a_resumed_run_links_its_sessions(mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first session left open is marked unfinished; the second begins a root of its own in the same trace, with a link.
+def test_a_resumed_run_links_its_sessions(
+    mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first session left open is marked unfinished; the second begins a root of its own in the same
+    trace, with a link.
 
     Sent live by two sessions, or from the log afterwards: the spans are the same.
     """
@@ -225,13 +259,17 @@ def test_a_resumed_run_links_its_sessions(mode: str, tmp_path: Path, collector: 
         """Wait."""
         return "waited"
 
-    with Lab(tmp_path / "home", ScriptedModel([[("stall", {})], "done"]), "auto", tools=[stall], env={}, otel=mode) as lab:
+    with Lab(
+        tmp_path / "home", ScriptedModel([[("stall", {})], "done"]), "auto", tools=[stall], env={}, otel=mode
+    ) as lab:
         run = asyncio.run(lab.resume(name))
         assert run.status is RunStatus.COMPLETE
         wanted = spans_of(run.id, run.records())
         if mode == "off":
             lab.evals.export_otel(run, collector.address)
-    assert [(span.span_id, span.name) for span in collector.spans] == [(span.id.to_bytes(8), span.name) for span in wanted]
+    assert [(span.span_id, span.name) for span in collector.spans] == [
+        (span.id.to_bytes(8), span.name) for span in wanted
+    ]
     first, second = [span for span in collector.spans if span.name == "invoke_agent kestrel_lab"]
     assert facts(first)["kestrel.unfinished"] is True
     assert [(link.trace_id, link.span_id) for link in second.links] == [(first.trace_id, first.span_id)]
@@ -263,9 +301,14 @@ def test_a_sub_agent_is_below_the_call_that_delegated(tmp_path: Path, collector:
 
 
 def test_scores_of_a_trial_are_evaluation_results(tmp_path: Path, collector: Collector) -> None:
-    """The run of a trial has a span below its root with an event `gen_ai.evaluation.result` for each score."""
+    """The run of a trial has a span below its root with an event `gen_ai.evaluation.result` for each
+    score.
+    """
     scenario = Scenario(
-        id="s", goal="talk", checks=(AnswerContains(texts=("bye",)), AnswerContains(texts=("hello",))), place=InlineFiles(files={})
+        id="s",
+        goal="talk",
+        checks=(AnswerContains(texts=("bye",)), AnswerContains(texts=("hello",))),
+        place=InlineFiles(files={}),
     )
     suite = Suite(name="demo", scenarios=(scenario,), configs=(Config(name="c", model="m"),))
     with Lab(tmp_path / "home", env={}) as lab:
@@ -276,7 +319,11 @@ def test_scores_of_a_trial_are_evaluation_results(tmp_path: Path, collector: Col
     events = [(event.name, {one.key: one.value for one in event.attributes}) for event in found.events]
     assert {name for name, _ in events} == {"gen_ai.evaluation.result"}
     labels = [
-        (told["gen_ai.evaluation.score.label"].string_value, told["gen_ai.evaluation.score.value"].double_value) for _, told in events
+        (
+            told["gen_ai.evaluation.score.label"].string_value,
+            told["gen_ai.evaluation.score.value"].double_value,
+        )
+        for _, told in events
     ]
     assert labels == [("fail", 0.0), ("pass", 1.0)]
 
@@ -289,7 +336,9 @@ def said(events: Sequence[Event]) -> list[Any]:
 
 
 def test_the_file_comes_back_as_the_same_run(tmp_path: Path) -> None:
-    """A run that is exported with content and imported again has the same goal, answer, calls, arguments, results and tokens."""
+    """A run that is exported with content and imported again has the same goal, answer, calls, arguments,
+    results and tokens.
+    """
     for name in ("trace.json", "trace.jsonl"):
         with lab_of(tmp_path / f"home {name}") as lab:
             run = lab.run_sync("add", workspace=tmp_path)
@@ -305,7 +354,9 @@ def test_the_file_comes_back_as_the_same_run(tmp_path: Path) -> None:
 
 
 def test_half_a_character_loses_no_answer(tmp_path: Path) -> None:
-    """An answer cut within a surrogate pair comes back; the SDK leaves out what is no UTF-8, and the run would have no answer."""
+    """An answer cut within a surrogate pair comes back; the SDK leaves out what is no UTF-8, and the run
+    would have no answer.
+    """
     with lab_of(tmp_path / "first", ScriptedModel(["half \ud83d"])) as lab:
         lab.evals.export_otel(lab.run_sync("Draw \ud83d"), tmp_path / "run.json", content=True)
     with lab_of(tmp_path / "second") as lab:
@@ -315,8 +366,12 @@ def test_half_a_character_loses_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["on", "content"])
-def test_live_spans_are_those_of_the_log(mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `otel` on, a run, its fork and its follow-up are sent as they end: the same spans as are computed from the log afterwards."""
+def test_live_spans_are_those_of_the_log(
+    mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `otel` on, a run, its fork and its follow-up are sent as they end: the same spans as are computed
+    from the log afterwards.
+    """
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
 
     def answers(request: ModelRequest) -> Turn:
@@ -330,19 +385,30 @@ def test_live_spans_are_those_of_the_log(mode: str, tmp_path: Path, collector: C
         wanted = [
             span
             for one in (run, fork, again)
-            for span in spans_of(one.id, one.records(), conversation=(one if one is fork else run).id, content=mode == "content")
+            for span in spans_of(
+                one.id,
+                one.records(),
+                conversation=(one if one is fork else run).id,
+                content=mode == "content",
+            )
         ]
     assert {span.span_id for span in collector.spans} == {span.id.to_bytes(8) for span in wanted}
     assert len(collector.spans) == len(wanted)
     told = {span.span_id: facts(span) for span in collector.spans}
     for span in wanted:
         assert told[span.id.to_bytes(8)] == {key: value for key, value in span.attributes.items()}
-    (link,) = next(span for span in collector.spans if span.trace_id == wanted[-1].trace.to_bytes(16) and not span.parent_span_id).links
+    (link,) = next(
+        span
+        for span in collector.spans
+        if span.trace_id == wanted[-1].trace.to_bytes(16) and not span.parent_span_id
+    ).links
     assert link.trace_id == wanted[0].trace.to_bytes(16)
 
 
 def test_a_failed_run_has_the_status_error(tmp_path: Path, collector: Collector) -> None:
-    """A run that a limit ends, and a call with wrong arguments, have the status ERROR and a class of error."""
+    """A run that a limit ends, and a call with wrong arguments, have the status ERROR and a class of
+    error.
+    """
     with lab_of(tmp_path / "home", ScriptedModel(lambda _: [("add", {"x": "no"})])) as lab:
         run = lab.run_sync("add", workspace=tmp_path, limits=Limits(cycles=2))
         lab.evals.export_otel(run, collector.address)
@@ -368,10 +434,14 @@ def test_off_loads_nothing(tmp_path: Path) -> None:
     """A session without the option imports neither the SDK nor the export, and has no listener."""
     code = (
         "import sys; from kestrel_lab import Lab; from kestrel_lab.testing import ScriptedModel\n"
-        f"lab = Lab({str(tmp_path / 'home')!r}, ScriptedModel(['done']), env={{}}); lab.run_sync('go', workspace={str(tmp_path)!r})\n"
-        "print(lab.session.options.listeners, [n for n in sys.modules if n.startswith(('opentelemetry.sdk', 'kestrel_lab.telemetry.'))]); lab.close()"
+        f"lab = Lab({str(tmp_path / 'home')!r}, ScriptedModel(['done']), env={{}}); lab.run_sync('go', "
+        f"workspace={str(tmp_path)!r})\n"
+        "print(lab.session.options.listeners, [n for n in sys.modules if "
+        "n.startswith(('opentelemetry.sdk', 'kestrel_lab.telemetry.'))]); lab.close()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert done.stdout == "() []\n"
 
 
@@ -404,7 +474,9 @@ def test_providers_have_the_names_of_the_conventions(model: str, provider: str, 
 
 
 def test_a_plan_is_a_workflow_of_agents(tmp_path: Path, collector: Collector) -> None:
-    """The run of a plan is `invoke_workflow`, its steps with a goal are agents below it, with their model calls."""
+    """The run of a plan is `invoke_workflow`, its steps with a goal are agents below it, with their model
+    calls.
+    """
     plan = Plan(
         steps=(
             Step(id="find", goal="find it", produces=("found",)),
@@ -418,13 +490,18 @@ def test_a_plan_is_a_workflow_of_agents(tmp_path: Path, collector: Collector) ->
     root = names["invoke_workflow"]
     assert "gen_ai.agent.name" not in facts(root)
     agents = [names["invoke_agent find"], names["invoke_agent tell"]]
-    assert [(span.parent_span_id, facts(span)["gen_ai.agent.name"]) for span in agents] == [(root.span_id, "find"), (root.span_id, "tell")]
+    assert [(span.parent_span_id, facts(span)["gen_ai.agent.name"]) for span in agents] == [
+        (root.span_id, "find"),
+        (root.span_id, "tell"),
+    ]
     chats = [span.parent_span_id for span in collector.spans if span.name == "chat scripted"]
     assert chats == [agent.span_id for agent in agents]
 
 
 def test_verdicts_and_attempts_are_told_apart() -> None:
-    """A verdict is an event of a span of its own; a step that is tried again has a second span; what never ended is marked, with the last event's time."""
+    """A verdict is an event of a span of its own; a step that is tried again has a second span; what never
+    ended is marked, with the last event's time.
+    """
     started = RunStarted(goal="g", workspace="", model="m", plan={"steps": []})
     events = [
         started,
@@ -435,7 +512,10 @@ def test_verdicts_and_attempts_are_told_apart() -> None:
         VerifierStarted(step="s", verifier="own"),
         VerifierFinished(step="s", verifier="own", passed=False, issues=[SECRET]),
     ]
-    records = [Record(run_id="r", seq=number, eid="", at=float(number), event=event) for number, event in enumerate(events, 1)]
+    records = [
+        Record(run_id="r", seq=number, eid="", at=float(number), event=event)
+        for number, event in enumerate(events, 1)
+    ]
     spans = spans_of("r", records)
     assert [(span.name, span.began, span.ended, span.error) for span in spans] == [
         ("chat m", 3.0, 4.0, None),
@@ -445,7 +525,13 @@ def test_verdicts_and_attempts_are_told_apart() -> None:
         ("invoke_workflow", 1.0, 7.0, None),
     ]
     assert len({span.id for span in spans}) == len(spans)
-    assert [span.attributes.get("kestrel.unfinished", False) for span in spans] == [False, False, False, True, True]
+    assert [span.attributes.get("kestrel.unfinished", False) for span in spans] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     ((_, verdict),) = spans[2].results
     assert verdict == {"gen_ai.evaluation.name": "own", "gen_ai.evaluation.score.label": "fail"}
     ((_, verdict),) = spans_of("r", records, content=True)[2].results
@@ -462,11 +548,19 @@ def test_a_chat_is_one_conversation(tmp_path: Path, collector: Collector) -> Non
             lab.evals.export_otel(run, collector.address)
     roots = [span for span in collector.spans if not span.parent_span_id]
     assert {facts(root)["gen_ai.conversation.id"] for root in roots} == {runs[0].id}
-    assert [[link.span_id for link in root.links] for root in roots] == [[], [roots[0].span_id], [roots[1].span_id]]
+    assert [[link.span_id for link in root.links] for root in roots] == [
+        [],
+        [roots[0].span_id],
+        [roots[1].span_id],
+    ]
 
 
-def test_a_run_that_waits_is_sent_when_its_session_ends(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that waits for an approval that nobody can give leaves nothing unsent: what is open is marked unfinished."""
+def test_a_run_that_waits_is_sent_when_its_session_ends(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that waits for an approval that nobody can give leaves nothing unsent: what is open is marked
+    unfinished.
+    """
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
 
     @tool(danger_level="high")
@@ -474,7 +568,9 @@ def test_a_run_that_waits_is_sent_when_its_session_ends(tmp_path: Path, collecto
         """Launch."""
         return "launched"
 
-    with Lab(tmp_path / "home", ScriptedModel([[("launch", {})], "done"]), "ask", tools=[launch], env={}, otel="on") as lab:
+    with Lab(
+        tmp_path / "home", ScriptedModel([[("launch", {})], "done"]), "ask", tools=[launch], env={}, otel="on"
+    ) as lab:
         with pytest.raises(ApprovalRequired):
             lab.run_sync("go", workspace=tmp_path)
     unfinished = {span.name for span in collector.spans if facts(span).get("kestrel.unfinished")}

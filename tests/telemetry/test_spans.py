@@ -1,4 +1,6 @@
-"""Spans of a run from its events, without an exporter: what each says, and that nothing that was said is in them unless it is asked for."""
+"""Spans of a run from its events, without an exporter: what each says, and that nothing that was said is in
+them unless it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ FAILED = {"kind": "timeout", "message": SECRET}
 
 def spans(*events: Event, content: bool = False) -> dict[str, Span]:
     """The spans of a run of these events, one a second, by name."""
-    records = [Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event) for n, event in enumerate((START, STEP, *events), 1)]
+    records = [
+        Record(run_id="r", seq=n, eid=str(n), at=float(n), event=event)
+        for n, event in enumerate((START, STEP, *events), 1)
+    ]
     return {span.name: span for span in spans_of("r", records, content=content)}
 
 
@@ -59,10 +64,16 @@ def test_nothing_that_was_said_is_in_a_span_without_content() -> None:
     scores = [{"check": "c", "passed": False, "value": 0.5, "reason": SECRET}]
     for content in (False, True):
         said = ModelAnswered(call="m", step="s", model="openai/gpt", text=SECRET, thinking=[{"text": SECRET}])
-        found = spans(ASKED, said, CALLED, TOLD, RunFinished(outcome="complete", answer=SECRET), content=content)
-        judged = evaluation_span("r", found["invoke_agent kestrel_lab"], "trial", 9.0, scores, content=content)
+        found = spans(
+            ASKED, said, CALLED, TOLD, RunFinished(outcome="complete", answer=SECRET), content=content
+        )
+        judged = evaluation_span(
+            "r", found["invoke_agent kestrel_lab"], "trial", 9.0, scores, content=content
+        )
         for span in (*found.values(), judged):
-            assert (SECRET in f"{span.attributes}{span.error}{span.results}") is (content and span.name != "step s"), span.name
+            assert (SECRET in f"{span.attributes}{span.error}{span.results}") is (
+                content and span.name != "step s"
+            ), span.name
 
 
 @pytest.mark.parametrize(
@@ -76,9 +87,15 @@ def test_nothing_that_was_said_is_in_a_span_without_content() -> None:
     ],
 )
 def test_an_answer_of_a_model_says_what_is_known(answered: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Tokens of a prompt and an answer always; parts of them, a cache and a price only where there are any."""
+    """Tokens of a prompt and an answer always; parts of them, a cache and a price only where there are
+    any.
+    """
     known = spans(ASKED, replace(ANSWERED, **answered))["chat gpt"].attributes
-    optional = {name for name in known if name.count(".") == 3 or name.startswith("kestrel.c") or name == "kestrel.replayed"}
+    optional = {
+        name
+        for name in known
+        if name.count(".") == 3 or name.startswith("kestrel.c") or name == "kestrel.replayed"
+    }
     assert facts.items() <= known.items()
     assert optional <= {*facts}
 
@@ -88,7 +105,9 @@ def test_the_parameters_of_the_run_are_those_of_each_request() -> None:
     assert spans(ASKED)["chat gpt"].attributes["gen_ai.request.temperature"] == 0.5
 
 
-@pytest.mark.parametrize("late", [ANSWERED, StepFinished(step="never", ok=True), RunFinished(outcome="cancelled")])
+@pytest.mark.parametrize(
+    "late", [ANSWERED, StepFinished(step="never", ok=True), RunFinished(outcome="cancelled")]
+)
 def test_the_end_of_what_never_began_is_no_span(late: Event) -> None:
     """As in the log of a run that was cancelled after its session had left it."""
     ended = StateTransition(source="EXECUTING", target="CANCELLED")

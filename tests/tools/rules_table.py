@@ -1,13 +1,33 @@
-"""Command lines with what must become of them under `RULES`: by whoever tries to get a command past them, and by whoever does not."""
+"""Command lines with what must become of them under `RULES`: by whoever tries to get a command past them, and
+by whoever does not.
+"""
 
 RULES = [
-    {"tool": "bash", "verdict": "allow", "command": ["git status", "git diff ...", "git log *", "pytest ...", "echo ...", "ls", "cd ..."]},
     {
         "tool": "bash",
         "verdict": "allow",
-        "command": ["timeout * ...", "nice ...", "env ...", "xargs ...", "bash -c *", "find ... -exec", "find ...", "sudo ..."],
+        "command": ["git status", "git diff ...", "git log *", "pytest ...", "echo ...", "ls", "cd ..."],
     },
-    {"tool": "bash", "verdict": "deny", "command": ["rm", "git ... push ... --force*"], "reason": "nothing is destroyed here"},
+    {
+        "tool": "bash",
+        "verdict": "allow",
+        "command": [
+            "timeout * ...",
+            "nice ...",
+            "env ...",
+            "xargs ...",
+            "bash -c *",
+            "find ... -exec",
+            "find ...",
+            "sudo ...",
+        ],
+    },
+    {
+        "tool": "bash",
+        "verdict": "deny",
+        "command": ["rm", "git ... push ... --force*"],
+        "reason": "nothing is destroyed here",
+    },
     {"tool": "bash", "verdict": "ask", "command": "curl"},
 ]
 """`-` stands for: no rule says anything, the danger of a call decides."""

@@ -1,4 +1,6 @@
-"""What a command in a sandbox tries in order to get out, and the host it tries it on: run as a script, by any user."""
+"""What a command in a sandbox tries in order to get out, and the host it tries it on: run as a script, by any
+user.
+"""
 
 import json
 import os
@@ -128,11 +130,18 @@ print(json.dumps(found))
 
 
 def escapes(start, *, etc: Path) -> list[str]:
-    """Which probes get out of what `start` makes of an argv and a workspace; the host looks for itself what was done to it."""
+    """Which probes get out of what `start` makes of an argv and a workspace; the host looks for itself what
+    was done to it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="probed-", dir="/var/tmp")).resolve()
     try:
         home, workspace = folder / "home", folder / "workspace"
-        for place in (home / ".ssh", home / ".local/share/jupyter/runtime", workspace / ".git/hooks", workspace / ".kestrel"):
+        for place in (
+            home / ".ssh",
+            home / ".local/share/jupyter/runtime",
+            workspace / ".git/hooks",
+            workspace / ".kestrel",
+        ):
             place.mkdir(parents=True)
         (home / ".ssh/id_rsa").write_text("PRIVATE")
         (home / "moded").write_text("x")
@@ -148,14 +157,26 @@ def escapes(start, *, etc: Path) -> list[str]:
         for one in sockets:
             one.listen()
         tcp = socket.create_server(("127.0.0.1", 0))
-        datagrams = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)]
+        datagrams = [
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+        ]
         datagrams[0].bind(("127.0.0.1", 0))
         datagrams[1].bind(str(workspace / "log.sock"))
         host = {
-            "pid": os.getpid(), "kernel": str(kernel), "ssh": str(home / ".ssh/id_rsa"), "tcp": tcp.getsockname()[1],
-            "udp": datagrams[0].getsockname()[1], "abstract": folder.name, "home": str(home), "etc": str(etc), "moded": str(home / "moded"),
-        }  # fmt: skip
-        code, output = run_blocking(start([sys.executable, "-I", "-S", "-c", PROBES, json.dumps(host)], workspace), 30)
+            "pid": os.getpid(),
+            "kernel": str(kernel),
+            "ssh": str(home / ".ssh/id_rsa"),
+            "tcp": tcp.getsockname()[1],
+            "udp": datagrams[0].getsockname()[1],
+            "abstract": folder.name,
+            "home": str(home),
+            "etc": str(etc),
+            "moded": str(home / "moded"),
+        }
+        code, output = run_blocking(
+            start([sys.executable, "-I", "-S", "-c", PROBES, json.dumps(host)], workspace), 30
+        )
         if code != 0 or not (workspace / "worked").exists():
             raise AssertionError((code, output))
         found = json.loads(output.splitlines()[-1])
@@ -171,7 +192,8 @@ def escapes(start, *, etc: Path) -> list[str]:
             "write through a link": (folder / "linked").exists(),
             "mode of a file in home": (home / "moded").stat().st_mode & 0o777 != 0o600,
             "git hook": any((workspace / name / "hooks/pre-commit").exists() for name in (".git", "moved")),
-            "git commondir": (workspace / ".git/commondir").exists() or (workspace / "moved/commondir").exists(),
+            "git commondir": (workspace / ".git/commondir").exists()
+            or (workspace / "moved/commondir").exists(),
             "git settings": any((workspace / name / "config").exists() for name in (".git", "moved")),
             "git moved away": (workspace / ".git/hooks/post-commit").exists(),
         }
@@ -189,10 +211,14 @@ def matrix() -> dict[str, list[str]]:
     plain = clean_environment()
 
     def at(level, sandbox=Sandbox()):
-        return lambda argv, workspace: launch_for(level, argv, workspace=workspace, env=plain, sandbox=sandbox)
+        return lambda argv, workspace: launch_for(
+            level, argv, workspace=workspace, env=plain, sandbox=sandbox
+        )
 
     def open_to_unix(argv, workspace):
-        return replace(at(Level.S3)(argv, workspace), program=filter_program((socket.AF_UNIX, AF_INET, AF_INET6)))
+        return replace(
+            at(Level.S3)(argv, workspace), program=filter_program((socket.AF_UNIX, AF_INET, AF_INET6))
+        )
 
     def with_landlock_alone(argv, workspace):
         nothing_refused = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
@@ -207,7 +233,9 @@ def matrix() -> dict[str, list[str]]:
 
 
 def as_nobody(script: Path) -> dict[str, list[str]] | None:
-    """The matrix as an unprivileged user sees it, from a process of root's; `None` where no Python can be run by that user."""
+    """The matrix as an unprivileged user sees it, from a process of root's; `None` where no Python can be run
+    by that user.
+    """
     folder = Path(tempfile.mkdtemp(prefix="nobody-", dir="/var/tmp"))
     try:
         folder.chmod(0o755)
@@ -219,8 +247,16 @@ def as_nobody(script: Path) -> dict[str, list[str]] | None:
         become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
         for python in (sys.executable, "/usr/bin/python3"):
             # Started anew by itself: setpriv gives up the rights of root only as it starts the first one.
-            version = f"import subprocess, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]} or subprocess.call([sys.executable, '-c', '']))"
-            if subprocess.run([*become, python, "-c", version], capture_output=True, check=False, cwd="/").returncode == 0:
+            version = (
+                f"import subprocess, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]} or "
+                "subprocess.call([sys.executable, '-c', '']))"
+            )
+            if (
+                subprocess.run(
+                    [*become, python, "-c", version], capture_output=True, check=False, cwd="/"
+                ).returncode
+                == 0
+            ):
                 env = {
                     "PATH": os.environ["PATH"],
                     "PYTHONPATH": str(folder),
@@ -228,7 +264,13 @@ def as_nobody(script: Path) -> dict[str, list[str]] | None:
                     "PYTHONDONTWRITEBYTECODE": "1",
                 }
                 done = subprocess.run(
-                    [*become, python, str(folder / script.name)], capture_output=True, text=True, env=env, cwd="/", timeout=100, check=False
+                    [*become, python, str(folder / script.name)],
+                    capture_output=True,
+                    text=True,
+                    env=env,
+                    cwd="/",
+                    timeout=100,
+                    check=False,
                 )
                 assert done.returncode == 0, done.stderr
                 return json.loads(done.stdout)

@@ -138,7 +138,13 @@ PLUS = Annotated[int, AfterValidator(lambda number: number + 1)]
 SPLIT = Annotated[list[str], BeforeValidator(lambda text: text.split(","))]
 
 CASES: list[tuple[str, Any, Any, Callable[[Any], Any], Any]] = [
-    ("alias, exclude", Mail, {"from": "me", "token": "t", "recipient": "you"}, lambda m: (m.sender, m.token, m.to), ("me", "t", "you")),
+    (
+        "alias, exclude",
+        Mail,
+        {"from": "me", "token": "t", "recipient": "you"},
+        lambda m: (m.sender, m.token, m.to),
+        ("me", "t", "you"),
+    ),
     ("computed", Box, {"a": 2}, lambda b: b.twice, 4),
     ("serializer", Money, {"cents": 150}, lambda m: m.cents, 150),
     ("json", Json[dict[str, int]], '{"k": 1}', lambda j: j, {"k": 1}),
@@ -163,7 +169,13 @@ CASES: list[tuple[str, Any, Any, Callable[[Any], Any], Any]] = [
     ("keys", dict[int, date], {"1": "2024-01-02"}, lambda d: d, {1: date(2024, 1, 2)}),
     ("uuid", UUID, "12345678123456781234567812345678", str, "12345678-1234-5678-1234-567812345678"),
     ("secret", SecretStr, "s", lambda s: s.get_secret_value(), "s"),
-    ("tagged", Annotated[Cat | Dog, Field(discriminator="kind")], {"kind": "dog"}, lambda a: (type(a), a.lives), (Dog, 1)),
+    (
+        "tagged",
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        {"kind": "dog"},
+        lambda a: (type(a), a.lives),
+        (Dog, 1),
+    ),
     ("tagged by function", Pet, {"kind": "cat", "lives": 3}, lambda a: (type(a), a.lives), (Cat, 3)),
     ("root", Numbers, ["1", 2], lambda n: n.root, [1, 2]),
     ("infinite", float, "-inf", lambda x: x, -math.inf),
@@ -185,11 +197,15 @@ def tool_of(annotation: Any, seen: list[Any], **more: Any) -> Tool:
     return tool(danger_level=Danger.SAFE, **more)(take)
 
 
-@pytest.mark.parametrize(("annotation", "given", "look", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("annotation", "given", "look", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_a_function_gets_what_fits_the_schema(
     annotation: Any, given: Any, look: Callable[[Any], Any], expected: Any, tmp_path: Path
 ) -> None:
-    """Whatever the type, a call in the form of the schema is made once, with the value that was validated; so is one read from a log."""
+    """Whatever the type, a call in the form of the schema is made once, with the value that was validated; so
+    is one read from a log.
+    """
     seen: list[Any] = []
     made = tool_of(annotation, seen)
     key = "from" if "from" in made.schema["properties"] else "x"  # type: ignore[operator]  # an object
@@ -219,7 +235,9 @@ def test_validators_run_once_for_a_call() -> None:
 
 
 def test_changed_arguments_are_validated_again() -> None:
-    """What a person or a middleware put in place of an argument is what the function gets, also where the dict itself was changed."""
+    """What a person or a middleware put in place of an argument is what the function gets, also where the
+    dict itself was changed.
+    """
     seen: list[Any] = []
     made = tool_of(PLUS, seen)
     args = made.validate({"x": 1})
@@ -232,7 +250,10 @@ def test_changed_arguments_are_validated_again() -> None:
     assert seen == [6, 8, 2, 2]
 
 
-@pytest.mark.parametrize("error", [TypeError("no"), KeyError("k"), AttributeError("strip"), RuntimeError("port"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error",
+    [TypeError("no"), KeyError("k"), AttributeError("strip"), RuntimeError("port"), ZeroDivisionError()],
+)
 def test_a_validator_that_breaks_is_an_answer_for_the_model(error: Exception, tmp_path: Path) -> None:
     """It is named with the error; the run goes on."""
 
@@ -240,7 +261,9 @@ def test_a_validator_that_breaks_is_an_answer_for_the_model(error: Exception, tm
         raise error
 
     made = tool_of(Annotated[str, BeforeValidator(broken)], [])
-    run = asyncio.run(Lab(home=tmp_path, model=ScriptedModel([[("take", {"x": "a"})], "done"]), tools=[made]).run("go"))
+    run = asyncio.run(
+        Lab(home=tmp_path, model=ScriptedModel([[("take", {"x": "a"})], "done"]), tools=[made]).run("go")
+    )
     (answer,) = [event for event in run.events() if isinstance(event, ToolAnswered)]
     assert answer.text.startswith("error: take was not run, its arguments could not be checked")
     assert type(error).__name__ in answer.text
@@ -299,9 +322,13 @@ def test_a_missing_argument_with_another_name_is_named() -> None:
     ],
 )
 def test_any_schema_of_a_server_is_looked_at(schema: dict[str, Any]) -> None:
-    """What it says of an argument may be no more than that there is one; authority, search, prompts and rules take it as it is."""
+    """What it says of an argument may be no more than that there is one; authority, search, prompts and rules
+    take it as it is.
+    """
     args: dict[str, Any] = {"x": "q"}
-    made = Tool(name="s:t", description="d", function=print, arguments=SchemaArguments(tool="s:t", schema=schema))
+    made = Tool(
+        name="s:t", description="d", function=print, arguments=SchemaArguments(tool="s:t", schema=schema)
+    )
     assert made.validate(args) == args
     call = Call(id="c", kind="tool", target="s:t", args=args)
     assert authority_arguments(call, made) == args

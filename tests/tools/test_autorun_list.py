@@ -1,4 +1,6 @@
-"""The list of files that run by themselves: broad, without ordinary files, with hidden files, modules and programs beside it."""
+"""The list of files that run by themselves: broad, without ordinary files, with hidden files, modules and
+programs beside it.
+"""
 
 import os
 import stat
@@ -15,36 +17,51 @@ from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch
 RUN_THEMSELVES = """
 .devcontainer/devcontainer.json .devcontainer.json .claude/settings.json .claude/hooks/x.sh build.rs .envrc
 conftest.py a/b/conftest.py .vscode/tasks.json .idea/runConfigurations/x.xml .vim/init.vim .nvimrc .exrc
-.dir-locals.el .zed/tasks.json .cursor/mcp.json .gemini/settings.json .codex/config.toml AGENTS.md .mcp.json Makefile
+.dir-locals.el .zed/tasks.json .cursor/mcp.json .gemini/settings.json .codex/config.toml AGENTS.md .mcp.json \
+Makefile
 makefile.inc GNUmakefile rules.mk CMakeLists.txt build.gradle build.gradle.kts gradlew settings.gradle pom.xml
 .mvn/extensions.xml setup.py setup.cfg pyproject.toml noxfile.py tox.ini tasks.py dodo.py Rakefile Gemfile
 package.json .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs vite.config.ts webpack.config.js jest.config.mjs
-eslint.config.cjs binding.gyp composer.json justfile Justfile Taskfile.yml Vagrantfile Dockerfile Dockerfile.dev
+eslint.config.cjs binding.gyp composer.json justfile Justfile Taskfile.yml Vagrantfile Dockerfile \
+Dockerfile.dev
 docker-compose.yml docker-compose.override.yaml Jenkinsfile .github/workflows/ci.yml .gitlab-ci.yml
-.circleci/config.yml pytest.ini sitecustomize.py usercustomize.py x.pth .coveragerc .bashrc .profile .zshrc .gdbinit
+.circleci/config.yml pytest.ini sitecustomize.py usercustomize.py x.pth .coveragerc .bashrc .profile .zshrc \
+.gdbinit
 .lldbinit .pdbrc .Rprofile .irbrc .pythonrc .cargo/config.toml rust-toolchain.toml .bazelrc WORKSPACE BUILD
 pkg/BUILD.bazel flake.nix shell.nix .terraform/providers/x main.tf .husky/pre-commit .pre-commit-config.yaml
 lefthook.yml .gitattributes .tool-versions mise.toml .mise/config.toml .ipython/profile_default/startup/x.py
-.venv/lib/x.pth .env .eslintrc.json .babelrc .prettierrc.js .travis.yml azure-pipelines.yml .drone.yml deno.json
+.venv/lib/x.pth .env .eslintrc.json .babelrc .prettierrc.js .travis.yml azure-pipelines.yml .drone.yml \
+deno.json
 angular.json nx.json mix.exs rebar.config .iex.exs stack.yaml Setup.hs dune-project project.clj build.sbt
-Package.swift Podfile Fastfile pubspec.yaml .luarc.json .luacheckrc .screenrc .tmux.conf .inputrc .curlrc .wgetrc
-.netrc .psqlrc .sqliterc .my.cnf .latexmkrc .ackrc .ripgreprc .editorconfig .clang-tidy .clangd compile_commands.json
-.ycm_extra_conf.py .vimrc .emacs .emacs.d/init.el .sublime-project x.sublime-project x.code-workspace Cargo.toml
+Package.swift Podfile Fastfile pubspec.yaml .luarc.json .luacheckrc .screenrc .tmux.conf .inputrc .curlrc \
+.wgetrc
+.netrc .psqlrc .sqliterc .my.cnf .latexmkrc .ackrc .ripgreprc .editorconfig .clang-tidy .clangd \
+compile_commands.json
+.ycm_extra_conf.py .vimrc .emacs .emacs.d/init.el .sublime-project x.sublime-project x.code-workspace \
+Cargo.toml
 go.mod go.work magefile.go Tiltfile skaffold.yaml Procfile .buildkite/pipeline.yml .pylintrc mypy.ini .flake8
-ruff.toml manage.py wsgi.py gunicorn.conf.py alembic.ini mkdocs.yml docs/conf.py .readthedocs.yml dvc.yaml Snakefile
-nextflow.config meson.build SConstruct wscript configure.ac autogen.sh Kconfig .htaccess artisan phpunit.xml .user.ini
-cpanfile Makefile.PL dist.ini .perltidyrc renv/activate.R .Renviron startup.jl Directory.Build.props nuget.config
+ruff.toml manage.py wsgi.py gunicorn.conf.py alembic.ini mkdocs.yml docs/conf.py .readthedocs.yml dvc.yaml \
+Snakefile
+nextflow.config meson.build SConstruct wscript configure.ac autogen.sh Kconfig .htaccess artisan phpunit.xml \
+.user.ini
+cpanfile Makefile.PL dist.ini .perltidyrc renv/activate.R .Renviron startup.jl Directory.Build.props \
+nuget.config
 x.csproj global.json .config/dotnet-tools.json .lintstagedrc.json commitlint.config.js turbo.json lerna.json
-renovate.json .releaserc .storybook/main.js playwright.config.ts cypress.config.js gulpfile.js Gruntfile.js .swcrc
-babel.config.js .mocharc.yml karma.conf.js nodemon.json .node-version .nvmrc .python-version bunfig.toml deno.lock
+renovate.json .releaserc .storybook/main.js playwright.config.ts cypress.config.js gulpfile.js Gruntfile.js \
+.swcrc
+babel.config.js .mocharc.yml karma.conf.js nodemon.json .node-version .nvmrc .python-version bunfig.toml \
+deno.lock
 pnpm-workspace.yaml .pnp.cjs
 """.split()
 ORDINARY = """
-README.md src/main.py src/hooks/useTime.ts src/components/Button.tsx lib/util.rs main.go a.txt notes.md data.csv report.html style.css
-tests/test_a.py tests/data/x.json docs/setup.md my.json conftest.py.txt github/workflows/x.yml src/index.js include/a.h x.c x.sql x.ipynb.bak
-.gitignore .pytest_cache/v/x .mypy_cache/3.11/x .coverage .DS_Store .venv/bin/python .kestrel/log.db pkg/random.py pkg/__init__.py figures/a.png
+README.md src/main.py src/hooks/useTime.ts src/components/Button.tsx lib/util.rs main.go a.txt notes.md \
+data.csv report.html style.css
+tests/test_a.py tests/data/x.json docs/setup.md my.json conftest.py.txt github/workflows/x.yml src/index.js \
+include/a.h x.c x.sql x.ipynb.bak
+.gitignore .pytest_cache/v/x .mypy_cache/3.11/x .coverage .DS_Store .venv/bin/python .kestrel/log.db \
+pkg/random.py pkg/__init__.py figures/a.png
 image.svg models/net.py notebooks/data.parquet src/test.py test.py tests/__init__.py LICENSE CHANGELOG.md
-""".split()  # fmt: skip
+""".split()
 
 
 @pytest.mark.parametrize("path", RUN_THEMSELVES)
@@ -67,7 +84,11 @@ def test_the_list_is_read_once_and_every_line_of_it_counts() -> None:
     text = Path(autorun_list.__file__).with_name("autorun_files.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     assert all(line.endswith(":") or line.startswith("  ") for line in lines)
-    assert all(after.startswith("  ") for line, after in zip(lines, [*lines[1:], ""], strict=True) if line.endswith(":"))
+    assert all(
+        after.startswith("  ")
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.endswith(":")
+    )
     assert sum(len(line.split()) for line in lines if line.startswith("  ")) > 700
     begun = time.process_time()
     for number in range(10_000):
@@ -90,10 +111,16 @@ def told(root: Path, *change: str) -> str:
         ("mkdir -p .newtool/deep; echo > .newtool/deep/settings", ".newtool/deep/settings (it is hidden"),
         ("ln -s /elsewhere .claude", ".claude (an agent"),
         ("echo > json.py", "json.py (Python imports it in place of the module json"),
-        ("mkdir random; echo > random/__init__.py", "random/__init__.py (Python imports it in place of the module random"),
+        (
+            "mkdir random; echo > random/__init__.py",
+            "random/__init__.py (Python imports it in place of the module random",
+        ),
         ("echo > pytest.py", "pytest.py (Python imports it in place of the module pytest"),
         ("echo > numpy.cpython-311-x86_64-linux-gnu.so", "in place of the module numpy"),
-        ("mkdir scripts; echo > scripts/statistics.py", "scripts/statistics.py (Python imports it in place of the module statistics"),
+        (
+            "mkdir scripts; echo > scripts/statistics.py",
+            "scripts/statistics.py (Python imports it in place of the module statistics",
+        ),
         ("echo > ls; chmod +x ls", "ls (it has the name of the program ls"),
         ("mkdir bin; echo > bin/git; chmod 755 bin/git", "bin/git (it has the name of the program git"),
         ("ln -s /bin/true cat", "cat (it has the name of the program cat"),
@@ -102,7 +129,9 @@ def told(root: Path, *change: str) -> str:
     ],
 )
 def test_what_is_on_no_list_is_found_by_what_it_is(tmp_path: Path, change: str, said: str) -> None:
-    """Hidden files of the root, modules and programs with the name of another one, also when only the mode changes."""
+    """Hidden files of the root, modules and programs with the name of another one, also when only the mode
+    changes.
+    """
     (tmp_path / "old.sh").mkdir()
     (tmp_path / "sh").write_text("")
     assert said in told(tmp_path, change)
@@ -123,15 +152,21 @@ def test_what_is_on_no_list_is_found_by_what_it_is(tmp_path: Path, change: str, 
     ],
 )
 def test_what_nobody_runs_is_not_reported(tmp_path: Path, change: str) -> None:
-    """A module of a package, a file that is not executable, programs of dependencies, caches, hidden files deeper down."""
+    """A module of a package, a file that is not executable, programs of dependencies, caches, hidden files
+    deeper down.
+    """
     assert told(tmp_path, change) == ""
 
 
-def test_a_program_on_the_search_path_is_reported_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_on_the_search_path_is_reported_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder of the workspace on PATH is where shells look for programs."""
     monkeypatch.setenv("PATH", f"{tmp_path}/tools:{os.environ['PATH']}")
     (tmp_path / "tools").mkdir()
-    assert "tools/anything (it lies where programs are searched" in told(tmp_path, "echo > tools/anything; chmod +x tools/anything")
+    assert "tools/anything (it lies where programs are searched" in told(
+        tmp_path, "echo > tools/anything; chmod +x tools/anything"
+    )
 
 
 def test_a_mode_that_is_taken_away_is_no_news(tmp_path: Path) -> None:

@@ -37,11 +37,15 @@ class Span:
 
 def run(made: Tool, args: dict[str, Any], root: Path) -> Any:
     """Validate and run, as the engine does."""
-    return asyncio.run(made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id="r1", call_id="c1")))
+    return asyncio.run(
+        made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id="r1", call_id="c1"))
+    )
 
 
 def test_schema_and_description_come_from_signature_and_docstring() -> None:
-    """Types, defaults and `Args:` entries are in the schema; the description is the text before the first section."""
+    """Types, defaults and `Args:` entries are in the schema; the description is the text before the first
+    section.
+    """
 
     @tool(name="look_up", danger_level="high", effect="pure", timeout_s=3)
     def look(city: str, unit: Literal["C", "F"] = "C", days: int | None = None) -> str:
@@ -67,7 +71,12 @@ def test_schema_and_description_come_from_signature_and_docstring() -> None:
         "required": ["city"],
         "properties": {
             "city": {"type": "string", "description": "Its name, in English."},
-            "unit": {"type": "string", "enum": ["C", "F"], "default": "C", "description": "Which scale: C or F."},
+            "unit": {
+                "type": "string",
+                "enum": ["C", "F"],
+                "default": "C",
+                "description": "Which scale: C or F.",
+            },
             "days": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
         },
     }
@@ -101,7 +110,9 @@ def test_it_is_still_the_plain_function() -> None:
 
 
 def test_arguments_are_converted_and_completed(tmp_path: Path) -> None:
-    """Validation gives JSON with defaults filled in; the function gets Python values, the context included."""
+    """Validation gives JSON with defaults filled in; the function gets Python values, the context
+    included.
+    """
     seen: list[Any] = []
 
     @tool
@@ -145,7 +156,9 @@ def test_mutable_defaults_are_not_shared(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_explained_key_by_key() -> None:
-    """The message names every wrong key, what is wrong with it, and the nearest spelling of an unknown one."""
+    """The message names every wrong key, what is wrong with it, and the nearest spelling of an unknown
+    one.
+    """
 
     @tool
     def plot(path: str, width: int, city: City | None = None) -> str:
@@ -211,7 +224,10 @@ async def _late_pieces(x: int) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (_pieces, "tool '_pieces' yields its answer in pieces, and a call has one: return a list of them instead"),
+        (
+            _pieces,
+            "tool '_pieces' yields its answer in pieces, and a call has one: return a list of them instead",
+        ),
         (_late_pieces, "tool '_late_pieces' yields its answer in pieces"),
         (_bare, "parameter 'x' of tool '_bare' has no type: write e.g. x: str"),
         (_many, "takes any number of arguments"),

@@ -1,4 +1,6 @@
-"""Tools for files at their bounds: the largest that is shown whole, the first that is not, and what is no plain file."""
+"""Tools for files at their bounds: the largest that is shown whole, the first that is not, and what is no
+plain file.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BOX = native_tools()
 def use(root: Path, name: str, **args: Any) -> Any:
     """Validate and run a native tool."""
     made = BOX.get(name)
-    return asyncio.run(made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id="r", call_id="c")))
+    return asyncio.run(
+        made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id="r", call_id="c"))
+    )
 
 
 def preview(root: Path, name: str, **args: Any) -> str:
@@ -94,7 +98,10 @@ def test_listings_are_cut_at_their_bounds_and_say_how_much_is_left(tmp_path: Pat
     assert len(use(tmp_path, "tree").splitlines()) == MOST_TREE_LINES + 1
     at_bound = state(tmp_path, "tree")
     (tmp_path / "400").touch()
-    assert use(tmp_path, "tree").splitlines()[-2:] == ["  399", "[more: use a smaller depth or a directory further down]"]
+    assert use(tmp_path, "tree").splitlines()[-2:] == [
+        "  399",
+        "[more: use a smaller depth or a directory further down]",
+    ]
     assert state(tmp_path, "tree") != at_bound
     past = state(tmp_path, "tree")
     for number in range(401, 500):
@@ -133,10 +140,17 @@ def test_what_a_write_would_change_is_shown_before(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"\0")
     assert preview(tmp_path, "write_file", path="f", content="b\n") == "--- f\n+++ f\n@@ -1,1 +1,1 @@\n-a\n+b"
     assert preview(tmp_path, "write_file", path="new", content="b\n").endswith("@@ -0,0 +1,1 @@\n+b")
-    assert preview(tmp_path, "write_file", path="f", content="a\n") == "f would hold just what it holds now, if anything"
-    assert preview(tmp_path, "write_file", path="b", content="").startswith("no diff can be shown: b is a binary file")
+    assert (
+        preview(tmp_path, "write_file", path="f", content="a\n")
+        == "f would hold just what it holds now, if anything"
+    )
+    assert preview(tmp_path, "write_file", path="b", content="").startswith(
+        "no diff can be shown: b is a binary file"
+    )
     assert preview(tmp_path, "edit_file", path="f", old="a", new="c").endswith("-a\n+c")
-    assert preview(tmp_path, "edit_file", path="gone", old="a", new="c").startswith("this edit would fail: gone does not exist")
+    assert preview(tmp_path, "edit_file", path="gone", old="a", new="c").startswith(
+        "this edit would fail: gone does not exist"
+    )
 
 
 def test_writing_what_a_file_holds_already_needs_no_reading(tmp_path: Path) -> None:
@@ -154,7 +168,10 @@ def test_repeated_text_is_placed_up_to_five_times(count: int) -> None:
     """The first five lines are named; an ellipsis only where there are more."""
     with pytest.raises(ValueError, match="occurs") as caught:
         replace_exact("x\n" * count, "x", "y", everywhere=False)
-    assert f"occurs {count} times (lines {'1, 2, 3, 4, 5'[: 3 * min(count, 5) - 2]}{', …' if count > 5 else ''})" in str(caught.value)
+    assert (
+        f"occurs {count} times (lines {'1, 2, 3, 4, 5'[: 3 * min(count, 5) - 2]}{', …' if count > 5 else ''})"
+        in str(caught.value)
+    )
 
 
 def test_edits_keep_line_ends_and_a_blank_text_gets_no_advice() -> None:
@@ -171,22 +188,35 @@ def test_a_diff_of_very_much_says_only_how_many_lines(tmp_path: Path) -> None:
     changed = before.replace("\n0\n", "\nzero\n")
     assert unified_diff(before, changed, "f").splitlines()[2] == "@@ -98,7 +98,7 @@"
     many = "".join(f"a{number}\n" for number in range(20_001))
-    assert unified_diff("same\n" * 100 + many, "same\n" * 100 + "b\n", "f") == "--- f\n+++ f\n@@ lines 98 to 20101 became 4 lines @@"
+    assert (
+        unified_diff("same\n" * 100 + many, "same\n" * 100 + "b\n", "f")
+        == "--- f\n+++ f\n@@ lines 98 to 20101 became 4 lines @@"
+    )
     assert unified_diff("a\n" * 3, "a\n" * 5, "f") == "--- f\n+++ f\n@@ -1,3 +1,5 @@\n a\n a\n a\n+a\n+a"
 
 
 @given(st.sampled_from(["f", "./f", "d/../f", "{root}/f"]), st.sampled_from(["../f", "/elsewhere"]))
-def test_every_spelling_of_a_path_is_one_path(tmp_path_factory: pytest.TempPathFactory, spelling: str, outside: str) -> None:
-    """An answer is stored under it; a path that leads out, and an argument that is no path, stay as they are."""
+def test_every_spelling_of_a_path_is_one_path(
+    tmp_path_factory: pytest.TempPathFactory, spelling: str, outside: str
+) -> None:
+    """An answer is stored under it; a path that leads out, and an argument that is no path, stay as they
+    are.
+    """
     root = tmp_path_factory.getbasetemp()
     found = PathFingerprint(("path", "paths"), lambda *_: None).spelled(
-        {"path": spelling.format(root=root), "paths": [spelling.format(root=root), outside, 3], "other": "./f"}, Workspace(root)
+        {
+            "path": spelling.format(root=root),
+            "paths": [spelling.format(root=root), outside, 3],
+            "other": "./f",
+        },
+        Workspace(root),
     )
     assert found == {"path": "f", "paths": ["f", outside, 3], "other": "./f"}
 
 
 @pytest.mark.parametrize(
-    ("age_s", "whole_second", "fresh"), [(0.0, False, True), (1.0, False, False), (1.0, True, True), (4.0, True, False)]
+    ("age_s", "whole_second", "fresh"),
+    [(0.0, False, True), (1.0, False, False), (1.0, True, True), (4.0, True, False)],
 )
 def test_a_stamp_is_fresh_as_long_as_a_second_change_may_leave_it(
     age_s: float, whole_second: bool, fresh: bool, monkeypatch: pytest.MonkeyPatch
@@ -197,8 +227,12 @@ def test_a_stamp_is_fresh_as_long_as_a_second_change_may_leave_it(
     assert is_fresh((1, 2, 3, changed, changed)) is fresh
 
 
-def test_what_is_searched_has_a_state_of_its_names_or_of_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names alone for `glob`, contents for `grep`; too many to compare have none, and what has just changed none yet."""
+def test_what_is_searched_has_a_state_of_its_names_or_of_its_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names alone for `glob`, contents for `grep`; too many to compare have none, and what has just changed
+    none yet.
+    """
     monkeypatch.setattr(fingerprints, "_FRESH_S", 0.0)
     monkeypatch.setattr(fingerprints, "_COARSE_FRESH_S", 0.0)
     monkeypatch.setattr(fingerprints, "_MOST_WATCHED", 2)
@@ -221,13 +255,22 @@ def test_what_is_searched_has_a_state_of_its_names_or_of_its_contents(tmp_path: 
 
 
 def test_stamps_of_a_tree_leave_out_what_is_to_be_left_and_end_early(tmp_path: Path) -> None:
-    """Folders have empty stamps, files five numbers; what is skipped or left is not there, nor what is below it."""
+    """Folders have empty stamps, files five numbers; what is skipped or left is not there, nor what is below
+    it.
+    """
     for path in ("a/b/f", "a/g", ".git/h", "home/i", "link"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     (tmp_path / "out").symlink_to(tmp_path.parent)
     found = Workspace(tmp_path).stamps({".git"}, "home", 100)
-    assert {path: len(stamp) for path, stamp in found.items()} == {"a": 0, "a/b": 0, "a/b/f": 5, "a/g": 5, "link": 5, "out": 0}
+    assert {path: len(stamp) for path, stamp in found.items()} == {
+        "a": 0,
+        "a/b": 0,
+        "a/b/f": 5,
+        "a/g": 5,
+        "link": 5,
+        "out": 0,
+    }
     assert len(Workspace(tmp_path).stamps((), "", 3)) == 4
     assert len(Workspace(tmp_path).stamps((), "", 1)) == 2
 
@@ -266,13 +309,18 @@ def test_whoever_opens_a_watched_file_is_noticed(tmp_path: Path) -> None:
     at_bound.close()
 
 
-def test_a_folder_that_others_keep_locked_is_given_up_on_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_others_keep_locked_is_given_up_on_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says how long it was tried; a lock that becomes free meanwhile is taken."""
     monkeypatch.setattr(lock, "WAIT_S", 0.05)
     other, mine = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(TimeoutError, match=r"f was not changed: another process has held the lock on its folder for 0\.05 s"):
+        with pytest.raises(
+            TimeoutError,
+            match=r"f was not changed: another process has held the lock on its folder for 0\.05 s",
+        ):
             with lock_directory(mine, "f"):
                 pass
         fcntl.flock(other, fcntl.LOCK_UN)
@@ -308,7 +356,9 @@ def test_a_file_is_read_whole_up_to_its_limit() -> None:
         os.close(fd)
 
 
-def test_searches_that_cannot_be_carried_out_whole_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_that_cannot_be_carried_out_whole_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A NUL is refused in the pattern and in the names; a search that takes too long returns what it has."""
     (tmp_path / "f").write_text("needle " + "x" * (300 - 7) + "\n")
     for args in ({"pattern": "a\0"}, {"pattern": "a", "files": "\0"}):

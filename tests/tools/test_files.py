@@ -93,7 +93,9 @@ def test_reading_on_from_note_to_note_gives_the_whole_file(tmp_path: Path) -> No
         offset = int(note.partition("offset=")[2].rstrip("]") or 0)
     assert read == text
     (tmp_path / "wide").write_text("x" * 50_000)
-    assert use(tmp_path, "read_file", path="wide").endswith("x\n[the last 32,000 characters of line 1 are left out]")
+    assert use(tmp_path, "read_file", path="wide").endswith(
+        "x\n[the last 32,000 characters of line 1 are left out]"
+    )
 
 
 def test_batch_read_reports_what_it_cannot_read(tmp_path: Path) -> None:
@@ -130,7 +132,11 @@ def test_edit_file_explains_why_it_did_nothing(tmp_path: Path) -> None:
     """Missing, repeated, empty and equal text each get their advice, and the file stays."""
     (tmp_path / "f").write_text("def f():\n    return 1\n\ndef g():\n    return 1\n")
     for old, new, expected in (
-        ("    return 1", "x", "f was not changed: old occurs 2 times (lines 2, 5): add lines around it until it is unique"),
+        (
+            "    return 1",
+            "x",
+            "f was not changed: old occurs 2 times (lines 2, 5): add lines around it until it is unique",
+        ),
         ("\treturn 1", "x", "line 2 is 'return 1', but its indentation or blanks differ"),
         ("    return 1\n    pass", "x", "line 2 is 'return 1', but a line after it differs"),
         ("    returm 1", "x", "the nearest line is 2: 'return 1'"),
@@ -152,7 +158,9 @@ def test_edit_file_explains_why_it_did_nothing(tmp_path: Path) -> None:
     after=st.lists(st.sampled_from(["a\n", "b\n", "x\n", "c\x0c\n"]), max_size=25).map("".join),
     tail=st.sampled_from(["", "end"]),
 )
-def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, before: str, after: str, tail: str) -> None:
+def test_the_diff_can_be_applied(
+    tmp_path_factory: pytest.TempPathFactory, before: str, after: str, tail: str
+) -> None:
     """Law: `patch` turns the old text into the new one by the diff alone."""
     after += tail
     if before == after:
@@ -161,14 +169,25 @@ def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, befor
     (folder / "f").write_text(before)
     diff = unified_diff(before, after, "f") + "\n"
     subprocess.run(
-        ["git", "apply", "--unidiff-zero", "-p0"], cwd=folder, input=diff.encode(), check=True, capture_output=True, timeout=PATIENCE_S
+        ["git", "apply", "--unidiff-zero", "-p0"],
+        cwd=folder,
+        input=diff.encode(),
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert ((folder / "f").read_text() if (folder / "f").exists() else "") == after
 
 
-@given(text=st.text(alphabet="ab\r\n", max_size=30), old=st.text(alphabet="ab\n", max_size=4), new=st.text(alphabet="ab\n", max_size=4))
+@given(
+    text=st.text(alphabet="ab\r\n", max_size=30),
+    old=st.text(alphabet="ab\n", max_size=4),
+    new=st.text(alphabet="ab\n", max_size=4),
+)
 def test_replacing_is_exact(text: str, old: str, new: str) -> None:
-    """Law: either one place changed, everything else is as it was, and no line end is new to the file; or it is refused."""
+    """Law: either one place changed, everything else is as it was, and no line end is new to the file; or it
+    is refused.
+    """
     assert "".join(lines_with_ends(text)) == text
     ends = re.compile(end_pattern(text))
     try:
@@ -176,7 +195,9 @@ def test_replacing_is_exact(text: str, old: str, new: str) -> None:
     except ValueError:
         assert not old or old == new or ends.sub("\n", text).count(old) != 1 or text.count(old) != 1
         return
-    same_before = next((at for at, (a, b) in enumerate(zip(text, after, strict=False)) if a != b), min(len(text), len(after)))
+    same_before = next(
+        (at for at, (a, b) in enumerate(zip(text, after, strict=False)) if a != b), min(len(text), len(after))
+    )
     assert any(
         ends.sub("\n", text[at : at + length]) == old
         and ends.sub("\n", after[at : len(after) - len(text) + at + length]) == new
@@ -186,7 +207,9 @@ def test_replacing_is_exact(text: str, old: str, new: str) -> None:
         if at + length <= len(text)
     )
     if known := set(ends.findall(text)):
-        joined = {"\r\n"} if not new and f"\r{old}\n" in text else set()  # a lone CR that what was taken out kept from an LF
+        joined = (
+            {"\r\n"} if not new and f"\r{old}\n" in text else set()
+        )  # a lone CR that what was taken out kept from an LF
         assert set(ends.findall(after)) <= known | joined
 
 
@@ -213,8 +236,12 @@ LATIN, UTF16_BE = "é = 1\r\nb = 2\r\n".encode("latin-1"), b"\xfe\xff" + "é = 1
     ],
 )
 @pytest.mark.parametrize("name", ["edit_file", "edit_file, everywhere", "multi_edit"])
-def test_an_edit_keeps_encoding_and_line_ends(tmp_path: Path, name: str, content: bytes, old: str, new: str, expected: bytes) -> None:
-    """Whatever line ends a model writes, the file keeps its own, where it is edited too; only a change of nothing else is taken as given."""
+def test_an_edit_keeps_encoding_and_line_ends(
+    tmp_path: Path, name: str, content: bytes, old: str, new: str, expected: bytes
+) -> None:
+    """Whatever line ends a model writes, the file keeps its own, where it is edited too; only a change of
+    nothing else is taken as given.
+    """
     (tmp_path / "f").write_bytes(content)
     if name == "multi_edit":
         use(tmp_path, name, path="f", edits=[{"old": old, "new": new}])
@@ -230,9 +257,19 @@ def test_an_edit_keeps_encoding_and_line_ends(tmp_path: Path, name: str, content
         (b"\xef\xbb\xbfa\n", "\ufeffé\n", "\ufeffé\n".encode(), ""),
         ("é\n".encode("utf-16"), "ü\n", "ü\n".encode("utf-16"), ""),
         (UTF16_BE, "ü\n", b"\xfe\xff" + "ü\n".encode("utf-16-be"), ""),
-        (b"\0\0\xfe\xff" + "a\r\n".encode("utf-32-be"), "b\n", b"\0\0\xfe\xff" + "b\r\n".encode("utf-32-be"), ""),
+        (
+            b"\0\0\xfe\xff" + "a\r\n".encode("utf-32-be"),
+            "b\n",
+            b"\0\0\xfe\xff" + "b\r\n".encode("utf-32-be"),
+            "",
+        ),
         (LATIN, "ü\nb\n", "ü\r\nb\r\n".encode("latin-1"), ""),
-        (LATIN, "→\nb\n", "→\r\nb\r\n".encode(), "its encoding was latin-1, which does not have all of these characters, and is utf-8 now"),
+        (
+            LATIN,
+            "→\nb\n",
+            "→\r\nb\r\n".encode(),
+            "its encoding was latin-1, which does not have all of these characters, and is utf-8 now",
+        ),
         (b"a\r\nb", "c\nd", b"c\r\nd", ""),
         (b"a\rb\r", "c\nd\n", b"c\rd\r", ""),
         (b"a\nb\n", "c\r\nd\r\n", b"c\r\nd\r\n", "its line ends were LF and are CRLF now"),
@@ -244,7 +281,9 @@ def test_an_edit_keeps_encoding_and_line_ends(tmp_path: Path, name: str, content
 def test_replacing_a_file_keeps_encoding_and_line_ends_or_says_so(
     tmp_path: Path, before: bytes, content: str, after: bytes, told: str
 ) -> None:
-    """What is kept needs no word; what cannot be kept is in the answer and in what a person is shown before."""
+    """What is kept needs no word; what cannot be kept is in the answer and in what a person is shown
+    before.
+    """
     (tmp_path / "f").write_bytes(before)
     made = BOX.get("write_file")
     assert made.preview is not None
@@ -254,20 +293,26 @@ def test_replacing_a_file_keeps_encoding_and_line_ends_or_says_so(
     notes = [line for line in said.splitlines() if line.startswith("[")]
     assert notes == ([f"[{told}]"] if "not text" not in told else notes) if told else not notes
     assert told in said and (told in shown or "binary" in shown)
-    assert use(tmp_path, "write_file", path="f", content=content).count("\n") == 0, "written again it changes nothing"
+    assert use(tmp_path, "write_file", path="f", content=content).count("\n") == 0, (
+        "written again it changes nothing"
+    )
     assert (tmp_path / "f").read_bytes() == after
 
 
 def test_an_edit_is_refused_where_the_encoding_has_no_such_character(tmp_path: Path) -> None:
     """The reason names the character and the way out, and the file stays as it is."""
     (tmp_path / "f").write_bytes(LATIN)
-    with pytest.raises(ValueError, match="f is latin-1, which has no '→': use another character, or replace the whole file"):
+    with pytest.raises(
+        ValueError, match="f is latin-1, which has no '→': use another character, or replace the whole file"
+    ):
         use(tmp_path, "edit_file", path="f", old="b", new="→")
     assert (tmp_path / "f").read_bytes() == LATIN
 
 
 def test_the_lines_of_an_old_mac_file_are_lines(tmp_path: Path) -> None:
-    """Reading a part, the place of an error and a diff count the lines of a file that ends them with CR alone."""
+    """Reading a part, the place of an error and a diff count the lines of a file that ends them with CR
+    alone.
+    """
     (tmp_path / "f").write_bytes(b"a\rb\rb\rc\r")
     assert use(tmp_path, "read_file", path="f", offset=2, limit=1).startswith("b\r\n[lines 2 to 2 of 4")
     with pytest.raises(ValueError, match=r"occurs 2 times \(lines 2, 3\)"):
@@ -289,7 +334,9 @@ def test_listing_and_existence(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_changes_with_what_would_be_read(tmp_path: Path) -> None:
-    """Equal while nothing changes, different after a change of equal size and time, unknown right after one."""
+    """Equal while nothing changes, different after a change of equal size and time, unknown right after
+    one.
+    """
     file = tmp_path / "f"
     until(lambda: file.write_text("one") and state(tmp_path, "read_file", path="f") == CHANGING)
     time.sleep(0.1)

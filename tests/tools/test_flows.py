@@ -1,4 +1,6 @@
-"""What goes in and out by tools: what is declared, what is suggested where nothing is, and what a command without a sandbox adds."""
+"""What goes in and out by tools: what is declared, what is suggested where nothing is, and what a command
+without a sandbox adds.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,15 @@ KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": 
 def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> None:
     """No tool is left to a suggestion, so that a new one has to say it; what each says is here."""
     indexes = WorkspaceIndexes(tmp_path)
-    tools = [*native_tools(), *task_tools(), *memory_tools(), *retrieval_tools(indexes), *web_tools(Reach(env=KEYS)), read_result, delegate]
+    tools = [
+        *native_tools(),
+        *task_tools(),
+        *memory_tools(),
+        *retrieval_tools(indexes),
+        *web_tools(Reach(env=KEYS)),
+        read_result,
+        delegate,
+    ]
     assert [made.name for made in tools if made.reads is None or made.reaches is None] == []
     told: dict[tuple[str, ...], set[str]] = {}
     for made in tools:
@@ -34,15 +44,35 @@ def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> 
             *("read_file", "batch_read", "list_directory", "file_exists", "glob", "grep", "tree"),
             *("search_code", "find_definition", "find_references"),
         },
-        ("workspace", "→", "workspace"): {"write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash"},
-        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user", "state_effects", "delegate"},
+        ("workspace", "→", "workspace"): {
+            "write_file",
+            "edit_file",
+            "multi_edit",
+            "delete_file",
+            "restore_file",
+            "bash",
+        },
+        ("→", "nothing"): {
+            "parse_relative",
+            "time_arithmetic",
+            "normalize_timezone",
+            "ask_user",
+            "state_effects",
+            "delegate",
+        },
         ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks", "read_result", "remember"},
         ("run", "→", "others"): {"forget"},
         ("private", "→", "nothing"): {"recall"},
         ("untrusted", "→", "nothing"): {"web_search", "brave_search", "web_results"},
         ("untrusted", "→", "address"): {"web_fetch", "extract_links", "http_get", "web_page"},
         ("untrusted", "→", "others"): {"http_post", "http_put", "http_delete"},
-        ("private", "untrusted", "→", "nothing"): {"github_search", "github_issue", "github_file", "jira_search", "jira_issue"},
+        ("private", "untrusted", "→", "nothing"): {
+            "github_search",
+            "github_issue",
+            "github_file",
+            "jira_search",
+            "jira_issue",
+        },
         ("private", "untrusted", "→", "others"): {"github_comment", "jira_comment"},
     }
 
@@ -73,14 +103,19 @@ def test_somebodys_own_tool(how: dict[str, Any], flow: Flow) -> None:
 
 
 def test_an_address_among_the_parameters_is_one_that_is_asked() -> None:
-    """A tool that takes a URL tells whoever answers what is in it; whether it brings in what others wrote has nobody said."""
+    """A tool that takes a URL tells whoever answers what is in it; whether it brings in what others wrote has
+    nobody said.
+    """
 
     @tool
     def look(url: str) -> str:
         """Look."""
         return url
 
-    assert (look.flow, look.unsaid) == (Flow(frozenset({"private"}), "address"), {"files", "reads", "reaches"})
+    assert (look.flow, look.unsaid) == (
+        Flow(frozenset({"private"}), "address"),
+        {"files", "reads", "reaches"},
+    )
 
 
 @pytest.mark.parametrize("effect", ["opaque", "idempotent", "pure"])
@@ -109,7 +144,9 @@ def test_untrusted_and_content_are_checked_where_the_tool_is_made() -> None:
 
 
 def test_own_fields_are_declared_and_kept_in_the_log() -> None:
-    """Which fields of its answers nobody else writes stands in the flow of a tool, and in the log, from where it is read again."""
+    """Which fields of its answers nobody else writes stands in the flow of a tool, and in the log, from where
+    it is read again.
+    """
 
     def files() -> list[dict[str, str]]:
         """List files."""
@@ -130,7 +167,9 @@ def test_words_that_mean_nothing_are_refused() -> None:
 
 
 def test_a_command_without_a_sandbox_reads_and_reaches_anything() -> None:
-    """At a level that holds without network a command is what it says; at none, or with a network, it may be anything."""
+    """At a level that holds without network a command is what it says; at none, or with a network, it may be
+    anything.
+    """
     bash = native_tools().get("bash").flow
     assert [bash.at(level) for level in ("", "S1", "S2", "S3")] == [bash] * 4
     wide = Flow(frozenset({"workspace", "private", "untrusted"}), "anything")

@@ -1,4 +1,6 @@
-"""The home folder of a lab is protected from file tools whatever its name: what is in it says what happened and what was approved."""
+"""The home folder of a lab is protected from file tools whatever its name: what is in it says what happened
+and what was approved.
+"""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +22,14 @@ def test_file_tools_write_nothing_of_the_log(tmp_path: Path, home: str) -> None:
         ("write_file", {"path": beside, "content": "x"}),
         ("write_file", {"path": "data/free.txt", "content": "x"}),
     ]
-    run = asyncio.run(session.run("go", model=ScriptedModel([calls, "done"]), workspace=tmp_path, approve="auto"))
-    assert [text.partition(":")[0] for text in run.results.values()] == ["error", "error", "created data/free.txt (1 line, 1 bytes)"]
+    run = asyncio.run(
+        session.run("go", model=ScriptedModel([calls, "done"]), workspace=tmp_path, approve="auto")
+    )
+    assert [text.partition(":")[0] for text in run.results.values()] == [
+        "error",
+        "error",
+        "created data/free.txt (1 line, 1 bytes)",
+    ]
     assert all("is protected" in text for text in list(run.results.values())[:2])
     assert (run.status, (tmp_path / home / "kestrel.db").exists()) == (RunStatus.COMPLETE, True)
     session.close()

@@ -1,4 +1,6 @@
-"""What a command tries that must not work, given to the `bash` tool as an agent would give it; and files that run themselves."""
+"""What a command tries that must not work, given to the `bash` tool as an agent would give it; and files that
+run themselves.
+"""
 
 import asyncio
 import os
@@ -48,8 +50,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @linux
 @pytest.mark.parametrize("level", HELD)
 def test_keys_and_kernels_cannot_be_read(level: str, home: Path) -> None:
-    """Neither by their names, nor found by a search, nor in the environment of the process that asked; at S0 they can: the probe works."""
-    command = f"cat {home}/.ssh/id_rsa {home}/.local/share/jupyter/runtime/*.json; grep -rs TOPSECRET {home}; tr '\\0' '\\n' </proc/{os.getpid()}/environ; env"
+    """Neither by their names, nor found by a search, nor in the environment of the process that asked; at S0
+    they can: the probe works.
+    """
+    command = (
+        f"cat {home}/.ssh/id_rsa {home}/.local/share/jupyter/runtime/*.json; grep -rs TOPSECRET "
+        f"{home}; tr '\\0' '\\n' </proc/{os.getpid()}/environ; env"
+    )
     work = home.parent / "work"
     assert "TOPSECRET" not in str(shell(work, level, command))
     assert shell(work, "S0", command)["stdout"].count("TOPSECRET") >= 4
@@ -58,16 +65,28 @@ def test_keys_and_kernels_cannot_be_read(level: str, home: Path) -> None:
 @linux
 @pytest.mark.parametrize("level", HELD)
 def test_nothing_gets_out_and_the_sandbox_says_so(level: str, tmp_path: Path) -> None:
-    """TCP, names, UDP and Unix sockets are shut, and the answer says that it is the sandbox, not the program; with the network it does not."""
+    """TCP, names, UDP and Unix sockets are shut, and the answer says that it is the sandbox, not the program;
+    with the network it does not.
+    """
     place = tmp_path / "s"
-    with closing(socket.create_server(("127.0.0.1", 0))) as tcp, closing(socket.socket(socket.AF_UNIX)) as unix:
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as tcp,
+        closing(socket.socket(socket.AF_UNIX)) as unix,
+    ):
         unix.bind(str(place))
         unix.listen()
         port = tcp.getsockname()[1]
         by_tcp = shell(tmp_path, level, f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out")
-        by_name = shell(tmp_path, level, f"{sys.executable} -c 'import socket; socket.getaddrinfo(\"localhost.example\", 80)'")
+        by_name = shell(
+            tmp_path,
+            level,
+            f"{sys.executable} -c 'import socket; socket.getaddrinfo(\"localhost.example\", 80)'",
+        )
         by_socket = shell(
-            tmp_path, level, f'{sys.executable} -c \'import socket; socket.socket(socket.AF_UNIX).connect("s"); print("out")\''
+            tmp_path,
+            level,
+            f'{sys.executable} -c \'import socket; socket.socket(socket.AF_UNIX).connect("s"); '
+            'print("out")\'',
         )
         opened = shell(tmp_path, level, f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out", network=True)
     assert [answer["stdout"] for answer in (by_tcp, by_name, by_socket, opened)] == ["", "", "", "out\n"]
@@ -78,18 +97,32 @@ def test_nothing_gets_out_and_the_sandbox_says_so(level: str, tmp_path: Path) ->
 
 def test_only_what_sounds_like_the_sandbox_is_said_to_be_its_doing() -> None:
     """Other errors, no sandbox, and a network that is open are left alone."""
-    refused, missing = "curl: (7) Failed to connect to example.org", "ls: cannot access 'x': No such file or directory"
-    held = [denial_cause(Level.S3, Sandbox(), said) != "" for said in (refused, "touch: /x: Read-only file system", missing)]
+    refused, missing = (
+        "curl: (7) Failed to connect to example.org",
+        "ls: cannot access 'x': No such file or directory",
+    )
+    held = [
+        denial_cause(Level.S3, Sandbox(), said) != ""
+        for said in (refused, "touch: /x: Read-only file system", missing)
+    ]
     assert held == [True, True, False]
-    assert (denial_cause(Level.S0, Sandbox(), refused), denial_cause(Level.S3, Sandbox(network=True), refused)) == ("", "")
+    assert (
+        denial_cause(Level.S0, Sandbox(), refused),
+        denial_cause(Level.S3, Sandbox(network=True), refused),
+    ) == ("", "")
 
 
 @linux
 @pytest.mark.parametrize("level", ["S3", "S1", "S0"])
 def test_a_file_has_a_bound(level: str, tmp_path: Path) -> None:
-    """Fifty gigabytes are refused at once, at every level; what is written in memory has a bound of its own."""
+    """Fifty gigabytes are refused at once, at every level; what is written in memory has a bound of its
+    own.
+    """
     answer = shell(
-        tmp_path, level, f"truncate -s {5 * MAX_FILE} big; ls -s big | cut -d' ' -f1; truncate -s 1G fine && rm fine && echo fine"
+        tmp_path,
+        level,
+        f"truncate -s {5 * MAX_FILE} big; ls -s big | cut -d' ' -f1; truncate -s 1G fine && rm fine && "
+        "echo fine",
     )
     assert answer["stdout"] == "0\nfine\n"
     if level == "S3":
@@ -114,7 +147,9 @@ SELF_RUNNING = {
 
 @pytest.mark.parametrize(("path", "who"), SELF_RUNNING.items())
 def test_a_change_to_a_file_that_runs_itself_is_shown_as_that(path: str, who: str, tmp_path: Path) -> None:
-    """The preview that a person approves ends with who runs the file; it is still the whole diff, and counts no line more."""
+    """The preview that a person approves ends with who runs the file; it is still the whole diff, and counts
+    no line more.
+    """
     context = ToolContext(workspace=Workspace(tmp_path))
     (tmp_path / "x").mkdir()
     shown = preview_write({"path": path, "content": "a\nb\n"}, context)
@@ -126,17 +161,30 @@ def test_a_change_to_a_file_that_runs_itself_is_shown_as_that(path: str, who: st
 def test_ordinary_files_have_no_such_word(tmp_path: Path) -> None:
     """Nor has an edit that would fail."""
     context = ToolContext(workspace=Workspace(tmp_path))
-    assert [autorun_reason(path) for path in ("a.py", "conftest.py.txt", "github/workflows/x.yml", "my.json", "docs/setup.md")] == [""] * 5
+    assert [
+        autorun_reason(path)
+        for path in ("a.py", "conftest.py.txt", "github/workflows/x.yml", "my.json", "docs/setup.md")
+    ] == [""] * 5
     assert "Note:" not in preview_write({"path": "a.py", "content": "x"}, context)
     assert "Note:" not in preview_write({"path": "b/conftests.py", "content": "x"}, context)
     (tmp_path / "conftest.py").write_text("a = 1\n")
-    assert preview_edit({"path": "conftest.py", "old": "1", "new": "2"}, context).splitlines()[-1].startswith("Note: pytest")
+    assert (
+        preview_edit({"path": "conftest.py", "old": "1", "new": "2"}, context)
+        .splitlines()[-1]
+        .startswith("Note: pytest")
+    )
 
 
 PLANTED = {
     "a nested repository": ("git init -q sub", "sub/.git/config"),
-    "a commondir": ("mkdir -p x/.git && echo ref: refs/heads/m > x/.git/HEAD && echo ../y > x/.git/commondir", "x/.git/commondir"),
-    "alternates": ("git init -q a && echo /x > a/.git/objects/info/alternates", "a/.git/objects/info/alternates"),
+    "a commondir": (
+        "mkdir -p x/.git && echo ref: refs/heads/m > x/.git/HEAD && echo ../y > x/.git/commondir",
+        "x/.git/commondir",
+    ),
+    "alternates": (
+        "git init -q a && echo /x > a/.git/objects/info/alternates",
+        "a/.git/objects/info/alternates",
+    ),
     "a hook where hooks were missing": (
         "git init -q --template= h && mkdir h/.git/hooks && echo x > h/.git/hooks/pre-commit",
         "h/.git/hooks/pre-commit",
@@ -157,11 +205,20 @@ def test_what_a_command_leaves_that_runs_itself_is_told(what: str, tmp_path: Pat
 
 
 def test_what_settings_of_a_repository_include_is_told(tmp_path: Path) -> None:
-    """A change to a file that a repository's settings include, or to a folder that they take hooks from, wherever it lies."""
-    prepared = "git init -q r && git -C r config include.path ../../notes && git -C r config core.hooksPath tools/h && mkdir -p r/tools/h"
+    """A change to a file that a repository's settings include, or to a folder that they take hooks from,
+    wherever it lies.
+    """
+    prepared = (
+        "git init -q r && git -C r config include.path ../../notes && git -C r config core.hooksPath "
+        "tools/h && mkdir -p r/tools/h"
+    )
     shell(tmp_path, "S0", prepared)
-    assert "notes (the settings of a repository include it)" in str(shell(tmp_path, "S0", "echo x > notes")["note"])
-    assert "r/tools/h/post-checkout (git runs it)" in str(shell(tmp_path, "S0", "echo x > r/tools/h/post-checkout")["note"])
+    assert "notes (the settings of a repository include it)" in str(
+        shell(tmp_path, "S0", "echo x > notes")["note"]
+    )
+    assert "r/tools/h/post-checkout (git runs it)" in str(
+        shell(tmp_path, "S0", "echo x > r/tools/h/post-checkout")["note"]
+    )
 
 
 def test_a_time_that_is_set_back_hides_nothing(tmp_path: Path) -> None:

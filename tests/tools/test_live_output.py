@@ -39,7 +39,10 @@ def test_output_is_told_before_the_command_ends(tmp_path: Path) -> None:
 
         context = ToolContext(workspace=Workspace(tmp_path), output=hear)
         return await bash.run(
-            bash.validate({"command": "echo begun; while [ ! -e heard ]; do sleep 0.02; done; echo done >&2"}), context
+            bash.validate(
+                {"command": "echo begun; while [ ! -e heard ]; do sleep 0.02; done; echo done >&2"}
+            ),
+            context,
         ), told
 
     answer, told = asyncio.run(main())
@@ -47,7 +50,9 @@ def test_output_is_told_before_the_command_ends(tmp_path: Path) -> None:
 
 
 def test_a_flood_is_told_in_few_bounded_pieces(tmp_path: Path) -> None:
-    """Of thirty megabytes at full speed a screen gets a few thousand characters ten times a second, the newest, and how much is missing."""
+    """Of thirty megabytes at full speed a screen gets a few thousand characters ten times a second, the
+    newest, and how much is missing.
+    """
     answer, told = follow(tmp_path, "yes 0123456789 | head -c 30000000; echo the end")
     assert answer["exit_code"] == 0
     assert len(told) <= answer["seconds"] / INTERVAL_S + 3
@@ -57,7 +62,9 @@ def test_a_flood_is_told_in_few_bounded_pieces(tmp_path: Path) -> None:
 
 
 def test_no_piece_holds_a_part_of_a_secret(tmp_path: Path) -> None:
-    """Written a character at a time, in base64, with a flood around it, or as an error: neither pieces nor answer have it."""
+    """Written a character at a time, in base64, with a flood around it, or as an error: neither pieces nor
+    answer have it.
+    """
     encoded = b64encode(f"user:{SECRET}".encode()).decode()
     slow = "".join(f"printf {letter}; sleep 0.01; " for letter in SECRET)
     answer, told = follow(tmp_path, f"{slow} echo; echo {encoded}; echo {SECRET} >&2")
@@ -69,9 +76,17 @@ def test_no_piece_holds_a_part_of_a_secret(tmp_path: Path) -> None:
 
 
 def test_a_cut_answer_ends_within_no_secret() -> None:
-    """Wherever the beginning that is kept ends and the end begins, no part of a secret stands there; without the margin one does."""
+    """Wherever the beginning that is kept ends and the end begins, no part of a secret stands there; without
+    the margin one does.
+    """
     for shift in range(len(SECRET)):
-        fed = b"a" * (KEPT_STDOUT * 2 // 3 - shift) + SECRET.encode() + b"b" * 50_000 + SECRET.encode() + b"c" * (KEPT_STDOUT // 3 - shift)
+        fed = (
+            b"a" * (KEPT_STDOUT * 2 // 3 - shift)
+            + SECRET.encode()
+            + b"b" * 50_000
+            + SECRET.encode()
+            + b"c" * (KEPT_STDOUT // 3 - shift)
+        )
         capture, naive = Capture(KEPT_STDOUT, REDACTOR), Capture(KEPT_STDOUT)
         for place in range(0, len(fed), 7_777):
             capture.feed(fed[place : place + 7_777])
@@ -82,14 +97,26 @@ def test_a_cut_answer_ends_within_no_secret() -> None:
 
 
 _PARTS = st.sampled_from(
-    [b"plain ", "grüße ".encode(), b"\x1b[31m", b"\x1b]0;title\x07", b"\xff", b"\r\n", b"\r", b"line\n", SECRET.encode()]
+    [
+        b"plain ",
+        "grüße ".encode(),
+        b"\x1b[31m",
+        b"\x1b]0;title\x07",
+        b"\xff",
+        b"\r\n",
+        b"\r",
+        b"line\n",
+        SECRET.encode(),
+    ]
 )
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(_PARTS, max_size=12), st.lists(st.integers(0, 120), max_size=6))
 def test_pieces_together_are_the_whole(parts: list[bytes], cuts: list[int]) -> None:
-    """Law: cut anywhere, also within a character, an escape or a secret, the pieces show together what the whole would."""
+    """Law: cut anywhere, also within a character, an escape or a secret, the pieces show together what the
+    whole would.
+    """
     whole, told = b"".join(parts), []
 
     async def main() -> None:

@@ -28,7 +28,11 @@ SCHEMA: dict[str, Json] = {
 }
 STEPS: list[Json] = [
     {"type": "tool", "name": "tree", "args": {"path": "{{repo_root}}", "depth": "{{depth}}"}},
-    {"type": "tool", "name": "grep", "args": {"pattern": "{{query}}", "path": "{{steps[0].content.dirs[1]}}"}},
+    {
+        "type": "tool",
+        "name": "grep",
+        "args": {"pattern": "{{query}}", "path": "{{steps[0].content.dirs[1]}}"},
+    },
     {"type": "tool", "name": "note", "args": {"text": "{{query}}: ${previous.content}"}},
 ]
 
@@ -66,10 +70,16 @@ class ScriptedParts:
 
 
 def test_a_macro_hands_values_from_step_to_step() -> None:
-    """Parameters keep their type, earlier results are JSON values with parts, the answer has every result by number and tool."""
+    """Parameters keep their type, earlier results are JSON values with parts, the answer has every result by
+    number and tool.
+    """
     parts = ScriptedParts({"dirs": ["a", "b"]}, ["b/x.py", 3], None)
     args = survey().arguments({"repo_root": ".", "query": "{{repo_root}}"})
-    assert asyncio.run(run_macro(survey(), args, parts)) == {"1 tree": {"dirs": ["a", "b"]}, "2 grep": ["b/x.py", 3], "3 note": None}
+    assert asyncio.run(run_macro(survey(), args, parts)) == {
+        "1 tree": {"dirs": ["a", "b"]},
+        "2 grep": ["b/x.py", 3],
+        "3 note": None,
+    }
     assert parts.log == [
         ("begin", "survey", 1, {"depth": 2, "repo_root": ".", "query": "{{repo_root}}"}),
         (1, "tree", {"path": ".", "depth": 2}),
@@ -82,7 +92,10 @@ def test_a_macro_hands_values_from_step_to_step() -> None:
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ([Problem(kind="failed", message="no such folder")], "step 1 of 3, tree: no such folder\nSteps done before it: none."),
+        (
+            [Problem(kind="failed", message="no such folder")],
+            "step 1 of 3, tree: no such folder\nSteps done before it: none.",
+        ),
         (
             [{"dirs": ["a", "b"]}, Problem(kind="denied", message="not allowed")],
             "step 2 of 3, grep: not allowed\nSteps done before it: 1 tree.",
@@ -118,19 +131,34 @@ def one(args: Json, **more: Any) -> list[Json]:
         ({"steps": STEPS[:1] * 51}, "macro 'survey' has 51 steps"),
         ({"schema": {"type": "objekt"}}, "the schema of macro 'survey' is not JSON Schema"),
         ({"schema": {"type": "array"}}, "must describe an object"),
-        ({"schema": {"type": "object", "properties": {"steps": {}}}, "steps": one({})}, "has a parameter 'steps'"),
+        (
+            {"schema": {"type": "object", "properties": {"steps": {}}}, "steps": one({})},
+            "has a parameter 'steps'",
+        ),
         (
             {"steps": one({"x": "{{repo_rot}}"})},
             "step 2 of macro 'survey' refers to 'repo_rot': no such parameter; did you mean 'repo_root'?",
         ),
-        ({"steps": one({"x": ["{{steps[1].content}}"]})}, "only steps before it have results, counted from [0] to [0]"),
+        (
+            {"steps": one({"x": ["{{steps[1].content}}"]})},
+            "only steps before it have results, counted from [0] to [0]",
+        ),
         ({"steps": one({"x": "{{steps[0].text}}"})}, "results are previous.content and steps[0].content"),
         ({"steps": one({"x": "{{previous}}"})}, "results are previous.content and steps[0].content"),
         ({"steps": STEPS[1:]}, "step 1 of macro 'survey' refers to 'steps[0].content.dirs[1]'"),
-        ({"steps": [{"type": "tool", "name": "a", "args": {"x": "${previous.content}"}}]}, "there is no step before it"),
-        ({"steps": one({"x": "{{query"})}, "step 2 of macro 'survey': '{{query' begins a reference that does not end"),
+        (
+            {"steps": [{"type": "tool", "name": "a", "args": {"x": "${previous.content}"}}]},
+            "there is no step before it",
+        ),
+        (
+            {"steps": one({"x": "{{query"})},
+            "step 2 of macro 'survey': '{{query' begins a reference that does not end",
+        ),
         ({"steps": one({"x": float("nan")})}, "step 2 of macro 'survey'"),
-        ({"steps": [{"type": "tool", "name": "macro_run", "args": {}}]}, "step 1 of macro 'survey' is a macro: write its steps instead"),
+        (
+            {"steps": [{"type": "tool", "name": "macro_run", "args": {}}]},
+            "step 1 of macro 'survey' is a macro: write its steps instead",
+        ),
         ({"steps": [{"type": "tool", "name": "", "args": {}}]}, "step 1 of macro 'survey' names no tool"),
         ({"steps": [{"type": "model", "name": "x"}]}, "a step of macro 'survey' is"),
         ({"steps": one({}, extra=1)}, "a step of macro 'survey' is"),
@@ -145,8 +173,14 @@ def test_a_macro_is_valid_or_is_not_made(changes: dict[str, Any], told: str) -> 
 
 
 def test_arguments_are_checked_by_the_schema_and_completed() -> None:
-    """Defaults are filled in, every wrong parameter is told, and a schema cannot make the machine fetch anything."""
-    assert survey().arguments({"repo_root": ".", "query": "x"}) == {"depth": 2, "repo_root": ".", "query": "x"}
+    """Defaults are filled in, every wrong parameter is told, and a schema cannot make the machine fetch
+    anything.
+    """
+    assert survey().arguments({"repo_root": ".", "query": "x"}) == {
+        "depth": 2,
+        "repo_root": ".",
+        "query": "x",
+    }
     with pytest.raises(ToolArgumentsError) as caught:
         survey().arguments({"repo_root": 1, "qery": "x", "depth": "deep"})
     lines = str(caught.value).splitlines()
@@ -158,7 +192,10 @@ def test_arguments_are_checked_by_the_schema_and_completed() -> None:
         "- repo_root: 1 is not of type 'string'",
     ]
     assert lines[-1] == "use survey(repo_root, query, depth?)"
-    away = survey(schema={"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/schema.json"}}}, steps=one({}))
+    away = survey(
+        schema={"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/schema.json"}}},
+        steps=one({}),
+    )
     with pytest.raises(ToolArgumentsError, match="refers to something that it does not contain"):
         away.arguments({"x": 1})
 
@@ -172,7 +209,9 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
 
 
 def test_the_registry_keeps_versions(store: SessionStore) -> None:
-    """Saving the same again changes nothing; a change is a new version; each workspace has its own; the last one counts."""
+    """Saving the same again changes nothing; a change is a new version; each workspace has its own; the last
+    one counts.
+    """
     registry, other = MacroRegistry(store, "/work"), MacroRegistry(store, "/other")
     assert registry.list() == []
     assert registry.save(survey()) == survey()
@@ -227,9 +266,16 @@ async def note(text: str) -> str:
 
 
 def test_a_macro_is_offered_when_all_its_tools_are() -> None:
-    """`macro_run` comes first; macros that need other tools are left out; with none left the toolbox stays as it is."""
+    """`macro_run` comes first; macros that need other tools are left out; with none left the toolbox stays as
+    it is.
+    """
     whole, part = Toolbox([tree, grep, note]), Toolbox([tree, grep])
-    alone = Macro(name="alone", description="List.", schema={"type": "object"}, steps=(MacroStep(tool="tree", args={"path": "."}),))
+    alone = Macro(
+        name="alone",
+        description="List.",
+        schema={"type": "object"},
+        steps=(MacroStep(tool="tree", args={"path": "."}),),
+    )
     assert with_macros(whole, [survey(), alone]).names == ("macro_run", "tree", "grep", "note")
     assert with_macros(part, [survey()]) is part
     offered = with_macros(part, [survey(), alone]).get("macro_run")

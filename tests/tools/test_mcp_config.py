@@ -17,14 +17,21 @@ from kestrel_lab.runtime.settings import mcp_servers
 
 
 def test_servers_come_from_both_files_and_settings_win(tmp_path: Path) -> None:
-    """`.mcp.json` as other programs write it, `[mcp.servers.NAME]` beside; each says which file it is from."""
+    """`.mcp.json` as other programs write it, `[mcp.servers.NAME]` beside; each says which file it is
+    from.
+    """
     (tmp_path / ".git").mkdir()
     (tmp_path / "kestrel.toml").write_text(
-        'cycles = 3\n[mcp.servers.time]\ncommand = "mine"\ndanger = "low"\n[mcp.servers.time.tools.now]\neffect = "pure"\n'
+        'cycles = 3\n[mcp.servers.time]\ncommand = "mine"\ndanger = '
+        '"low"\n[mcp.servers.time.tools.now]\neffect = "pure"\n'
     )
     servers = {
         "time": {"command": "theirs"},
-        "web": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${KEY}"}},
+        "web": {
+            "type": "http",
+            "url": "https://example.org/mcp",
+            "headers": {"Authorization": "Bearer ${KEY}"},
+        },
     }
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     below = tmp_path / "below"
@@ -65,13 +72,21 @@ def test_what_is_wrong_is_named(name: str, table: Any, said: str) -> None:
 
 
 def test_a_secret_written_into_a_table_is_not_shown() -> None:
-    """The command is shown whole, with the names of its variables; a value that is a secret by its name is not."""
-    table = {"command": "x", "args": ["-m", "a b"], "env": {"API_TOKEN": "s3cret", "GH_TOKEN": "${GH}", "DEBUG": "1"}}
+    """The command is shown whole, with the names of its variables; a value that is a secret by its name is
+    not.
+    """
+    table = {
+        "command": "x",
+        "args": ["-m", "a b"],
+        "env": {"API_TOKEN": "s3cret", "GH_TOKEN": "${GH}", "DEBUG": "1"},
+    }
     assert read_server("a", table).shown == '"API_TOKEN=…" "GH_TOKEN=${GH}" DEBUG=1 x -m "a b"'
 
 
 def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
-    """Keys that only that program knows are left out, a server that is switched off stays so, one that cannot be used says why."""
+    """Keys that only that program knows are left out, a server that is switched off stays so, one that cannot
+    be used says why.
+    """
     servers = {
         "a": {"command": "x", "alwaysAllow": ["*"], "danger": "safe", "timeout": 5},
         "b": {"command": "y", "disabled": True},
@@ -80,12 +95,19 @@ def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
     }
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     found = mcp_servers(tmp_path, {})
-    assert [(one.enabled, bool(one.problem)) for one in found.values()] == [(True, False), (False, False), (False, True), (False, True)]
+    assert [(one.enabled, bool(one.problem)) for one in found.values()] == [
+        (True, False),
+        (False, False),
+        (False, True),
+        (False, True),
+    ]
     assert found["a"].trust == Trust(danger=Danger.MEDIUM, effect="opaque")
     assert "sse transport is not supported" in found["old"].problem
 
 
-@pytest.mark.parametrize("text", ["[", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["[", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "[" * 100_000]
+)
 def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     """Whatever is in a `.mcp.json`, the error names it."""
     (tmp_path / ".mcp.json").write_text(text)
@@ -95,15 +117,29 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
 
 @given(st.lists(st.sampled_from(["command", "args", "env", "cwd"]), min_size=1))
 def test_approval_is_for_one_exact_command(changes: list[str]) -> None:
-    """Any change of program, arguments, variables or folder makes another server of it; trust and time limits do not."""
+    """Any change of program, arguments, variables or folder makes another server of it; trust and time limits
+    do not.
+    """
     same = ServerConfig(name="a", command="x", args=("1",), env={"A": "${A}"}, cwd="/")
     other = {"command": "y", "args": ("1", "2"), "env": {"A": "b"}, "cwd": "/tmp"}
     changed = ServerConfig(
-        name="a", **({"command": "x", "args": ("1",), "env": {"A": "${A}"}, "cwd": "/"} | {key: other[key] for key in changes})
+        name="a",
+        **(
+            {"command": "x", "args": ("1",), "env": {"A": "${A}"}, "cwd": "/"}
+            | {key: other[key] for key in changes}
+        ),
     )  # type: ignore[arg-type]
     assert changed.key != same.key
     assert (
-        ServerConfig(name="a", command="x", args=("1",), env={"A": "${A}"}, cwd="/", timeout_s=1, trust=Trust(danger=Danger.SAFE)).key
+        ServerConfig(
+            name="a",
+            command="x",
+            args=("1",),
+            env={"A": "${A}"},
+            cwd="/",
+            timeout_s=1,
+            trust=Trust(danger=Danger.SAFE),
+        ).key
         == same.key
     )
 
@@ -113,7 +149,9 @@ def _definition(**fields: Any) -> Definition:
 
 
 def test_pins_cover_every_field_and_no_order(tmp_path: Path) -> None:
-    """Description, nested schema text, annotations and unknown fields change the pin; the order of keys does not, nor does keeping it."""
+    """Description, nested schema text, annotations and unknown fields change the pin; the order of keys does
+    not, nor does keeping it.
+    """
     plain = _definition(description="d", annotations={"a": 1, "b": 2})
     assert _definition(annotations={"b": 2, "a": 1}, description="d").pin == plain.pin
     others = [
@@ -121,7 +159,9 @@ def test_pins_cover_every_field_and_no_order(tmp_path: Path) -> None:
         _definition(description="d", annotations={"a": 1, "b": 3}),
         _definition(description="d", annotations={"a": 1, "b": 2}, new=1),
         _definition(
-            description="d", annotations={"a": 1, "b": 2}, inputSchema={"type": "object", "properties": {"x": {"description": "y"}}}
+            description="d",
+            annotations={"a": 1, "b": 2},
+            inputSchema={"type": "object", "properties": {"x": {"description": "y"}}},
         ),
     ]
     assert len({plain.pin, *(other.pin for other in others)}) == 5
@@ -131,7 +171,11 @@ def test_pins_cover_every_field_and_no_order(tmp_path: Path) -> None:
     approvals.approve(server, {"t": plain})
     assert approvals.tools(server) == {"t": plain}
     assert approvals.path.stat().st_mode & 0o077 == 0
-    assert (approvals.withdraw(server), approvals.withdraw(server), approvals.tools(server)) == (True, False, None)
+    assert (approvals.withdraw(server), approvals.withdraw(server), approvals.tools(server)) == (
+        True,
+        False,
+        None,
+    )
     approvals.path.write_text("{")
     with pytest.raises(UsageError, match="approve the MCP servers again"):
         approvals.tools(server)
@@ -146,8 +190,12 @@ def test_pins_cover_every_field_and_no_order(tmp_path: Path) -> None:
     ),
 )
 def test_no_definition_breaks_the_vetting(name: str, value: Any) -> None:
-    """Whatever a server says of a tool, it is offered or refused with a reason, and what is offered has no hidden characters."""
-    kept, refused = check_definitions([Definition(name=name, fields={"name": name, "inputSchema": value, "x": value})])
+    """Whatever a server says of a tool, it is offered or refused with a reason, and what is offered has no
+    hidden characters.
+    """
+    kept, refused = check_definitions(
+        [Definition(name=name, fields={"name": name, "inputSchema": value, "x": value})]
+    )
     assert len(kept) + len(refused) == 1
     assert all(refused.values())
 
@@ -156,7 +204,9 @@ OWN = {"command": "x", "at_least": "S1", "untrusted": False, "content": ["body"]
 
 
 def test_a_server_whose_answers_are_its_own() -> None:
-    """A person may say so of a command without network in a sandbox; who approves it is told, and approves exactly that."""
+    """A person may say so of a command without network in a sandbox; who approves it is told, and approves
+    exactly that.
+    """
     made = read_server("notes", OWN)
     assert (made.trust.untrusted, made.trust.content) == (False, ("body",))
     assert "answers of all tools are its own" in made.shown
@@ -165,7 +215,9 @@ def test_a_server_whose_answers_are_its_own() -> None:
     assert (one.trust_in("look").untrusted, one.trust_in("send").untrusted) == (False, True)
 
 
-@pytest.mark.parametrize("more", [{"at_least": ""}, {"network": True}, {"command": "", "url": "https://x.example/"}])
+@pytest.mark.parametrize(
+    "more", [{"at_least": ""}, {"network": True}, {"command": "", "url": "https://x.example/"}]
+)
 def test_answers_of_a_server_with_network_are_never_its_own(more: dict[str, Any]) -> None:
     """What can reach others, or is not held in, may answer what others wrote."""
     table = {key: value for key, value in {**OWN, **more}.items() if value != ""}
@@ -215,11 +267,17 @@ def test_a_tool_is_described_in_the_best_words_there_are() -> None:
     assert Definition(name="t", fields={"inputSchema": "x"}).schema == {"type": "object", "properties": {}}
 
 
-def test_approvals_are_kept_beside_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approvals_are_kept_beside_the_users_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the environment says, else in the home folder; what cannot be written says what to do."""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Approvals.of({"XDG_CONFIG_HOME": "/c"}).path == Path("/c/kestrel/mcp.json")
-    assert Approvals.of({}).path == Approvals.of({"XDG_CONFIG_HOME": ""}).path == tmp_path / ".config/kestrel/mcp.json"
+    assert (
+        Approvals.of({}).path
+        == Approvals.of({"XDG_CONFIG_HOME": ""}).path
+        == tmp_path / ".config/kestrel/mcp.json"
+    )
     (tmp_path / "file").write_text("")
     blocked = Approvals(tmp_path / "file" / "mcp.json")
     assert blocked.tools(ServerConfig(name="a", command="x")) is None
@@ -233,16 +291,23 @@ def test_approvals_are_kept_beside_the_users_settings(tmp_path: Path, monkeypatc
 
 
 def test_approvals_of_before_stay_valid() -> None:
-    """A server without any freedom has the key that it had before there were freedoms and logins; each login has its own."""
+    """A server without any freedom has the key that it had before there were freedoms and logins; each login
+    has its own.
+    """
     plain = ServerConfig(name="a", command="x", args=("-v",), env={"A": "b"})
     assert plain.key == content_key("a", "x", ["-v"], {"A": "b"}, "", "", {})
-    keys = {ServerConfig(name="a", url="https://x", oauth=OAuth(client_id=client)).key for client in ("", "one", "two")}
+    keys = {
+        ServerConfig(name="a", url="https://x", oauth=OAuth(client_id=client)).key
+        for client in ("", "one", "two")
+    }
     assert len(keys) == 3
 
 
 def test_variables_of_a_login_are_filled_in() -> None:
     """What is secret may come from the environment; the rest is as it stands."""
-    given = {name: f"${{{name.upper()}}}" for name in ("client_id", "client_secret", "private_key", "id_token")}
+    given = {
+        name: f"${{{name.upper()}}}" for name in ("client_id", "client_secret", "private_key", "id_token")
+    }
     filled = ServerConfig(name="a", url="https://x", oauth=OAuth(**given, scope="${S}")).filled_oauth(
         {name.upper(): name for name in given}
     )
@@ -267,13 +332,25 @@ def test_variables_of_a_login_are_filled_in() -> None:
         ({"command": "x", "oauth": {}}, "which may have oauth"),
         ({"url": "https://x", "oauth": 1}, "^f: MCP server 'a': oauth: must be a table$"),
         ({"url": "https://x", "oauth": {"id_token": "t", "client_id": "c"}}, "where it has an id_token$"),
-        ({"url": "https://x", "oauth": {"client_credentials": True, "client_id": "c"}}, "client_id and issuer"),
         (
-            {"url": "https://x", "oauth": {"client_credentials": True, "client_id": "c", "issuer": "i", "client_secret": "s", "private_key": "k"}},
+            {"url": "https://x", "oauth": {"client_credentials": True, "client_id": "c"}},
+            "client_id and issuer",
+        ),
+        (
+            {
+                "url": "https://x",
+                "oauth": {
+                    "client_credentials": True,
+                    "client_id": "c",
+                    "issuer": "i",
+                    "client_secret": "s",
+                    "private_key": "k",
+                },
+            },
             "one of them",
         ),
     ],
-)  # fmt: skip
+)
 def test_each_key_has_its_kind_of_value(table: dict[str, Any], said: str) -> None:
     """What stands there instead is named with its file, unless it may be a secret."""
     with pytest.raises(UsageError, match=said):
@@ -283,7 +360,9 @@ def test_each_key_has_its_kind_of_value(table: dict[str, Any], said: str) -> Non
 
 
 def test_what_a_table_leaves_out_is_as_it_is_for_all(tmp_path: Path) -> None:
-    """A tool has the trust of its server in what it does not say; a level that is not said is the lowest that holds anything in."""
+    """A tool has the trust of its server in what it does not say; a level that is not said is the lowest that
+    holds anything in.
+    """
     made = read_server(
         "a",
         {
@@ -299,6 +378,14 @@ def test_what_a_table_leaves_out_is_as_it_is_for_all(tmp_path: Path) -> None:
         "u": Trust(danger=Danger.LOW, effect="opaque", content=("b",)),
     }
     assert (made.network, made.enabled, made.sandbox, made.only) == (False, True, None, None)
-    whole = {"client_id": "c", "client_secret": "s", "issuer": "i", "id_endpoint": "e", "id_client": "d", "id_token": "t", "port": 7}
+    whole = {
+        "client_id": "c",
+        "client_secret": "s",
+        "issuer": "i",
+        "id_endpoint": "e",
+        "id_client": "d",
+        "id_token": "t",
+        "port": 7,
+    }
     assert read_server("a", {"url": "https://x", "oauth": whole}).oauth == OAuth(**whole)  # type: ignore[arg-type]
     assert read_mcp_json(tmp_path / "none") == {}

@@ -1,4 +1,6 @@
-"""What a server of tools may see of the files of this machine: its installation, what its table names, and nothing unrelated."""
+"""What a server of tools may see of the files of this machine: its installation, what its table names, and
+nothing unrelated.
+"""
 
 import os
 from pathlib import Path
@@ -31,7 +33,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def seen(
-    machine: Path, *, path: str = "tool/bin:python/bin", command: str = "serve", folder: str = "work", **table: Any
+    machine: Path,
+    *,
+    path: str = "tool/bin:python/bin",
+    command: str = "serve",
+    folder: str = "work",
+    **table: Any,
 ) -> tuple[list[str], list[str]]:
     """What it may read and write, as seen from the home."""
     env = {"PATH": os.pathsep.join(str(machine / part) for part in path.split(":"))}
@@ -78,7 +85,10 @@ def test_what_its_table_names_is_shown(machine: Path, table: dict[str, Any], mor
     """Paths in arguments and variables as far as they exist, and those given for it."""
     if "env" in table:
         table = {"env": {name: value.replace("HOME", str(machine)) for name, value in table["env"].items()}}
-    assert seen(machine, **table) == (sorted(["base", "python", "tool", "work", *more], key=lambda one: Path(machine, one)), [])
+    assert seen(machine, **table) == (
+        sorted(["base", "python", "tool", "work", *more], key=lambda one: Path(machine, one)),
+        [],
+    )
 
 
 def test_what_it_may_write_is_not_only_read(machine: Path) -> None:
@@ -111,7 +121,9 @@ def test_a_folder_among_the_arguments_is_shown_without_what_is_around_it(machine
         ("npx", True, Level.S1, "it was not ready within 20 s", False),
     ],
 )
-def test_how_to_allow_the_network_is_said_where_it_is_shut(command: str, network: bool, level: Level | None, said: str, hint: bool) -> None:
+def test_how_to_allow_the_network_is_said_where_it_is_shut(
+    command: str, network: bool, level: Level | None, said: str, hint: bool
+) -> None:
     """For what looks like it, and for programs that download a server before they start it."""
     wanted = "; it has no network: if it needs one, set network = true for the MCP server 'a'" if hint else ""
     assert network_hint(ServerConfig(name="a", command=command, network=network), level, said) == wanted

@@ -62,7 +62,9 @@ def test_a_synchronous_function_runs_on_the_loop_and_with_thread_in_a_worker(tmp
 
 
 def test_stop_interrupts_a_synchronous_tool_at_once(tmp_path: Path) -> None:
-    """SIGINT during a synchronous tool raises KeyboardInterrupt in it, and the handler from before is put back."""
+    """SIGINT during a synchronous tool raises KeyboardInterrupt in it, and the handler from before is put
+    back.
+    """
 
     @tool
     def slow() -> str:
@@ -140,17 +142,32 @@ def test_what_a_model_is_shown() -> None:
 
 
 def test_arguments_known_only_by_schema(tmp_path: Path) -> None:
-    """A tool of a server is described by the server's schema; missing and unknown keys are still explained."""
+    """A tool of a server is described by the server's schema; missing and unknown keys are still
+    explained.
+    """
 
     async def remote(**args: Any) -> Any:
         return args
 
-    schema: dict[str, Any] = {"type": "object", "properties": {"query": {}}, "required": ["query"], "additionalProperties": False}
-    made = Tool(name="find", description="Find.", function=remote, arguments=SchemaArguments(tool="find", schema=schema))
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"query": {}},
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+    made = Tool(
+        name="find",
+        description="Find.",
+        function=remote,
+        arguments=SchemaArguments(tool="find", schema=schema),
+    )
     assert asyncio.run(made.run(made.validate({"query": "x"}), context(tmp_path))) == {"query": "x"}
     with pytest.raises(ToolArgumentsError) as caught:
         made.validate({"qery": "x"})
-    assert str(caught.value).splitlines()[1:] == ["- query: required but missing", "- qery: unknown argument; did you mean 'query'?"]
+    assert str(caught.value).splitlines()[1:] == [
+        "- query: required but missing",
+        "- qery: unknown argument; did you mean 'query'?",
+    ]
 
 
 def test_toolbox_keeps_order_and_refuses_duplicates() -> None:
@@ -171,7 +188,10 @@ def test_toolbox_keeps_order_and_refuses_duplicates() -> None:
 def test_toolbox_is_shown_as_a_table_without_markup_from_tools() -> None:
     """Descriptions are text in every representation."""
     box = Toolbox([add])
-    assert repr(box).splitlines() == ["name  danger  effect  description", "add   LOW     opaque  Add <b>numbers</b>."]
+    assert repr(box).splitlines() == [
+        "name  danger  effect  description",
+        "add   LOW     opaque  Add <b>numbers</b>.",
+    ]
     assert "Add &lt;b&gt;numbers&lt;/b&gt;." in box._repr_html_()
     assert "<b>" not in box._repr_html_()
 

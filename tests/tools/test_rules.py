@@ -1,4 +1,6 @@
-"""Rules beside command lines: tools, paths, addresses and other values; which rule wins; what is wrong with a file."""
+"""Rules beside command lines: tools, paths, addresses and other values; which rule wins; what is wrong with a
+file.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -70,10 +72,20 @@ def place(tmp_path: Path) -> Path:
         ("/etc/**", "/usr/../etc/passwd", "allow", "deny"),
     ],
 )
-def test_paths_are_compared_by_where_they_lead(pattern: str, path: Any, allow: str, deny: str, place: Path) -> None:
-    """To be allowed a path must fit as it is written and where it leads; to be forbidden, either is enough. A table may hold any path."""
-    one = call(path=path.replace("ROOT", str(place)).replace("NAME", place.name) if isinstance(path, str) else path)
-    assert (said(read_rulebook([rule(path=pattern)]), one, place), said(read_rulebook([rule("deny", path=pattern)]), one, place)) == (
+def test_paths_are_compared_by_where_they_lead(
+    pattern: str, path: Any, allow: str, deny: str, place: Path
+) -> None:
+    """To be allowed a path must fit as it is written and where it leads; to be forbidden, either is enough.
+
+    A table may hold any path.
+    """
+    one = call(
+        path=path.replace("ROOT", str(place)).replace("NAME", place.name) if isinstance(path, str) else path
+    )
+    assert (
+        said(read_rulebook([rule(path=pattern)]), one, place),
+        said(read_rulebook([rule("deny", path=pattern)]), one, place),
+    ) == (
         allow,
         deny,
     )
@@ -82,9 +94,17 @@ def test_paths_are_compared_by_where_they_lead(pattern: str, path: Any, allow: s
 def test_of_several_values_all_are_allowed_or_one_forbidden(place: Path) -> None:
     """A list is allowed if every value is, and forbidden if one is; patterns of a rule are alternatives."""
     allow = read_rulebook([rule(path=["docs/**", "*.md"])])
-    assert [said(allow, call(paths=paths), place) for paths in (["docs/a", "x.md"], ["docs/a", "b"], [])] == ["allow", "-", "-"]
+    assert [said(allow, call(paths=paths), place) for paths in (["docs/a", "x.md"], ["docs/a", "b"], [])] == [
+        "allow",
+        "-",
+        "-",
+    ]
     deny = read_rulebook([rule("deny", path="*.pem")])
-    assert [said(deny, call(paths=paths), place) for paths in (["a", "k.pem"], ["a"], [])] == ["deny", "-", "-"]
+    assert [said(deny, call(paths=paths), place) for paths in (["a", "k.pem"], ["a"], [])] == [
+        "deny",
+        "-",
+        "-",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +134,14 @@ def test_of_several_values_all_are_allowed_or_one_forbidden(place: Path) -> None
     ],
 )
 def test_addresses_are_compared_by_their_parts(pattern: str, url: str, allow: str, deny: str) -> None:
-    """Host, port, path and query are compared as they are asked; what can be read in two ways is never allowed."""
+    """Host, port, path and query are compared as they are asked; what can be read in two ways is never
+    allowed.
+    """
     one = call("http_get", url=url)
-    assert (said(read_rulebook([rule(url=pattern)]), one), said(read_rulebook([rule("deny", url=pattern)]), one)) == (allow, deny)
+    assert (
+        said(read_rulebook([rule(url=pattern)]), one),
+        said(read_rulebook([rule("deny", url=pattern)]), one),
+    ) == (allow, deny)
 
 
 @pytest.mark.parametrize(
@@ -146,21 +171,29 @@ def test_addresses_are_compared_by_their_parts(pattern: str, url: str, allow: st
     ],
 )
 def test_other_values(pattern: Any, value: Any, fits: bool) -> None:
-    """Texts are whole texts with stars, numbers are numbers, and an argument that is not there fits nothing."""
+    """Texts are whole texts with stars, numbers are numbers, and an argument that is not there fits
+    nothing.
+    """
     for verdict in ("allow", "deny"):
-        assert said(read_rulebook([rule(verdict, args={"x": pattern})]), call(x=value)) == (verdict if fits else "-")
+        assert said(read_rulebook([rule(verdict, args={"x": pattern})]), call(x=value)) == (
+            verdict if fits else "-"
+        )
         assert said(read_rulebook([rule(verdict, args={"y": pattern})]), call(x=value)) == "-"
 
 
 def test_a_rule_reads_as_it_was_written() -> None:
     """Its patterns by argument, texts in their own case, and yes and no as TOML has them."""
-    (one,) = read_rulebook([rule("ask", "bash", command="ls", args={"branch": "Main", "dry": True, "count": 3})])
+    (one,) = read_rulebook(
+        [rule("ask", "bash", command="ls", args={"branch": "Main", "dry": True, "count": 3})]
+    )
     assert str(one) == "ask bash `ls`, branch `Main`, dry `true`, count `3`"
 
 
 def test_arguments_of_other_names_and_tools_of_servers() -> None:
     """A kind of pattern can be given for any argument; tools of servers are named with their server."""
-    book = read_rulebook([rule(tool="files:*", args={"source": {"path": "docs/**"}, "cmd": {"command": "git status"}})])
+    book = read_rulebook(
+        [rule(tool="files:*", args={"source": {"path": "docs/**"}, "cmd": {"command": "git status"}})]
+    )
     assert said(book, call("files:move", source="docs/a", cmd="git status"), "/w") == "allow"
     assert said(book, call("files:move", source="docs/a", cmd="git status; ls"), "/w") == "-"
     assert said(book, call("files:move", source="x", cmd="git status"), "/w") == "-"
@@ -173,7 +206,9 @@ VERDICTS = st.lists(st.sampled_from(["allow", "ask", "deny"]), max_size=5)
 @settings(max_examples=40, deadline=None)
 @given(VERDICTS, VERDICTS, st.randoms())
 def test_deny_wins_over_ask_over_allow(file: list[str], run: list[str], random: Any) -> None:
-    """Whatever rules a file and a run have, in any order: the strictest verdict stands, so nothing added lifts it."""
+    """Whatever rules a file and a run have, in any order: the strictest verdict stands, so nothing added
+    lifts it.
+    """
     rules = [rule(verdict, tool=random.choice(["bash", "*", "b?sh"])) for verdict in (*file, *run)]
     random.shuffle(rules)
     strictest = next((verdict for verdict in ("deny", "ask", "allow") if verdict in (*file, *run)), "-")
@@ -189,14 +224,18 @@ def test_a_mutant_in_which_the_last_rule_wins_is_caught() -> None:
 
 
 def test_no_rule_allows_a_command_without_a_sandbox() -> None:
-    """A rule that allows a command was written for one that is held in; where none can be, the danger decides."""
+    """A rule that allows a command was written for one that is held in; where none can be, the danger
+    decides.
+    """
     book = read_rulebook([rule(command="ls")])
     assert said(book, call("bash", command="ls", sandbox="S3")) == "allow"
     assert said(book, call("bash", command="ls", sandbox="S0: no sandbox works here")) == "-"
 
 
 def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
-    """The policy's level decides where no rule does; under `deny` nobody is asked, so what a rule wants asked is refused."""
+    """The policy's level decides where no rule does; under `deny` nobody is asked, so what a rule wants asked
+    is refused.
+    """
     book = read_rulebook([rule("ask", tool="low"), rule("deny", tool="bad", reason="no"), rule(tool="good")])
     rules = book.within(tmp_path)
 
@@ -205,23 +244,41 @@ def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
         return Policy(allow=read.allow, otherwise=read.otherwise, text=text, rules=rules)
 
     ask, deny, auto = policy("ask"), policy("deny"), policy("auto")
-    assert [ask.verdict(call(name, danger=Danger.LOW)) for name in ("low", "bad", "good", "other")] == ["ask", "deny", "allow", "allow"]
+    assert [ask.verdict(call(name, danger=Danger.LOW)) for name in ("low", "bad", "good", "other")] == [
+        "ask",
+        "deny",
+        "allow",
+        "allow",
+    ]
     assert [deny.verdict(call(name, danger=Danger.CRITICAL)) for name in ("low", "bad", "good", "other")] == [
         "deny",
         "deny",
         "allow",
         "deny",
     ]
-    assert [auto.verdict(call(name, danger=Danger.LOW)) for name in ("low", "bad", "good", "other")] == ["ask", "deny", "allow", "allow"]
+    assert [auto.verdict(call(name, danger=Danger.LOW)) for name in ("low", "bad", "good", "other")] == [
+        "ask",
+        "deny",
+        "allow",
+        "allow",
+    ]
     assert ask.ruling(call("bad")) == Ruling("deny", "rule 2 of the rules given", "deny bad: no")
-    assert auto.ruling(call("other")) == Ruling("allow", "policy auto", "the approval policy is 'auto'", "policy")
+    assert auto.ruling(call("other")) == Ruling(
+        "allow", "policy auto", "the approval policy is 'auto'", "policy"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[rules]]\ntool='bash'\nverdict='alow'", "rule 1 of rules.toml: unknown verdict 'alow'; did you mean 'allow'?"),
-        ("[[rules]]\ntool='bash'\nverdict='deny'\n[[rules]]\ntol='x'", "rule 2 of rules.toml: unknown key 'tol'"),
+        (
+            "[[rules]]\ntool='bash'\nverdict='alow'",
+            "rule 1 of rules.toml: unknown verdict 'alow'; did you mean 'allow'?",
+        ),
+        (
+            "[[rules]]\ntool='bash'\nverdict='deny'\n[[rules]]\ntol='x'",
+            "rule 2 of rules.toml: unknown key 'tol'",
+        ),
         ("[[rules]]\nverdict='deny'", "rule 1 of rules.toml: key 'tool' must be there"),
         ("[[rules]]\ntool='bash'", "rule 1 of rules.toml: key 'verdict' must be there"),
         (
@@ -229,13 +286,28 @@ def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
             "rule 1 of rules.toml: key 'command': the pattern 'a; b' is for one command",
         ),
         ("[[rules]]\ntool='b'\nverdict='deny'\ncommand='... x'", "must begin with the name of a command"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=\"'a\"", 'the pattern "\'a" cannot be read: no closing quotation'),
+        (
+            "[[rules]]\ntool='b'\nverdict='deny'\ncommand=\"'a\"",
+            'the pattern "\'a" cannot be read: no closing quotation',
+        ),
         ("[[rules]]\ntool='b'\nverdict='allow'\ncommand='eval ...'", "eval can do anything"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=[]", "key 'command' must be a pattern, or a list of some"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=' '", "key 'command' must be a pattern, or a list of some"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\npath=['a', 3]", "key 'path' must be a pattern, or a list of some"),
+        (
+            "[[rules]]\ntool='b'\nverdict='deny'\ncommand=[]",
+            "key 'command' must be a pattern, or a list of some",
+        ),
+        (
+            "[[rules]]\ntool='b'\nverdict='deny'\ncommand=' '",
+            "key 'command' must be a pattern, or a list of some",
+        ),
+        (
+            "[[rules]]\ntool='b'\nverdict='deny'\npath=['a', 3]",
+            "key 'path' must be a pattern, or a list of some",
+        ),
         ("[[rules]]\ntool='b'\nverdict='deny'\nurl='a b://'", "is not a pattern of an address"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\npath='[z-a]'", "key 'path': the pattern '[z-a]' cannot be read"),
+        (
+            "[[rules]]\ntool='b'\nverdict='deny'\npath='[z-a]'",
+            "key 'path': the pattern '[z-a]' cannot be read",
+        ),
         ("[[rules]]\ntool='b'\nverdict='deny'\nargs=3", "key 'args' must be a table"),
         (
             "[[rules]]\ntool='b'\nverdict='deny'\nargs={x={pth='y'}}",
@@ -247,7 +319,9 @@ def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
         ("[[rules", "rules.toml is not TOML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_file_is_named(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mistake in a file of rules names the file, the rule and the key."""
     monkeypatch.chdir(tmp_path)
     Path("rules.toml").write_text(text)
@@ -281,5 +355,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_offered_for_the_rest_of_a_run(line: str, pattern: str) -> None:
-    """Only for one plain command of a program whose first word says what it does is more than the same call offered."""
+    """Only for one plain command of a program whose first word says what it does is more than the same call
+    offered.
+    """
     assert offered_pattern(call("bash", command=line)) == pattern

@@ -1,4 +1,6 @@
-"""Rules about programs with sub-commands: what comes before a sub-command hides it from no rule, and widens none."""
+"""Rules about programs with sub-commands: what comes before a sub-command hides it from no rule, and widens
+none.
+"""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -119,8 +121,26 @@ PERHAPS = [
     ("git push", "git $x push"),
 ]
 OTHERS = [
-    *(("git push", line) for line in ("git status", "git commit -m push", "git log push", "git -C push log", "git -P show push")),
-    *(("git push", line) for line in ("git log --grep push", "echo git push", "git pull", "git stash push", "git -c user.name=x status")),
+    *(
+        ("git push", line)
+        for line in (
+            "git status",
+            "git commit -m push",
+            "git log push",
+            "git -C push log",
+            "git -P show push",
+        )
+    ),
+    *(
+        ("git push", line)
+        for line in (
+            "git log --grep push",
+            "echo git push",
+            "git pull",
+            "git stash push",
+            "git -c user.name=x status",
+        )
+    ),
     ("npm run deploy", "npm run test"),
     ("rm -rf", "rm -r x"),
     ("find -delete", "find . -follow -depth -type f"),
@@ -137,12 +157,20 @@ OTHERS = [
 
 def wrong(judge: Callable[[str, str], str]) -> list[tuple[str, str, str]]:
     """Lines of which a judge of rules that deny says something else than it should."""
-    wanted = [*((*one, "deny") for one in FORBIDDEN), *((*one, "ask") for one in PERHAPS), *((*one, "-") for one in OTHERS)]
-    return [(pattern, line, said) for pattern, line, right in wanted if (said := judge(pattern, line)) != right]
+    wanted = [
+        *((*one, "deny") for one in FORBIDDEN),
+        *((*one, "ask") for one in PERHAPS),
+        *((*one, "-") for one in OTHERS),
+    ]
+    return [
+        (pattern, line, said) for pattern, line, right in wanted if (said := judge(pattern, line)) != right
+    ]
 
 
 def test_options_before_a_sub_command_hide_it_from_no_rule() -> None:
-    """A forbidden sub-command is found behind options, by other names of its program and through aliases; others are left alone."""
+    """A forbidden sub-command is found behind options, by other names of its program and through aliases;
+    others are left alone.
+    """
     assert wrong(lambda pattern, line: judged("deny", pattern, line)) == []
 
 
@@ -152,13 +180,23 @@ def test_a_reading_word_by_word_is_caught() -> None:
     def by_place(pattern: str, line: str) -> str:
         words = pattern.removesuffix(" ...").split()
         commands = read_line(line).commands
-        return "deny" if any(all(map(fnmatchcase, [w or "" for w in one], words)) and len(one) >= len(words) for one in commands) else "-"
+        return (
+            "deny"
+            if any(
+                all(map(fnmatchcase, [w or "" for w in one], words)) and len(one) >= len(words)
+                for one in commands
+            )
+            else "-"
+        )
 
     assert len([one for one in wrong(by_place) if one[2] == "-"]) > 40
 
 
 COVERED = [
-    *(("git diff ...", line) for line in ("git diff", "git diff HEAD~1 -- src", "git diff -w --stat=80", "git diff -U3 a")),
+    *(
+        ("git diff ...", line)
+        for line in ("git diff", "git diff HEAD~1 -- src", "git diff -w --stat=80", "git diff -U3 a")
+    ),
     *(("git diff ...", line) for line in ("git diff --cached --name-only", "git diff '@{u}'")),
     ("git log ...", "git log --oneline -5"),
     ("git log ...", "git log -n 5 --format=%H --since=1.day"),
@@ -180,8 +218,14 @@ WIDER = [
         ("git diff ...", f"git diff {more}")
         for more in ("--output=x", "--output x", "--outp=x", "--ext-diff", "--textconv", "-O x", "-wO x")
     ),
-    *(("git diff ...", f"git diff {more}") for more in ("-S -- --output=x", "-- --output=x", "--no-index a b", "$x", "*")),
-    *(("git diff ...", f"git {more} diff") for more in ("-c core.pager=x", "--exec-path=x", "-C x", "-P", "--git-dir x")),
+    *(
+        ("git diff ...", f"git diff {more}")
+        for more in ("-S -- --output=x", "-- --output=x", "--no-index a b", "$x", "*")
+    ),
+    *(
+        ("git diff ...", f"git {more} diff")
+        for more in ("-c core.pager=x", "--exec-path=x", "-C x", "-P", "--git-dir x")
+    ),
     ("git diff ...", "GIT_PAGER=x git diff"),
     ("git status", "git -c core.fsmonitor=x status"),
     ("git ... push ... -f", "git -c x=y push -f"),
@@ -204,7 +248,10 @@ WIDER = [
     ("make ...", "make -f x"),
     ("npm run ...", "npm run build --script-shell=x"),
     ("cargo test ...", "cargo test --config x"),
-    *((f"git ... {sub} ...", f"git -c core.fsmonitor=x {sub}") for sub in ("log", "blame", "shortlog", "ls-files", "grep")),
+    *(
+        (f"git ... {sub} ...", f"git -c core.fsmonitor=x {sub}")
+        for sub in ("log", "blame", "shortlog", "ls-files", "grep")
+    ),
     ("git ... log", "git -c core.pager=x log"),
     ("git log ...", "git log --format=%G?"),
     ("git log ...", "git log --pretty %H%GK"),
@@ -216,13 +263,17 @@ WIDER = [
 
 @pytest.mark.parametrize(("pattern", "line"), COVERED)
 def test_what_an_allowing_rule_covers(pattern: str, line: str) -> None:
-    """`...` stands for words and for options that shape what is shown; of a program that is not known for every option."""
+    """`...` stands for words and for options that shape what is shown; of a program that is not known for
+    every option.
+    """
     assert judged("allow", pattern, line) == "allow"
 
 
 @pytest.mark.parametrize(("pattern", "line"), WIDER)
 def test_no_option_widens_an_allowing_rule(pattern: str, line: str) -> None:
-    """Options that write, run or reach elsewhere, and options before the sub-command, are allowed only where the rule has them."""
+    """Options that write, run or reach elsewhere, and options before the sub-command, are allowed only where
+    the rule has them.
+    """
     assert judged("allow", pattern, line) == "-"
 
 
@@ -235,7 +286,9 @@ def test_a_rule_in_which_dots_stand_for_every_option_is_caught() -> None:
 def rulebook_of_any(pattern: str, line: str) -> bool:
     """Whether a rule whose `...` covers every word would allow a line."""
     (one,) = book("allow", pattern).rules[0].commands["command"]
-    return not read_line(line).unclear and all(one._allows(command, {}) for command in read_line(line).commands)
+    return not read_line(line).unclear and all(
+        one._allows(command, {}) for command in read_line(line).commands
+    )
 
 
 def test_why_an_option_is_not_covered_is_said() -> None:
@@ -243,7 +296,11 @@ def test_why_an_option_is_not_covered_is_said() -> None:
     told = book("allow", "git diff ...").unclear(call("git diff --stat --output=x"))
     assert "`git diff ...` does not cover --output=x" in told
     assert "does not cover -c" in book("allow", "git ... log ...").unclear(call("git -c a=b log --oneline"))
-    assert "does not cover --ext-diff" in book("allow", "git diff ... -- ...").unclear(call("git diff -w --ext-diff -- x"))
-    assert "does not cover an unknown word" in book("allow", "git diff ...").unclear(call("git diff --stat $x"))
+    assert "does not cover --ext-diff" in book("allow", "git diff ... -- ...").unclear(
+        call("git diff -w --ext-diff -- x")
+    )
+    assert "does not cover an unknown word" in book("allow", "git diff ...").unclear(
+        call("git diff --stat $x")
+    )
     for line in ("git status", "git status --output=x"):
         assert book("allow", "git diff ...").unclear(call(line)) == ""

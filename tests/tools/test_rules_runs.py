@@ -1,4 +1,6 @@
-"""Commands that hide where a program runs one of its words: what is forbidden is found there, what is allowed is not widened."""
+"""Commands that hide where a program runs one of its words: what is forbidden is found there, what is allowed
+is not widened.
+"""
 
 import time
 
@@ -9,7 +11,15 @@ from kestrel_lab.permissions.command_patterns import CommandPattern
 from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 from kestrel_lab.shell_syntax.parser import read_line
 
-FORBIDS = read_rulebook([{"tool": "bash", "verdict": "deny", "command": ["curl ...", "rm", "git push", "sudo ...", "git reset --hard"]}])
+FORBIDS = read_rulebook(
+    [
+        {
+            "tool": "bash",
+            "verdict": "deny",
+            "command": ["curl ...", "rm", "git push", "sudo ...", "git reset --hard"],
+        }
+    ]
+)
 
 
 def verdict(line: str, book: Rulebook = FORBIDS) -> str:
@@ -507,12 +517,34 @@ def test_words_that_no_program_runs_are_nobodys_command(line: str) -> None:
 
 
 SURE = [
-    "env - curl x", "env - A=1 curl x", "env -u A - curl x", "env -a y curl x", "flock l -c 'curl x'", "flock l --command='curl x'",
-    "git rebase -x 'curl x' main", "git rebase -x'curl x'", "git rebase --exec='curl x'", "git rebase --exe 'curl x'", "git -C d rebase -i --exec 'curl x'",
-    "git clone -u 'curl x' y", "git fetch --upload-pack='curl x'", "git difftool -x 'curl x'", "git grep -O'curl x' y", "script -qc 'curl x'",
-    "su - -c 'curl x'", "su --command='curl x'", "hash -p /usr/bin/curl ls", "hash -p/usr/bin/curl ls", "complete -C 'curl x' ls",
-    "mapfile -c1 -C 'curl x' a", "trap -- 'curl x' EXIT", "man -P 'curl x' ls", "man --pager=curl ls", "sftp -D 'curl x'", "scp -S curl a h:b",
-]  # fmt: skip
+    "env - curl x",
+    "env - A=1 curl x",
+    "env -u A - curl x",
+    "env -a y curl x",
+    "flock l -c 'curl x'",
+    "flock l --command='curl x'",
+    "git rebase -x 'curl x' main",
+    "git rebase -x'curl x'",
+    "git rebase --exec='curl x'",
+    "git rebase --exe 'curl x'",
+    "git -C d rebase -i --exec 'curl x'",
+    "git clone -u 'curl x' y",
+    "git fetch --upload-pack='curl x'",
+    "git difftool -x 'curl x'",
+    "git grep -O'curl x' y",
+    "script -qc 'curl x'",
+    "su - -c 'curl x'",
+    "su --command='curl x'",
+    "hash -p /usr/bin/curl ls",
+    "hash -p/usr/bin/curl ls",
+    "complete -C 'curl x' ls",
+    "mapfile -c1 -C 'curl x' a",
+    "trap -- 'curl x' EXIT",
+    "man -P 'curl x' ls",
+    "man --pager=curl ls",
+    "sftp -D 'curl x'",
+    "scp -S curl a h:b",
+]
 
 
 @pytest.mark.parametrize("line", SURE)
@@ -551,12 +583,22 @@ WIDER = {
         "sed -i s/a/b/ f",
         "sed 's/x/y/w f' f",
     ),
-    "awk ...": ("awk 'BEGIN { system(\"sh\") }'", "awk 'BEGIN { \"sh\" | getline }'", "awk '{ print > \"x\" }' f", "awk -f x"),
+    "awk ...": (
+        "awk 'BEGIN { system(\"sh\") }'",
+        "awk 'BEGIN { \"sh\" | getline }'",
+        "awk '{ print > \"x\" }' f",
+        "awk -f x",
+    ),
     "less ...": ("less '+!sh' f", "less -o x f"),
     "vim ...": ("vim -c '!sh' f", "vim '+!sh' f", "vim --cmd x f", "vim -S x"),
     "man ...": ("man -P sh ls", "man --pager=sh ls", "man -H sh ls"),
     "zip ...": ("zip a b -T -TT sh", "zip a b --unzip-command=sh"),
-    "git ...": ("git clone 'ext::sh x'", "git rebase -x sh", "git -c core.pager=sh log", "git --exec-path=x log"),
+    "git ...": (
+        "git clone 'ext::sh x'",
+        "git rebase -x sh",
+        "git -c core.pager=sh log",
+        "git --exec-path=x log",
+    ),
     "ls ...": (
         "BASH_ENV=x ls",
         "ENV=x ls",
@@ -569,15 +611,21 @@ WIDER = {
 }
 
 
-@pytest.mark.parametrize(("pattern", "line"), [(pattern, line) for pattern, lines in ALLOWED.items() for line in lines])
+@pytest.mark.parametrize(
+    ("pattern", "line"), [(pattern, line) for pattern, lines in ALLOWED.items() for line in lines]
+)
 def test_a_rule_that_allows_covers_everyday_use(pattern: str, line: str) -> None:
     """Options that only shape what is read and written are covered, and scripts that run nothing."""
     assert verdict(line, read_rulebook([{"tool": "bash", "verdict": "allow", "command": pattern}])) == "allow"
 
 
-@pytest.mark.parametrize(("pattern", "line"), [(pattern, line) for pattern, lines in WIDER.items() for line in lines])
+@pytest.mark.parametrize(
+    ("pattern", "line"), [(pattern, line) for pattern, lines in WIDER.items() for line in lines]
+)
 def test_a_rule_that_allows_a_program_does_not_allow_what_it_may_run(pattern: str, line: str) -> None:
-    """`...` stands for no option and no script of a program that may run commands, unless it is known to run none."""
+    """`...` stands for no option and no script of a program that may run commands, unless it is known to run
+    none.
+    """
     assert verdict(line, read_rulebook([{"tool": "bash", "verdict": "allow", "command": pattern}])) == "-"
 
 
@@ -591,12 +639,26 @@ def test_a_script_that_is_written_into_the_rule_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        ("(", ")"), ("$(echo ", ")"), ("{ ", ";}"), ("$((", "))"), ('"$(', 'x)"'), ("<(", ")"), ("${a:-", "}"), ("if x; then ", "; fi"),
-        ("! ", ""), ("a|", ""), ("eval ", ""), ("`", "`"), ("[[ ", "]]"),
+        ("(", ")"),
+        ("$(echo ", ")"),
+        ("{ ", ";}"),
+        ("$((", "))"),
+        ('"$(', 'x)"'),
+        ("<(", ")"),
+        ("${a:-", "}"),
+        ("if x; then ", "; fi"),
+        ("! ", ""),
+        ("a|", ""),
+        ("eval ", ""),
+        ("`", "`"),
+        ("[[ ", "]]"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_is_nested_without_end_is_refused_at_once(begin: str, end: str) -> None:
-    """Three thousand levels take no minutes; they took 97 seconds. Whatever is not read is an unknown command."""
+    """Three thousand levels take no minutes; they took 97 seconds.
+
+    Whatever is not read is an unknown command.
+    """
     begun = time.process_time()
     line = read_line(begin * 3_000 + "rm x" + end * 3_000)
     assert time.process_time() - begun < 10

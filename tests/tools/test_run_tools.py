@@ -41,16 +41,31 @@ class TaskList:
     def use(self, name: str, call: str = "", **args: Any) -> str:
         """Run a tool for a call."""
         tasks = Tasks(listed=lambda: tuple(self.tasks.values()), change=self.change)
-        return str(use(task_tools(), name, ToolContext(workspace=Workspace(Path.cwd()), call_id=call, tasks=tasks), **args))
+        return str(
+            use(
+                task_tools(),
+                name,
+                ToolContext(workspace=Workspace(Path.cwd()), call_id=call, tasks=tasks),
+                **args,
+            )
+        )
 
 
 def test_tasks_are_put_on_the_list_and_changed() -> None:
-    """Each answer is the whole list; what is left out stays as it is, and what changes nothing is no event."""
+    """Each answer is the whole list; what is left out stays as it is, and what changes nothing is no
+    event.
+    """
     run = TaskList()
     assert run.use("list_tasks") == "[the task list is empty]"
     assert run.use("create_tasks", titles=["read\nit", "write it"]) == "1. [todo] read it\n2. [todo] write it"
-    assert run.use("update_task", task="1", status="done", note="two\nfiles") == "1. [done] read it (two files)\n2. [todo] write it"
-    assert run.use("update_task", task="2", title="drop it") == "1. [done] read it (two files)\n2. [todo] drop it"
+    assert (
+        run.use("update_task", task="1", status="done", note="two\nfiles")
+        == "1. [done] read it (two files)\n2. [todo] write it"
+    )
+    assert (
+        run.use("update_task", task="2", title="drop it")
+        == "1. [done] read it (two files)\n2. [todo] drop it"
+    )
     assert run.use("update_task", task="1", note="three").startswith("1. [done] read it (three)")
     before = run.changes
     assert run.use("update_task", task="1") == run.use("list_tasks")
@@ -71,7 +86,9 @@ def test_the_task_list_has_bounds() -> None:
     """A hundred tasks, none empty; an unknown number is told with the nearest."""
     run = TaskList()
     for wrong in ([], ["a", " "]):
-        with pytest.raises(ValueError, match="titles must be a list of at least one text, none of them empty"):
+        with pytest.raises(
+            ValueError, match="titles must be a list of at least one text, none of them empty"
+        ):
             run.use("create_tasks", titles=wrong)
     with pytest.raises(ValueError, match=r"no task '1'; the list is empty: create_tasks puts"):
         run.use("update_task", task="1")
@@ -88,7 +105,10 @@ def test_the_task_list_has_bounds() -> None:
 def test_stated_effects_are_counted(tmp_path: Path) -> None:
     """The call is the statement."""
     effects = [{"tool": "a"}, {"tool": "b", "times": 2, "arguments": {"x": 1}}]
-    assert use([state_effects], "state_effects", ToolContext(workspace=Workspace(tmp_path)), effects=effects) == "2 stated"
+    assert (
+        use([state_effects], "state_effects", ToolContext(workspace=Workspace(tmp_path)), effects=effects)
+        == "2 stated"
+    )
 
 
 def test_notes_are_asked_for_kept_and_forgotten_by_what_the_run_has(tmp_path: Path) -> None:
@@ -109,7 +129,12 @@ def test_notes_are_asked_for_kept_and_forgotten_by_what_the_run_has(tmp_path: Pa
     ctx = ToolContext(
         workspace=Workspace(tmp_path),
         call_id="c",
-        notes=Notes(recall=recall, remember=remember, chosen=lambda selector: f"would forget {selector}", forget=forget),
+        notes=Notes(
+            recall=recall,
+            remember=remember,
+            chosen=lambda selector: f"would forget {selector}",
+            forget=forget,
+        ),
     )
     tools = memory_tools()
     assert use(tools, "recall", ctx, query=" rows ") == [{"text": "found"}]
@@ -142,13 +167,20 @@ def kept(tmp_path: Path) -> ToolContext:
     """A run that has kept one answer: lines of ten characters."""
     path = tmp_path / "kept"
     path.write_text("".join(f"line {number:04}\n" for number in range(3_000)))
-    return ToolContext(workspace=Workspace(tmp_path), kept=lambda _: StoredAnswer(path=path, chars=30_000, tool="bash"))
+    return ToolContext(
+        workspace=Workspace(tmp_path), kept=lambda _: StoredAnswer(path=path, chars=30_000, tool="bash")
+    )
 
 
 def test_a_kept_answer_is_read_on_from_piece_to_piece(kept: ToolContext) -> None:
     """The note says which characters, and where to go on; the last piece has none of that."""
-    assert use([read_result], "read_result", kept, id="k", limit=10) == "line 0000\n\n[characters 0 to 9 of 30,000; go on with offset=10]"
-    assert use([read_result], "read_result", kept, id="k", offset=29_990, limit=10).endswith("\n[characters 29,990 to 29,999 of 30,000]")
+    assert (
+        use([read_result], "read_result", kept, id="k", limit=10)
+        == "line 0000\n\n[characters 0 to 9 of 30,000; go on with offset=10]"
+    )
+    assert use([read_result], "read_result", kept, id="k", offset=29_990, limit=10).endswith(
+        "\n[characters 29,990 to 29,999 of 30,000]"
+    )
     assert len(use([read_result], "read_result", kept, id="k", limit=18_000)) > 18_000
     for args in ({"offset": -1}, {"limit": 0}, {"limit": 18_001}):
         with pytest.raises(ValueError, match="offset counts from 0 and limit is from 1 to 18000"):
@@ -161,13 +193,24 @@ def test_a_kept_answer_is_read_on_from_piece_to_piece(kept: ToolContext) -> None
 
 def test_a_kept_answer_is_searched(kept: ToolContext) -> None:
     """Lines with their offsets, from the one that is asked for on, a hundred at once."""
-    assert use([read_result], "read_result", kept, id="k", pattern="0007$") == "offset 70: line 0007\n[1 line matches]"
-    assert use([read_result], "read_result", kept, id="k", pattern="000[67]", offset=61) == "offset 70: line 0007\n[1 line matches]"
-    assert use([read_result], "read_result", kept, id="k", pattern="000[67]", offset=60).endswith("\n[2 lines match]")
+    assert (
+        use([read_result], "read_result", kept, id="k", pattern="0007$")
+        == "offset 70: line 0007\n[1 line matches]"
+    )
+    assert (
+        use([read_result], "read_result", kept, id="k", pattern="000[67]", offset=61)
+        == "offset 70: line 0007\n[1 line matches]"
+    )
+    assert use([read_result], "read_result", kept, id="k", pattern="000[67]", offset=60).endswith(
+        "\n[2 lines match]"
+    )
     assert use([read_result], "read_result", kept, id="k", pattern="nothing") == "\n[0 lines match]"
     many = use([read_result], "read_result", kept, id="k", pattern="line 0[01]").splitlines()
     assert (len(many), many[-1]) == (101, "[200 lines match; go on with offset=1000]")
-    assert use([read_result], "read_result", kept, id="k", pattern="line 00").splitlines()[-1] == "[100 lines match]"
+    assert (
+        use([read_result], "read_result", kept, id="k", pattern="line 00").splitlines()[-1]
+        == "[100 lines match]"
+    )
 
 
 def test_what_others_wrote_is_marked_when_it_is_read_on(kept: ToolContext) -> None:
@@ -182,7 +225,9 @@ def test_what_others_wrote_is_marked_when_it_is_read_on(kept: ToolContext) -> No
 def code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Tool], ToolContext]]:
     """The tools in a small project."""
     root = tmp_path_factory.mktemp("project")
-    (root / "shapes.py").write_text('def area(side):\n    """How large a square is."""\n    return side * side\n\n\nLIMIT = 3\n')
+    (root / "shapes.py").write_text(
+        'def area(side):\n    """How large a square is."""\n    return side * side\n\n\nLIMIT = 3\n'
+    )
     (root / "use.py").write_text("from shapes import area\n\nprint(area(2))\nfound = area\n")
     indexes = WorkspaceIndexes(tmp_path_factory.mktemp("home"))
     yield retrieval_tools(indexes), ToolContext(workspace=Workspace(root))
@@ -194,8 +239,12 @@ def test_definitions_and_uses_are_found_by_name(code: tuple[list[Tool], ToolCont
     tools, ctx = code
     found = use(tools, "find_definition", ctx, name=" area ")
     assert found.startswith("shapes.py") and "     1  def area(side):" in found
-    assert use(tools, "find_definition", ctx, name="aera").startswith("[nothing called aera is defined here; ")
-    assert [line.split(": ")[:2] for line in use(tools, "find_references", ctx, name="area").splitlines()] == [
+    assert use(tools, "find_definition", ctx, name="aera").startswith(
+        "[nothing called aera is defined here; "
+    )
+    assert [
+        line.split(": ")[:2] for line in use(tools, "find_references", ctx, name="area").splitlines()
+    ] == [
         ["shapes.py:1", "definition"],
         ["use.py:1", "import"],
         ["use.py:3", "call"],

@@ -30,7 +30,8 @@ sys.stderr.write("last words\\n")
 OTHERS = """
 import os
 found = []
-for name in sorted(os.listdir("/dev/pts")) if os.path.isdir("/dev/pts") and os.access("/dev/pts", os.R_OK) else map(str, range(64)):
+for name in sorted(os.listdir("/dev/pts")) if os.path.isdir("/dev/pts") and os.access("/dev/pts", os.R_OK) \
+else map(str, range(64)):
     try:
         os.close(os.open(f"/dev/pts/{name}", os.O_RDWR | os.O_NOCTTY))
         found.append(name)
@@ -76,7 +77,9 @@ def level_of(name: str) -> Level:
 
 @pytest.mark.parametrize("name", [level.name for level in Level])
 def test_a_program_that_refuses_to_run_without_a_terminal_runs(name: str, work: Path) -> None:
-    """Its errors go there, `/dev/tty` is the same one, its input and output stay pipes; without the option it ends at once."""
+    """Its errors go there, `/dev/tty` is the same one, its input and output stay pipes; without the option it
+    ends at once.
+    """
     level = level_of(name)
     assert asyncio.run(ran(level, REFUSES, work)) == ("size 120 24\nread hello\n", "drawn\nlast words\n", 0)
     assert asyncio.run(ran(level, REFUSES, work, terminal=False)) == ("", "a terminal is needed\n", 1)
@@ -84,7 +87,9 @@ def test_a_program_that_refuses_to_run_without_a_terminal_runs(name: str, work: 
 
 @pytest.mark.parametrize("name", ["S1", "S2", "S3"])
 def test_terminals_of_others_stay_closed(name: str, work: Path) -> None:
-    """A terminal that is open on this machine cannot be opened in the sandbox: what is typed there can be read from it."""
+    """A terminal that is open on this machine cannot be opened in the sandbox: what is typed there can be
+    read from it.
+    """
     level = level_of(name)
     ours, theirs = os.openpty()
     try:

@@ -1,4 +1,6 @@
-"""A repository in a sandbox: a command can commit, cannot change what git runs or obeys, and what it plants elsewhere is told."""
+"""A repository in a sandbox: a command can commit, cannot change what git runs or obeys, and what it plants
+elsewhere is told.
+"""
 
 import asyncio
 import os
@@ -35,7 +37,9 @@ def needs(level: str) -> Level:
 
 def git(root: Path, *words: str, check: bool = True) -> str:
     """Git as a person runs it, with all that it obeys."""
-    done = subprocess.run(["git", *words], cwd=root, env=os.environ | ME, capture_output=True, text=True, check=check)
+    done = subprocess.run(
+        ["git", *words], cwd=root, env=os.environ | ME, capture_output=True, text=True, check=check
+    )
     return done.stdout
 
 
@@ -53,40 +57,56 @@ def repository(tmp_path: Path) -> Path:
 
 def launched(level: Level, root: Path, command: str) -> Launch:
     """How a command is started at a level."""
-    return launch_for(level, ["bash", "-c", command], workspace=root, env=clean_environment() | ME, sandbox=Sandbox())
+    return launch_for(
+        level, ["bash", "-c", command], workspace=root, env=clean_environment() | ME, sandbox=Sandbox()
+    )
 
 
 def run(launch: Launch) -> tuple[ProcessEnd, str]:
     """It, to its end, and what it wrote."""
     pieces: list[bytes] = []
-    ended = asyncio.run(run_launched(launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=PATIENCE_S))
+    ended = asyncio.run(
+        run_launched(
+            launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=PATIENCE_S
+        )
+    )
     return ended, b"".join(pieces).decode()
 
 
 WORK = (
-    "echo two > f && git add f && git commit -qm two && git tag v1 && git branch side && git checkout -q side",
-    "echo three > f && git commit -qam three && git checkout -q main && echo four > f && git commit -qam four",
+    "echo two > f && git add f && git commit -qm two && git tag v1 && git branch side && git checkout "
+    "-q side",
+    "echo three > f && git commit -qam three && git checkout -q main && echo four > f && git commit "
+    "-qam four",
     "git rebase side; test -d .git/rebase-merge",
     "echo five > f && git add f && GIT_EDITOR=true git rebase --continue && ! test -d .git/rebase-merge",
-    "echo six > f && git stash -q && git stash pop -q && git reset -q --hard && git merge -q side && git revert --no-edit HEAD && git reset -q --hard HEAD^",
+    "echo six > f && git stash -q && git stash pop -q && git reset -q --hard && git merge -q side && "
+    "git revert --no-edit HEAD && git reset -q --hard HEAD^",
     "git branch -D side && git gc -q 2>/dev/null; git rev-parse v1 && git log --oneline | wc -l",
 )
 
 
 @pytest.mark.parametrize("level", ["S3", "S2"])
 def test_work_with_git_goes_on_from_command_to_command(level: str, repository: Path) -> None:
-    """Commits, tags, branches, a rebase that stops in one command and goes on in another, stash, merge, gc: outside the same is seen."""
+    """Commits, tags, branches, a rebase that stops in one command and goes on in another, stash, merge, gc:
+    outside the same is seen.
+    """
     held = needs(level)
     for command in WORK:
         ended, _ = run(launched(held, repository, command))
         assert (ended.exit_code, ended.notes, command) == (0, (), command)
         assert [name for name in os.listdir(repository / ".git") if name.startswith(PREFIX)] == []
     assert git(repository, "log", "--format=%s").split() == ["four", "three", "two", "one"]
-    assert (git(repository, "status", "--porcelain"), git(repository, "branch").split()) == ("", ["*", "main"])
+    assert (git(repository, "status", "--porcelain"), git(repository, "branch").split()) == (
+        "",
+        ["*", "main"],
+    )
     git(repository, "fsck", "--strict")
 
 
-PROGRAM = 'printf "[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = touch $PWD/../ran; false\\n" > {0}'
+PROGRAM = (
+    'printf "[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = touch $PWD/../ran; false\\n" > {0}'
+)
 PLANTS = {
     "settings": PROGRAM.format(".git/config"),
     "settings replaced": PROGRAM.format("new") + "; mv -f new .git/config",
@@ -95,8 +115,10 @@ PLANTS = {
     + PROGRAM.format(".git/alt/config"),
     "of a worktree": "git config extensions.worktreeConfig true; " + PROGRAM.format(".git/config.worktree"),
     "moved away": "mv .git old; mkdir .git; cp -r old/* .git; " + PROGRAM.format(".git/config"),
-    "a hook": "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-index-change; chmod +x .git/hooks/*",
-    "a linked index": "ln -sf ../../kept .git/index; ln -s ../../kept .git/MERGE_HEAD; ln -s ../alt/config .git/packed-refs",
+    "a hook": "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-index-change; "
+    "chmod +x .git/hooks/*",
+    "a linked index": "ln -sf ../../kept .git/index; ln -s ../../kept .git/MERGE_HEAD; ln -s ../alt/config "
+    ".git/packed-refs",
 }
 
 
@@ -104,7 +126,9 @@ PLANTS = {
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("hooks", [True, False])
 def test_nothing_planted_runs_outside(level: str, plant: str, hooks: bool, repository: Path) -> None:
-    """Whatever a command makes in `.git`, with a folder of hooks or without, git runs nothing of it outside afterwards."""
+    """Whatever a command makes in `.git`, with a folder of hooks or without, git runs nothing of it outside
+    afterwards.
+    """
     held = needs(level)
     if not hooks:
         subprocess.run(["rm", "-r", str(repository / ".git/hooks")], check=True)
@@ -114,13 +138,23 @@ def test_nothing_planted_runs_outside(level: str, plant: str, hooks: bool, repos
     git(repository, "commit", "-qam", "x", "--allow-empty", check=plant != "a linked index")
     assert not (repository.parent / "ran").exists()
     assert (repository / ".git/config").read_text() == before
-    assert [entry.name for entry in os.scandir(repository / ".git") if entry.is_symlink() or entry.name in ("commondir", "alt")] == []
+    assert [
+        entry.name
+        for entry in os.scandir(repository / ".git")
+        if entry.is_symlink() or entry.name in ("commondir", "alt")
+    ] == []
 
 
 def without_private_folder(launch: Launch) -> Launch:
-    """A mutant: the repository's own folder is mounted, and within it settings and hooks are guarded as before."""
+    """A mutant: the repository's own folder is mounted, and within it settings and hooks are guarded as
+    before.
+    """
     ((real, private, _),) = launch.repositories
-    return replace(launch, repositories=(), sources=tuple(real if source == private else source for source in launch.sources))
+    return replace(
+        launch,
+        repositories=(),
+        sources=tuple(real if source == private else source for source in launch.sources),
+    )
 
 
 def test_plants_run_without_the_private_folder(repository: Path) -> None:
@@ -132,22 +166,37 @@ def test_plants_run_without_the_private_folder(repository: Path) -> None:
 
 def test_what_was_not_kept_is_told(repository: Path) -> None:
     """The result names what the command made in the repository that is gone with it."""
-    ended, _ = run(launched(needs("S3"), repository, "mkdir .git/alt; echo alt > .git/commondir; touch .git/x.lock"))
-    assert ended.notes == (f"a command cannot change what git obeys: alt, commondir of {repository}/.git was not kept",)
+    ended, _ = run(
+        launched(needs("S3"), repository, "mkdir .git/alt; echo alt > .git/commondir; touch .git/x.lock")
+    )
+    assert ended.notes == (
+        f"a command cannot change what git obeys: alt, commondir of {repository}/.git was not kept",
+    )
 
 
 def test_both_sides_see_each_other_while_a_command_works(repository: Path) -> None:
-    """A server that lives long commits, and a person sees that at once; what the person stages, the server sees."""
+    """A server that lives long commits, and a person sees that at once; what the person stages, the server
+    sees.
+    """
     held = needs("S3")
 
     async def both() -> None:
-        waits = "until test -e go; do sleep 0.01; done; until git diff --cached --name-only | grep -q g; do sleep 0.01; done"
+        waits = (
+            "until test -e go; do sleep 0.01; done; until git diff --cached --name-only | grep -q g; "
+            "do sleep 0.01; done"
+        )
         command = f"echo two > f && git commit -qam two && {waits}"
         running = asyncio.ensure_future(
-            run_launched(launched(held, repository, command), stdout=lambda _: True, stderr=lambda _: True, timeout_s=PATIENCE_S)
+            run_launched(
+                launched(held, repository, command),
+                stdout=lambda _: True,
+                stderr=lambda _: True,
+                timeout_s=PATIENCE_S,
+            )
         )
         while not running.done() and (
-            git(repository, "log", "--format=%s").split()[0] != "two" or git(repository, "status", "--porcelain")
+            git(repository, "log", "--format=%s").split()[0] != "two"
+            or git(repository, "status", "--porcelain")
         ):
             await asyncio.sleep(0.01)
         (repository / "g").write_text("new\n")
@@ -162,7 +211,11 @@ def test_both_sides_see_each_other_while_a_command_works(repository: Path) -> No
 def test_a_file_that_both_changed_stays_as_the_person_left_it(repository: Path) -> None:
     """What was changed on both sides is told, and the real file stands."""
     (repository / ".git/ORIG_HEAD").write_text("old\n")
-    one = PrivateGit(str(repository / ".git"), str(repository / f".git/{PREFIX}x"), frozenset(mounted_names(str(repository / ".git"))))
+    one = PrivateGit(
+        str(repository / ".git"),
+        str(repository / f".git/{PREFIX}x"),
+        frozenset(mounted_names(str(repository / ".git"))),
+    )
     one.make()
     for place, text in ((Path(one.private), "command\n"), (repository / ".git", "person\n")):
         (place / "new").write_text(text)
@@ -175,8 +228,13 @@ def test_a_file_that_both_changed_stays_as_the_person_left_it(repository: Path) 
     remove_tree(one.rest)
 
 
-def test_removing_the_private_folder_keeps_nobody_waiting(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`end` only renames it, out of the repository; on another disk it removes it. A mutant that leaves it there is caught."""
+def test_removing_the_private_folder_keeps_nobody_waiting(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`end` only renames it, out of the repository; on another disk it removes it.
+
+    A mutant that leaves it there is caught.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     gitdir = repository / ".git"
     for other_disk in (False, True):
@@ -192,7 +250,9 @@ def test_removing_the_private_folder_keeps_nobody_waiting(repository: Path, monk
 
 
 def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
-    """Refs that were packed when the machine went down are not lost: the next command finds the folder and carries them over."""
+    """Refs that were packed when the machine went down are not lost: the next command finds the folder and
+    carries them over.
+    """
     gitdir = repository / ".git"
     if os.fork() == 0:
         one = PrivateGit(str(gitdir), str(gitdir / f"{PREFIX}left"), frozenset())
@@ -212,7 +272,11 @@ def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
 NEW = {
     "init": ("git init -q sub", "sub/.git/config"),
     "clone": ("git clone -q . deep/er/copy", "deep/er/copy/.git/config"),
-    "archive": ("cp -r .git elsewhere; mkdir sub; cd sub; mv ../elsewhere .git; tar cf ../x .git; cd ..; rm -r sub; mkdir s; tar xf x -C s", "s/.git/config"),
+    "archive": (
+        "cp -r .git elsewhere; mkdir sub; cd sub; mv ../elsewhere .git; tar cf ../x .git; cd ..; rm -r "
+        "sub; mkdir s; tar xf x -C s",
+        "s/.git/config",
+    ),
     "a file that names it": ("mkdir sub; echo 'gitdir: ../other' > sub/.git", "sub/.git"),
     "a bare one": ("git init -q --bare sub", "sub/config"),
     "a link": ("mkdir sub; ln -s ../.git sub/.git", "sub/.git"),
@@ -220,40 +284,74 @@ NEW = {
     "modules": ("echo x > .gitmodules", ".gitmodules"),
     "a hook": ("echo x > inner/.git/hooks/pre-commit", "inner/.git/hooks/pre-commit"),
     "settings": ("echo '[alias]' >> inner/.git/config", "inner/.git/config"),
-    "settings with an old time": ("echo '[alias]' >> inner/.git/config; touch -d 2001-01-01 inner/.git/config inner/.git inner .", "inner/.git/config"),
+    "settings with an old time": (
+        "echo '[alias]' >> inner/.git/config; touch -d 2001-01-01 inner/.git/config inner/.git inner .",
+        "inner/.git/config",
+    ),
     "alternates": ("echo /x > .git/objects/info/alternates", ".git/objects/info/alternates"),
-    "a way to merge": ("mkdir .git/rebase-merge; echo /tmp/evil > .git/rebase-merge/strategy", ".git/rebase-merge/strategy"),
-    "a way to pick": ("mkdir .git/sequencer; printf '[options]\n\tstrategy = evil\n' > .git/sequencer/opts", ".git/sequencer/opts"),
-    "a link in the log": ("mkdir -p .git/logs/refs; ln -sf /etc/passwd .git/logs/refs/stash", ".git/logs/refs/stash"),
+    "a way to merge": (
+        "mkdir .git/rebase-merge; echo /tmp/evil > .git/rebase-merge/strategy",
+        ".git/rebase-merge/strategy",
+    ),
+    "a way to pick": (
+        "mkdir .git/sequencer; printf '[options]\n\tstrategy = evil\n' > .git/sequencer/opts",
+        ".git/sequencer/opts",
+    ),
+    "a link in the log": (
+        "mkdir -p .git/logs/refs; ln -sf /etc/passwd .git/logs/refs/stash",
+        ".git/logs/refs/stash",
+    ),
     "a linked log": ("rm .git/logs/HEAD; ln -s ../../../.bashrc .git/logs/HEAD", ".git/logs/HEAD"),
     "a linked folder of objects": ("ln -s ../../y .git/objects/zz", ".git/objects/zz"),
     "a linked ref": ("ln -s /etc/passwd .git/refs/heads/x", ".git/refs/heads/x"),
-    "another object": ("mkdir -p .git/refs/replace; git rev-parse HEAD > .git/refs/replace/$(git rev-parse HEAD^{tree})", ".git/refs/replace/"),
+    "another object": (
+        "mkdir -p .git/refs/replace; git rev-parse HEAD > .git/refs/replace/$(git rev-parse HEAD^{tree})",
+        ".git/refs/replace/",
+    ),
     "a file that is not looked at": ("git update-index --assume-unchanged f", "f, marked in .git/index"),
     "a file that is skipped": ("git update-index --skip-worktree f", "f, marked in .git/index"),
-    "the same in another form": ("git update-index --index-version 4 --assume-unchanged f", "f, marked in .git/index"),
-    "the same in two parts": ("git update-index --skip-worktree f; git update-index --split-index", "f, marked in .git/"),
+    "the same in another form": (
+        "git update-index --index-version 4 --assume-unchanged f",
+        "f, marked in .git/index",
+    ),
+    "the same in two parts": (
+        "git update-index --skip-worktree f; git update-index --split-index",
+        "f, marked in .git/",
+    ),
     "what is ignored": ("echo '*' >> inner/.git/info/exclude", "inner/.git/info/exclude"),
-    "an old address": ("mkdir inner/.git/remotes; echo 'URL: ext::x' > inner/.git/remotes/origin", "inner/.git/remotes/origin"),
-    "a program in a rebase": ("mkdir .git/rebase-merge; echo exec false > .git/rebase-merge/git-rebase-todo", ".git/rebase-merge/git-rebase-todo"),
-}  # fmt: skip
+    "an old address": (
+        "mkdir inner/.git/remotes; echo 'URL: ext::x' > inner/.git/remotes/origin",
+        "inner/.git/remotes/origin",
+    ),
+    "a program in a rebase": (
+        "mkdir .git/rebase-merge; echo exec false > .git/rebase-merge/git-rebase-todo",
+        ".git/rebase-merge/git-rebase-todo",
+    ),
+}
 
 
 @pytest.mark.parametrize("level", ["S3", "S1", "S0"])
 @pytest.mark.parametrize("how", NEW)
 def test_new_repositories_are_told(level: str, how: str, repository: Path) -> None:
-    """What git will run or obey, new or changed in the workspace, is in the notes of the command that did it, and of no other."""
+    """What git will run or obey, new or changed in the workspace, is in the notes of the command that did it,
+    and of no other.
+    """
     held, (command, path) = needs(level), NEW[how]
     git(repository, "init", "-q", "inner")
     quiet, _ = run(launched(held, repository, "echo x > y; mkdir z; git status --porcelain >/dev/null"))
     loud, _ = run(launched(held, repository, command))
     after, _ = run(launched(held, repository, "rm y"))
     assert (quiet.notes, after.notes) == ((), ())
-    assert [path in note and note.startswith("files that run by themselves are new or changed") for note in loud.notes] == [True]
+    assert [
+        path in note and note.startswith("files that run by themselves are new or changed")
+        for note in loud.notes
+    ] == [True]
 
 
 def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> None:
-    """The mutant: by the time of writing, which anybody can set, a folder that got a repository looks as before."""
+    """The mutant: by the time of writing, which anybody can set, a folder that got a repository looks as
+    before.
+    """
 
     class ByWriting(AutorunWatch):
         def _folder(self, place: str, folders: Any, read: Any) -> Any:
@@ -274,7 +372,9 @@ def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> N
 
 
 def test_a_note_says_what_runs_a_file_also_while_another_command_is_at_work(repository: Path) -> None:
-    """The workspace has one watch for all commands: what a second one looks at changes nothing of the note on the first."""
+    """The workspace has one watch for all commands: what a second one looks at changes nothing of the note on
+    the first.
+    """
     watch = AutorunWatch(str(repository))
     before = watch.look()
     (repository / "conftest.py").write_text("")
@@ -284,7 +384,9 @@ def test_a_note_says_what_runs_a_file_also_while_another_command_is_at_work(repo
     assert "conftest.py (pytest runs it" in watch.told(before, after)[0]
 
 
-def test_a_large_workspace_says_that_it_is_not_looked_through(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_workspace_says_that_it_is_not_looked_through(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The work of looking is bounded, and where it stops is told."""
     monkeypatch.setattr("kestrel_lab.tools.sandbox.autorun_watch.MOST_FOLDERS", 3)
     for name in "abcd":

@@ -53,8 +53,14 @@ def place(tmp_path: Path) -> Path:
 
 def test_grep_returns_lines_with_their_place(place: Path) -> None:
     """Sorted, hidden files in, ignored and linked ones out; nothing outside has a say."""
-    assert use(place, "grep", pattern="needle") == ".github/f.yml:1: needle\ndocs/c.md:1: needle needle\nsrc/a.py:2: needle = 1"
-    assert use(place, "grep", pattern="needle", path="src", ignore_case=True) == "src/a.py:2: needle = 1\nsrc/deep/b.py:2: NEEDLE(2)"
+    assert (
+        use(place, "grep", pattern="needle")
+        == ".github/f.yml:1: needle\ndocs/c.md:1: needle needle\nsrc/a.py:2: needle = 1"
+    )
+    assert (
+        use(place, "grep", pattern="needle", path="src", ignore_case=True)
+        == "src/a.py:2: needle = 1\nsrc/deep/b.py:2: NEEDLE(2)"
+    )
     assert use(place, "grep", pattern="needle", files="*.md") == "docs/c.md:1: needle needle"
     assert use(place, "grep", pattern="E(2)", literal=True) == "src/deep/b.py:2: NEEDLE(2)"
     assert use(place, "grep", pattern="needle", path="src/a.py") == "src/a.py:2: needle = 1"
@@ -112,7 +118,10 @@ def test_glob_is_bounded(tmp_path: Path) -> None:
     """More paths than a model can use are counted, and a pattern that stands for thousands is refused."""
     for number in range(205):
         (tmp_path / f"{number:03}").touch()
-    assert use(tmp_path, "glob", pattern="*").splitlines()[-2:] == ["199", "[5 more: use a narrower pattern or path]"]
+    assert use(tmp_path, "glob", pattern="*").splitlines()[-2:] == [
+        "199",
+        "[5 more: use a narrower pattern or path]",
+    ]
     with pytest.raises(ValueError, match="more than 256"):
         compile_pattern("{a,b}" * 20)
     with pytest.raises(ValueError, match="cannot be read"):
@@ -121,7 +130,9 @@ def test_glob_is_bounded(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(pattern=st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join))
-def test_patterns_mean_what_they_mean_to_ripgrep(tmp_path_factory: pytest.TempPathFactory, pattern: str) -> None:
+def test_patterns_mean_what_they_mean_to_ripgrep(
+    tmp_path_factory: pytest.TempPathFactory, pattern: str
+) -> None:
     """Law: the same files match as with `rg --glob`, for patterns without empty, hidden or negated parts."""
     if pattern.startswith("!") or any(part.startswith(".") or not part for part in pattern.split("/")):
         return
@@ -131,7 +142,12 @@ def test_patterns_mean_what_they_mean_to_ripgrep(tmp_path_factory: pytest.TempPa
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).touch()
     listed = subprocess.run(
-        [str(shutil.which(os.path.join(os.path.dirname(sys.executable), "rg")) or "rg"), "--files", "--no-ignore", f"--glob={pattern}"],
+        [
+            str(shutil.which(os.path.join(os.path.dirname(sys.executable), "rg")) or "rg"),
+            "--files",
+            "--no-ignore",
+            f"--glob={pattern}",
+        ],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -28,7 +28,9 @@ from kestrel_lab.tools.tool import ToolContext
 
 async def call(root: Path, command: str, **options: Any) -> Any:
     """Run a command as the engine does."""
-    return await bash.run(bash.validate({"command": command, **options}), ToolContext(workspace=Workspace(root)))
+    return await bash.run(
+        bash.validate({"command": command, **options}), ToolContext(workspace=Workspace(root))
+    )
 
 
 def shell(root: Path, command: str, **options: Any) -> Any:
@@ -38,7 +40,9 @@ def shell(root: Path, command: str, **options: Any) -> Any:
 
 def alive(mark: str) -> list[str]:
     """Processes whose command line has the mark."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "stat=,args="], capture_output=True, text=True, check=True
+    ).stdout
     return [line for line in listed.splitlines() if mark in line and not line.startswith("Z")]
 
 
@@ -51,7 +55,12 @@ def test_it_returns_exit_code_and_both_streams(tmp_path: Path) -> None:
     """The command runs in the workspace, with nothing to read, and its streams are kept apart."""
     answer = shell(tmp_path, "pwd; cat; echo oops >&2; exit 3")
     seconds = answer.pop("seconds")
-    assert answer == {"exit_code": 3, "stdout": f"{tmp_path.resolve()}\n", "stderr": "oops\n", "truncated": False}
+    assert answer == {
+        "exit_code": 3,
+        "stdout": f"{tmp_path.resolve()}\n",
+        "stderr": "oops\n",
+        "truncated": False,
+    }
     assert 0 <= seconds < PATIENCE_S
     assert (bash.danger, bash.effect, bash.parallel_safe) == (Danger.HIGH, "opaque", False)
 
@@ -65,10 +74,18 @@ def test_a_timeout_kills_the_whole_group_and_keeps_the_output(tmp_path: Path) ->
     """What was written until then is returned, the reason is said, and no process of the group is left."""
     mark = f"{uuid.uuid4().int % 10**6 + 10**6}"
     for timeout_s in (0.5, 5.0, 50.0):  # a busy machine may not have begun within the first
-        answer = shell(tmp_path, f"echo begun; sleep {mark} & (sleep {mark} & sleep {mark}); sleep {mark}", timeout_s=timeout_s)
+        answer = shell(
+            tmp_path,
+            f"echo begun; sleep {mark} & (sleep {mark} & sleep {mark}); sleep {mark}",
+            timeout_s=timeout_s,
+        )
         if answer["stdout"]:
             break
-    assert (answer["exit_code"], answer["stdout"], answer["killed"]) == (None, "begun\n", f"it took longer than {timeout_s:g} seconds")
+    assert (answer["exit_code"], answer["stdout"], answer["killed"]) == (
+        None,
+        "begun\n",
+        f"it took longer than {timeout_s:g} seconds",
+    )
     assert gone(f"sleep {mark}")
 
 
@@ -97,7 +114,9 @@ def test_a_background_process_does_not_outlive_the_command(tmp_path: Path) -> No
 
 
 def test_a_process_that_left_the_group_does_not_hold_the_call(tmp_path: Path) -> None:
-    """A daemon survives until there is a sandbox, but nobody waits for it, and no file descriptor stays open."""
+    """A daemon survives until there is a sandbox, but nobody waits for it, and no file descriptor stays
+    open.
+    """
     shell(tmp_path, "true")  # what starts commands is kept open from the first on
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     mark = f"{uuid.uuid4().int % 10**6 + 4 * 10**6}"
@@ -110,7 +129,11 @@ def test_a_flood_is_stopped_in_bounded_memory(tmp_path: Path) -> None:
     """`yes` is killed long before its time, flagged, and the memory of this process hardly grows."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = shell(tmp_path, "yes flood", timeout_s=PATIENCE_S)
-    assert (answer["exit_code"], answer["truncated"], answer["killed"]) == (None, True, "it wrote too much output")
+    assert (answer["exit_code"], answer["truncated"], answer["killed"]) == (
+        None,
+        True,
+        "it wrote too much output",
+    )
     assert len(answer["stdout"]) < KEPT_STDOUT + 100
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
     assert gone("yes flood")
@@ -126,7 +149,9 @@ def test_long_output_keeps_beginning_and_end(tmp_path: Path) -> None:
 
 @given(pieces=st.lists(st.binary(max_size=40), max_size=20), keep=st.integers(min_value=3, max_value=60))
 def test_capture_holds_the_beginning_and_the_end(pieces: list[bytes], keep: int) -> None:
-    """Law: everything when it fits, else exactly the first two thirds and the rest from the end of what was fed."""
+    """Law: everything when it fits, else exactly the first two thirds and the rest from the end of what was
+    fed.
+    """
     fed = b"".join(pieces)
     capture = Capture(keep)
     for piece in pieces:
@@ -136,7 +161,10 @@ def test_capture_holds_the_beginning_and_the_end(pieces: list[bytes], keep: int)
         assert capture.text() == fed.decode("utf-8", "replace")
     else:
         head, tail = fed[: keep * 2 // 3], fed[-(keep - keep * 2 // 3) :]
-        expected = f"{head.decode('utf-8', 'ignore')}\n… {len(fed) - keep:,} bytes left out …\n{tail.decode('utf-8', 'ignore')}"
+        expected = (
+            f"{head.decode('utf-8', 'ignore')}\n… {len(fed) - keep:,} bytes left out "
+            f"…\n{tail.decode('utf-8', 'ignore')}"
+        )
         assert capture.text() == expected
 
 
@@ -147,8 +175,20 @@ def test_secrets_do_not_reach_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("UNLISTED", "unl-8321")
     monkeypatch.setenv("LC_TIME", "C")
     out = shell(tmp_path, "env")["stdout"]
-    assert ("sk-8321" in out, "tok-8321" in out, "unl-8321" in out, "LC_TIME=C" in out) == (False, False, False, True)
-    assert set(clean_environment({"A": "1"})) <= {"PATH", "TERM", "NO_COLOR", "PAGER", "GIT_PAGER", "GIT_TERMINAL_PROMPT"}
+    assert ("sk-8321" in out, "tok-8321" in out, "unl-8321" in out, "LC_TIME=C" in out) == (
+        False,
+        False,
+        False,
+        True,
+    )
+    assert set(clean_environment({"A": "1"})) <= {
+        "PATH",
+        "TERM",
+        "NO_COLOR",
+        "PAGER",
+        "GIT_PAGER",
+        "GIT_TERMINAL_PROMPT",
+    }
 
 
 def test_python_in_a_command_is_this_python(tmp_path: Path) -> None:
@@ -181,15 +221,21 @@ def test_it_runs_on_a_loop_of_another_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [True, False])
-def test_a_program_whose_input_stays_open_is_talked_to_and_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, launcher: bool) -> None:
-    """Servers and other agents: with the launcher of Linux, and as a child where there is none; what it started ends with it."""
+def test_a_program_whose_input_stays_open_is_talked_to_and_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, launcher: bool
+) -> None:
+    """Servers and other agents: with the launcher of Linux, and as a child where there is none; what it
+    started ends with it.
+    """
     monkeypatch.setattr(process, "can_launch", lambda: launcher)
     mark = uuid.uuid4().hex
     left = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', '{mark}'])"
     echo = f"import subprocess, sys\n{left}\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
 
     async def talk() -> tuple[bytes, int | None, int | None]:
-        program = await start_server(Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment()))
+        program = await start_server(
+            Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment())
+        )
         await program.write(b"abc\n")
         said, running = await program.stdout.readline(), await program.code(0.05)
         assert alive(mark)

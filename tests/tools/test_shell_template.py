@@ -1,4 +1,6 @@
-"""Values in commands of macros and workflows: they are data wherever they stand, or the template is refused."""
+"""Values in commands of macros and workflows: they are data wherever they stand, or the template is
+refused.
+"""
 
 import asyncio
 import subprocess
@@ -85,13 +87,19 @@ REFUSED = [
 def run(line: str, folder: Path) -> None:
     """Run a line in bash."""
     subprocess.run(
-        ["bash", "--noprofile", "--norc", "-c", line], cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S
+        ["bash", "--noprofile", "--norc", "-c", line],
+        cwd=folder,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE_S,
     )
 
 
 @pytest.mark.parametrize("text", SAFE)
 def test_a_value_is_one_word_wherever_it_stands(text: str, tmp_path: Path) -> None:
-    """Bash gives the program exactly the value, whatever signs are in it, or the value is refused as an option; nothing else runs."""
+    """Bash gives the program exactly the value, whatever signs are in it, or the value is refused as an
+    option; nothing else runs.
+    """
     for value in HOSTILE:
         try:
             line = str(render_call({"command": text}, {"w": value})["command"])
@@ -128,17 +136,48 @@ def test_a_place_that_cannot_be_made_safe_is_refused(text: str, where: str) -> N
 
 def test_a_command_that_is_a_reference_alone_is_the_value() -> None:
     """There is no template around it: the value is the command, which is approved as any other."""
-    assert render_call({"command": "{{w}}", "timeout_s": "{{n}}"}, {"w": "ls; ls", "n": 3}) == {"command": "ls; ls", "timeout_s": 3}
+    assert render_call({"command": "{{w}}", "timeout_s": "{{n}}"}, {"w": "ls; ls", "n": 3}) == {
+        "command": "ls; ls",
+        "timeout_s": 3,
+    }
 
 
 PART = st.sampled_from(
-    ["{{w}}", "a", " ", " ", " ", "'", '"', "\\", "$", "$(", ")", "`", "echo ", ";", "|", ">", "\n", "#", "{", "}", "=", "&&"]
+    [
+        "{{w}}",
+        "a",
+        " ",
+        " ",
+        " ",
+        "'",
+        '"',
+        "\\",
+        "$",
+        "$(",
+        ")",
+        "`",
+        "echo ",
+        ";",
+        "|",
+        ">",
+        "\n",
+        "#",
+        "{",
+        "}",
+        "=",
+        "&&",
+    ]
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(PART, min_size=1, max_size=9).map(lambda parts: "echo " + "".join(parts) + "{{w}}"), st.sampled_from(HOSTILE))
-def test_no_template_that_is_accepted_runs_a_value(tmp_path_factory: pytest.TempPathFactory, text: str, value: str) -> None:
+@given(
+    st.lists(PART, min_size=1, max_size=9).map(lambda parts: "echo " + "".join(parts) + "{{w}}"),
+    st.sampled_from(HOSTILE),
+)
+def test_no_template_that_is_accepted_runs_a_value(
+    tmp_path_factory: pytest.TempPathFactory, text: str, value: str
+) -> None:
     """Of random templates, bash runs no value in any that is accepted."""
     try:
         line = str(render_call({"command": text}, {"w": value})["command"])
@@ -151,7 +190,12 @@ def test_no_template_that_is_accepted_runs_a_value(tmp_path_factory: pytest.Temp
 
 def test_the_approval_shows_the_line_that_runs(tmp_path: Path, workspace: Path) -> None:
     """A macro's command is asked about with its value quoted, and that line is what runs."""
-    macro = Macro.from_json("keep", "Keeps a word.", WORD, [{"type": "tool", "name": "bash", "args": {"command": "echo hi > {{w}}"}}])
+    macro = Macro.from_json(
+        "keep",
+        "Keeps a word.",
+        WORD,
+        [{"type": "tool", "name": "bash", "args": {"command": "echo hi > {{w}}"}}],
+    )
     with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as session:
         MacroRegistry(session.store, str(workspace)).save(macro)
         person = ScriptedApprover([True])
@@ -163,14 +207,20 @@ def test_the_approval_shows_the_line_that_runs(tmp_path: Path, workspace: Path) 
 
 
 def test_a_stored_macro_of_an_earlier_version_is_safe(tmp_path: Path, workspace: Path) -> None:
-    """What was kept before is listed still: a safe place is quoted, and a place that cannot be made safe stops the macro."""
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")) as session:
+    """What was kept before is listed still: a safe place is quoted, and a place that cannot be made safe
+    stops the macro.
+    """
+    with closing(
+        Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")
+    ) as session:
         for name, text in (("old", "echo hi > {{w}}"), ("worse", "bash -c 'echo {{w}}'")):
             steps: list[dict[str, Json]] = [{"type": "tool", "name": "bash", "args": {"command": text}}]
             add_macro(session.store, str(workspace), name, "Old.", WORD, steps, enabled=True)
         registry = MacroRegistry(session.store, str(workspace))
         assert [macro.name for macro in registry.list()] == ["old", "worse"]
-        turns = [[("macro_run", {"name": name, "args": {"w": "q; touch PWNED"}})] for name in ("old", "worse")]
+        turns = [
+            [("macro_run", {"name": name, "args": {"w": "q; touch PWNED"}})] for name in ("old", "worse")
+        ]
         done = session.run_sync("go", model=ScriptedModel([*turns, "done"]), workspace=workspace)
         told = [event.text for event in done.events() if isinstance(event, ToolAnswered)]
         assert "what bash reads as a program" in told[-1]
@@ -187,9 +237,17 @@ def test_commands_of_plans_are_treated_alike(tmp_path: Path, workspace: Path) ->
         return Plan(steps=(first, Step(id="b", tool="bash", args={"command": text}, consumes=("w",))))
 
     (workspace / "word").write_text("q; touch PWNED")
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")) as session:
-        asyncio.run(session.run("go", plan=plan("printf %s {{w}} > out"), model=ScriptedModel([]), workspace=workspace))
+    with closing(
+        Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")
+    ) as session:
+        asyncio.run(
+            session.run(
+                "go", plan=plan("printf %s {{w}} > out"), model=ScriptedModel([]), workspace=workspace
+            )
+        )
         assert "q; touch PWNED" in (workspace / "out").read_text()
         assert not (workspace / "PWNED").exists()
         with pytest.raises(UsageError, match="what sh reads as a program"):
-            asyncio.run(session.run("go", plan=plan("sh -c {{w}}"), model=ScriptedModel([]), workspace=workspace))
+            asyncio.run(
+                session.run("go", plan=plan("sh -c {{w}}"), model=ScriptedModel([]), workspace=workspace)
+            )

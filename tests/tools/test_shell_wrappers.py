@@ -147,7 +147,9 @@ def test_a_value_that_a_command_would_read_as_an_option_is_refused(text: str, ke
     if kept:
         assert "'--force'" in fill("--force")
     else:
-        with pytest.raises(UsageError, match=r"the value of \{\{w\}\}, '--force', would be read as an option"):
+        with pytest.raises(
+            UsageError, match=r"the value of \{\{w\}\}, '--force', would be read as an option"
+        ):
             fill("--force")
 
 
@@ -185,7 +187,12 @@ def test_a_value_is_no_part_of_a_program(text: str, safe: bool) -> None:
 
 
 def test_a_value_is_quoted_whatever_it_is() -> None:
-    """Numbers and objects are written as JSON; a NUL character is refused, since no command can be given one."""
-    assert render_call({"command": "echo {{w}}", "n": "{{w}}"}, {"w": {"a": [1]}}) == {"command": "echo '{\"a\":[1]}'", "n": {"a": [1]}}
+    """Numbers and objects are written as JSON; a NUL character is refused, since no command can be given
+    one.
+    """
+    assert render_call({"command": "echo {{w}}", "n": "{{w}}"}, {"w": {"a": [1]}}) == {
+        "command": "echo '{\"a\":[1]}'",
+        "n": {"a": [1]},
+    }
     with pytest.raises(UsageError, match="contains a NUL character"):
         render_call({"command": "echo {{w}}"}, {"w": "a\0b"})

@@ -1,4 +1,6 @@
-"""Laws of time: zones, clocks that change, counting on and back; and for each a deliberate bug that the law catches."""
+"""Laws of time: zones, clocks that change, counting on and back; and for each a deliberate bug that the law
+catches.
+"""
 
 import time as clock_of_the_process
 from collections.abc import Callable, Iterator
@@ -16,14 +18,25 @@ from kestrel_lab.tools.timeparse.parse import parse_relative
 from kestrel_lab.tools.timeparse.types import Reading
 from kestrel_lab.tools.timeparse.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_clock, day_start, zone_named
 
-NAMES = ("Europe/Vienna", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Sao_Paulo", "Africa/Casablanca", "UTC")
+NAMES = (
+    "Europe/Vienna",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Asia/Kolkata",
+    "America/Sao_Paulo",
+    "Africa/Casablanca",
+    "UTC",
+)
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))  # a Wednesday
 names = st.sampled_from(NAMES)
 moments = st.integers(631_152_000, 2_114_294_400).map(lambda stamp: datetime.fromtimestamp(stamp, UTC))
 days = st.dates(date(1990, 1, 1), date(2036, 12, 31))
 clocks = st.times().map(lambda clock: clock.replace(second=0, microsecond=0))
 
-ONES = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+ONES = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 
 Counts = Callable[[datetime, str], datetime]
@@ -68,18 +81,26 @@ def no_zone_is_assumed(read: Callable[[str, datetime], Reading]) -> None:
 
 
 def test_the_zone_of_the_machine_is_never_taken(elsewhere: str) -> None:
-    """Wherever the machine is: a reference without a zone is refused, and the same reference gives the same answer."""
+    """Wherever the machine is: a reference without a zone is refused, and the same reference gives the same
+    answer.
+    """
     no_zone_is_assumed(parse_relative)
     refused(lambda: time_arithmetic("2026-11-18T12:00", "+1 day"), "has no time zone", "Europe/Vienna")
     refused(lambda: normalize_timezone("2026-11-18T12:00", "UTC"), "has no time zone")
 
 
 def test_a_bug_that_takes_the_zone_of_the_machine_is_caught(elsewhere: str) -> None:
-    """Mutant: a reference without a zone gets the machine's; and one that puts all into the machine's zone."""
+    """Mutant: a reference without a zone gets the machine's; and one that puts all into the machine's
+    zone.
+    """
     with pytest.raises(pytest.fail.Exception):
         no_zone_is_assumed(lambda text, reference: parse_relative(text, reference.astimezone()))
     caught(
-        lambda: no_zone_is_assumed(lambda text, reference: parse_relative(text, reference.astimezone() if reference.tzinfo else reference))
+        lambda: no_zone_is_assumed(
+            lambda text, reference: parse_relative(
+                text, reference.astimezone() if reference.tzinfo else reference
+            )
+        )
     )
 
 
@@ -117,7 +138,9 @@ def test_hours_are_elapsed_time(moment: datetime, name: str, hours: int) -> None
 
 @given(moments, names, st.integers(-400, 400), st.integers(-30, 30))
 def test_days_and_months_move_by_calendar(moment: datetime, name: str, far: int, months: int) -> None:
-    """Days keep the time that clocks show, months end in their month; what clocks skip or show twice is refused, not moved."""
+    """Days keep the time that clocks show, months end in their month; what clocks skip or show twice is
+    refused, not moved.
+    """
     here = moment.astimezone(ZoneInfo(name))
     for law, number in ((days_keep_the_clock, far), (months_stay_in_their_month, months)):
         found = outcome(lambda law=law, number=number: law(counted, here, number))  # type: ignore[misc]
@@ -153,7 +176,9 @@ def amount(far: str) -> int:
 
 
 def test_bugs_in_counting_are_caught() -> None:
-    """Mutants: hours moved on the clock's hands, days of 24 hours, a month that runs over, all at an end of daylight saving time."""
+    """Mutants: hours moved on the clock's hands, days of 24 hours, a month that runs over, all at an end of
+    daylight saving time.
+    """
     spring = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Vienna"))
 
     def hands(moment: datetime, far: str) -> datetime:
@@ -170,12 +195,18 @@ def test_bugs_in_counting_are_caught() -> None:
     caught(lambda: months_stay_in_their_month(month_is_30_days, datetime(2026, 1, 31, tzinfo=UTC), 1))
 
 
-def clocks_that_change_are_minded(resolve: Callable[..., tuple[datetime, tuple[str, ...]]], day: date, clock: time, zone: Zone) -> None:
+def clocks_that_change_are_minded(
+    resolve: Callable[..., tuple[datetime, tuple[str, ...]]], day: date, clock: time, zone: Zone
+) -> None:
     """The time found is shown by the clock then, exactly once that day; else it is refused."""
     shown = [
         moment
         for minutes in range(-26 * 60, 26 * 60)
-        if (moment := (datetime.combine(day, clock, tzinfo=UTC) + timedelta(minutes=minutes)).astimezone(zone.rules)).replace(tzinfo=None)
+        if (
+            moment := (datetime.combine(day, clock, tzinfo=UTC) + timedelta(minutes=minutes)).astimezone(
+                zone.rules
+            )
+        ).replace(tzinfo=None)
         == datetime.combine(day, clock)
     ]
     try:
@@ -187,9 +218,14 @@ def clocks_that_change_are_minded(resolve: Callable[..., tuple[datetime, tuple[s
 
 
 @settings(max_examples=25)
-@given(st.sampled_from([(date(2026, 3, 29), 2), (date(2026, 10, 25), 2), (date(2026, 6, 1), 2)]), st.integers(-90, 150))
+@given(
+    st.sampled_from([(date(2026, 3, 29), 2), (date(2026, 10, 25), 2), (date(2026, 6, 1), 2)]),
+    st.integers(-90, 150),
+)
 def test_gaps_and_folds_are_refused(change: tuple[date, int], minutes: int) -> None:
-    """Around both changes of a year: a time is taken if clocks show it once, and refused if never or twice."""
+    """Around both changes of a year: a time is taken if clocks show it once, and refused if never or
+    twice.
+    """
     day, hour = change
     clock = (datetime.combine(day, time(hour)) + timedelta(minutes=minutes)).time()
     clocks_that_change_are_minded(at_clock, day, clock, zone_named("Europe/Vienna", "a test"))
@@ -223,7 +259,9 @@ def test_who_says_which_moment_gets_it(day: date, choice: str, moment: str) -> N
 
 @given(days, names)
 def test_a_day_begins_when_the_last_ends(day: date, name: str) -> None:
-    """The first moment of a day is of that day, and the microsecond before it is not; days with no midnight too."""
+    """The first moment of a day is of that day, and the microsecond before it is not; days with no midnight
+    too.
+    """
     zone = zone_named(name, "a test")
     start = day_start(day, zone)
     before = (start.astimezone(UTC) - timedelta(microseconds=1)).astimezone(zone.rules)
@@ -232,21 +270,29 @@ def test_a_day_begins_when_the_last_ends(day: date, name: str) -> None:
 
 def test_days_without_midnight_and_days_that_were_skipped() -> None:
     """Where clocks are put forward at midnight the day begins at one; Samoa had no 30 December 2011."""
-    assert day_start(date(2018, 11, 4), zone_named("America/Sao_Paulo", "a test")).isoformat() == "2018-11-04T01:00:00-02:00"
+    assert (
+        day_start(date(2018, 11, 4), zone_named("America/Sao_Paulo", "a test")).isoformat()
+        == "2018-11-04T01:00:00-02:00"
+    )
     refused(
-        lambda: parse_relative("2011-12-30", NOON, zone=zone_named("Pacific/Apia", "a test")), "there was no 2011-12-30 in Pacific/Apia"
+        lambda: parse_relative("2011-12-30", NOON, zone=zone_named("Pacific/Apia", "a test")),
+        "there was no 2011-12-30 in Pacific/Apia",
     )
 
 
 @example(datetime(1990, 2, 11, 1, tzinfo=UTC), "America/Sao_Paulo", "Europe/Vienna")
 @given(moments, names, names)
 def test_zones_change_the_clock_and_not_the_moment(moment: datetime, one: str, two: str) -> None:
-    """The same moment in any zone, and back again; a wall time that clocks show twice is refused on the way."""
+    """The same moment in any zone, and back again; a wall time that clocks show twice is refused on the
+    way.
+    """
     there = normalize_timezone(moment, one).start
     # In UTC: datetimes of two zones are never equal where clocks show a time twice (PEP 495).
     assert there.astimezone(UTC) == moment
     assert normalize_timezone(there, two).start.astimezone(UTC) == moment
-    again = outcome(lambda: normalize_timezone(there.replace(tzinfo=None).isoformat(), "UTC", from_zone=one).start)
+    again = outcome(
+        lambda: normalize_timezone(there.replace(tzinfo=None).isoformat(), "UTC", from_zone=one).start
+    )
     assert again == moment or "is shown twice" in str(again)
 
 
@@ -259,32 +305,53 @@ def short_names_are_not_guessed(named: Callable[[str, str], Zone]) -> None:
 
 
 def test_ambiguous_abbreviations_are_refused() -> None:
-    """CST, IST and their like are refused in every spelling; so is every abbreviation that is a key of the database."""
+    """CST, IST and their like are refused in every spelling; so is every abbreviation that is a key of the
+    database.
+    """
     short_names_are_not_guessed(zone_named)
     refused(lambda: parse_relative("tomorrow 3pm CST", NOON), "America/Chicago", "Asia/Shanghai")
-    refused(lambda: normalize_timezone("2026-11-18T12:00", "UTC", from_zone="IST"), "Asia/Kolkata", "Europe/Dublin", "Asia/Jerusalem")
+    refused(
+        lambda: normalize_timezone("2026-11-18T12:00", "UTC", from_zone="IST"),
+        "Asia/Kolkata",
+        "Europe/Dublin",
+        "Asia/Jerusalem",
+    )
     refused(lambda: zone_named("Europe/Viena", "a test"), "Europe/Vienna")
     refused(lambda: zone_named("EST5EDT", "a test"))
 
 
 def test_a_bug_that_guesses_zones_is_caught() -> None:
-    """Mutants: CST is Chicago; and whatever the database knows by that name is taken, which gives EST to Panama."""
+    """Mutants: CST is Chicago; and whatever the database knows by that name is taken, which gives EST to
+    Panama.
+    """
     with pytest.raises(pytest.fail.Exception):
-        short_names_are_not_guessed(lambda name, origin: zone_named("America/Chicago" if name.upper() == "CST" else name, origin))
+        short_names_are_not_guessed(
+            lambda name, origin: zone_named("America/Chicago" if name.upper() == "CST" else name, origin)
+        )
     with pytest.raises((pytest.fail.Exception, AssertionError, KeyError)):
         short_names_are_not_guessed(lambda name, origin: Zone(rules=ZoneInfo(name), name=name, origin=origin))
 
 
 def test_abbreviations_that_are_taken_mean_one_distance() -> None:
-    """In the zone database, from 2019 on and in all places, each means the distance we take it for, or nothing else."""
+    """In the zone database, from 2019 on and in all places, each means the distance we take it for, or
+    nothing else.
+    """
     seen: dict[str, set[int]] = {}
     for key in available_timezones():
         if "/" in key:
             for month in range(0, 108, 3):
                 moment = datetime(2019 + month // 12, month % 12 + 1, 1, tzinfo=UTC).astimezone(ZoneInfo(key))
-                seen.setdefault(str(moment.tzname()), set()).add(int((moment.utcoffset() or timedelta()).total_seconds() // 60))
-    assert {short: seen[short] for short in ABBREVIATIONS} == {short: {minutes} for short, (minutes, _) in ABBREVIATIONS.items()}
-    assert [short for short, found in seen.items() if len(found) > 1 and short.isalpha() and short not in AMBIGUOUS] == []
+                seen.setdefault(str(moment.tzname()), set()).add(
+                    int((moment.utcoffset() or timedelta()).total_seconds() // 60)
+                )
+    assert {short: seen[short] for short in ABBREVIATIONS} == {
+        short: {minutes} for short, (minutes, _) in ABBREVIATIONS.items()
+    }
+    assert [
+        short
+        for short, found in seen.items()
+        if len(found) > 1 and short.isalpha() and short not in AMBIGUOUS
+    ] == []
 
 
 @given(days, st.integers(0, 6))
@@ -312,7 +379,9 @@ def numbers_are_not_ordered_by_guess(read: Callable[[str], Reading], a: int, b: 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.sampled_from(["MDY", "DMY"]))
 def test_the_order_of_numbers_is_never_guessed(a: int, b: int, order: str) -> None:
-    """3/4/2027 is refused and says so; with an order that was asked for it is read by that; a mutant that takes the American one is caught."""
+    """3/4/2027 is refused and says so; with an order that was asked for it is read by that; a mutant that
+    takes the American one is caught.
+    """
     assume(a != b)
     numbers_are_not_ordered_by_guess(lambda text: parse_relative(text, NOON), a, b)
     told = parse_relative(f"{a}/{b}/2027", NOON, order=order).start.date()  # type: ignore[arg-type]
@@ -349,21 +418,30 @@ def test_today_is_the_day_of_the_zone_that_was_asked_for(moment: datetime, name:
 
 
 def test_days_told_from_today_where_it_is_another_day_are_refused() -> None:
-    """`tomorrow` with the zone of a place where it is tomorrow already could be two days; a date could not."""
+    """`tomorrow` with the zone of a place where it is tomorrow already could be two days; a date could
+    not.
+    """
     late = datetime(2026, 11, 18, 23, tzinfo=ZoneInfo("Europe/Vienna"))
-    refused(lambda: parse_relative("tomorrow 9am Asia/Tokyo", late), "2026-11-19 in Asia/Tokyo", "2026-11-18 in Europe/Vienna")
+    refused(
+        lambda: parse_relative("tomorrow 9am Asia/Tokyo", late),
+        "2026-11-19 in Asia/Tokyo",
+        "2026-11-18 in Europe/Vienna",
+    )
     assert parse_relative("tomorrow 9am Asia/Tokyo", NOON).start.isoformat() == "2026-11-19T09:00:00+09:00"
     assert parse_relative("2026-11-19 9am Asia/Tokyo", late).start.isoformat() == "2026-11-19T09:00:00+09:00"
 
 
 _WORDS = (
-    "next last this in ago the of at on tomorrow friday march 5 31 2027 8pm 8:30 week month days 2 noon UTC CST - / , second two thousand"
+    "next last this in ago the of at on tomorrow friday march 5 31 2027 8pm 8:30 week month days 2 "
+    "noon UTC CST - / , second two thousand"
 )
 
 
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(_WORDS.split()), max_size=7).map(" ".join)))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Whatever is written: a reading in order, told from its own reference, or an error that says what to write; never anything else."""
+    """Whatever is written: a reading in order, told from its own reference, or an error that says what to
+    write; never anything else.
+    """
     found = outcome(lambda: parse_relative(text, NOON))
     if isinstance(found, Reading):
         assert found.start <= found.end
@@ -376,11 +454,25 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_numbers_in_words(number: int, place: bool) -> None:
     """Numbers that are written out become the digits they say."""
     ones, tens = ONES.split(), TENS.split()
-    special = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
-    words = [ones[number - 1]] if number < 20 else [tens[number // 10 - 2], *([ones[number % 10 - 1]] if number % 10 else [])]
+    special = {
+        "one": "first",
+        "two": "second",
+        "three": "third",
+        "five": "fifth",
+        "eight": "eighth",
+        "nine": "ninth",
+        "twelve": "twelfth",
+    }
+    words = (
+        [ones[number - 1]]
+        if number < 20
+        else [tens[number // 10 - 2], *([ones[number % 10 - 1]] if number % 10 else [])]
+    )
     assume(not place or number <= 31)
     if place:
-        words[-1] = special.get(words[-1], words[-1].removesuffix("y") + ("ieth" if words[-1].endswith("y") else "th"))
+        words[-1] = special.get(
+            words[-1], words[-1].removesuffix("y") + ("ieth" if words[-1].endswith("y") else "th")
+        )
     expected = ordinal(number) if place else str(number)
     assert canonical_text(" ".join(["March", *words])) == f"march {expected}"
     assert canonical_text("march " + "-".join(words)) == f"march {expected}"

@@ -149,19 +149,32 @@ def test_refusals_say_what_to_write(text: str, words: str) -> None:
 
 def test_what_was_not_sure_is_said() -> None:
     """Readings that rest on a convention name it, and what else could be meant."""
-    notes = {text: parse_relative(text, NOON).notes for text in ("next Friday", "Friday", "8:30", "tomorrow", "about 8pm", "3pm CET")}
+    notes = {
+        text: parse_relative(text, NOON).notes
+        for text in ("next Friday", "Friday", "8:30", "tomorrow", "about 8pm", "3pm CET")
+    }
     assert notes == {
-        "next Friday": ("read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",),
+        "next Friday": (
+            "read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",
+        ),
         "Friday": ("which Friday was not said: the coming one was taken",),
-        "8:30": ("no day was given: the next 08:30 was taken", "read on a clock of 24 hours; for the afternoon write 8:30pm"),
+        "8:30": (
+            "no day was given: the next 08:30 was taken",
+            "read on a clock of 24 hours; for the afternoon write 8:30pm",
+        ),
         "tomorrow": (),
-        "about 8pm": ("no day was given: the next 20:00 was taken", "an approximate time: it was read as if it were exact"),
+        "about 8pm": (
+            "no day was given: the next 20:00 was taken",
+            "an approximate time: it was read as if it were exact",
+        ),
         "3pm CET": ("no day was given: the next 15:00 was taken", "CET was read as UTC+01:00"),
     }
 
 
 def test_a_reading_as_json_and_as_a_table() -> None:
-    """Programs get every part under its name; people a line for each, with nothing cut off and nothing taken as HTML."""
+    """Programs get every part under its name; people a line for each, with nothing cut off and nothing taken
+    as HTML.
+    """
     found = parse_relative("next Friday", NOON)
     assert found.as_json() == {
         "text": "next Friday",
@@ -205,7 +218,9 @@ def test_a_reading_as_json_and_as_a_table() -> None:
     ],
 )
 def test_other_languages(language: str, text: str, start: str) -> None:
-    """Another language is read where it is named; what the library passed over or chose by itself is refused."""
+    """Another language is read where it is named; what the library passed over or chose by itself is
+    refused.
+    """
     found = outcome(lambda: parse_relative(text, NOON, language=language))
     assert found == start or (found.startswith("refused: ") and start in found)
 
@@ -218,7 +233,12 @@ def test_other_languages(language: str, text: str, start: str) -> None:
         ("2026-03-28T12:00", "+24 hours", "Europe/Vienna", "2026-03-29T13:00:00+02:00"),
         ("2026-03-28T02:30", "+1 day", "Europe/Vienna", "02:30 does not exist"),
         ("2026-11-18T12:00", "+1 day", None, "has no time zone"),
-        ("2026-11-18T12:00+02:00", "+1 day", "Europe/Vienna", "UTC+02:00, but Europe/Vienna was then at UTC+01:00"),
+        (
+            "2026-11-18T12:00+02:00",
+            "+1 day",
+            "Europe/Vienna",
+            "UTC+02:00, but Europe/Vienna was then at UTC+01:00",
+        ),
         ("2026-11-20", "2 business days", "UTC", "2026-11-24T00:00:00+00:00"),
         ("2026-11-20", "2 hours", "UTC", "is a date, and '2 hours' counts hours"),
         ("2026-11-20T12:00Z", "2 dayz", None, "did you mean 'day'"),
@@ -235,7 +255,9 @@ def test_counting_on(moment: str, far: str, zone: str | None, end: str) -> None:
 
 
 def test_counting_says_what_it_settled() -> None:
-    """The last of a shorter month, a change of clocks on the way, an offset without rules, public holidays: said."""
+    """The last of a shorter month, a change of clocks on the way, an offset without rules, public holidays:
+    said.
+    """
     far = {
         "month": time_arithmetic("2026-01-31T12:00Z", "1 month"),
         "clocks": time_arithmetic("2026-03-28T12:00", "24 hours", zone="Europe/Vienna"),
@@ -244,14 +266,21 @@ def test_counting_says_what_it_settled() -> None:
     }
     assert {name: found.notes for name, found in far.items()} == {
         "month": ("2026-02 has no day 31: its last, the 28, was taken",),
-        "clocks": ("clocks of Europe/Vienna change in between: elapsed time was counted, not the hands of the clock",),
-        "offset": ("only the distance UTC+01:00 is known: daylight saving time was not minded; for that say the zone",),
+        "clocks": (
+            "clocks of Europe/Vienna change in between: elapsed time was counted, not the hands of the clock",
+        ),
+        "offset": (
+            "only the distance UTC+01:00 is known: daylight saving time was not minded; for that say "
+            "the zone",
+        ),
         "zone": ("it is the next day there",),
     }
 
 
 def test_the_handshake() -> None:
-    """Now, zone, weekday, date and ISO week of a moment that is given; a moment without a zone is refused; JSON leads back to it."""
+    """Now, zone, weekday, date and ISO week of a moment that is given; a moment without a zone is refused;
+    JSON leads back to it.
+    """
     met = session_time(NOON)
     assert met.as_json() == {
         "now_iso": "2026-11-18T12:00:00+01:00",
@@ -264,7 +293,10 @@ def test_the_handshake() -> None:
     assert isinstance(again, Handshake)
     assert (again.now, again.zone.rules, again.as_json()) == (met.now, met.zone.rules, met.as_json())
     assert from_json({}) is None
-    assert session_time(NOON, zone_named("Asia/Tokyo", "a test")).as_json()["now_iso"] == "2026-11-18T20:00:00+09:00"
+    assert (
+        session_time(NOON, zone_named("Asia/Tokyo", "a test")).as_json()["now_iso"]
+        == "2026-11-18T20:00:00+09:00"
+    )
     with pytest.raises(UsageError, match="has no time zone"):
         session_time(NOON.replace(tzinfo=None))
 
@@ -276,16 +308,31 @@ def test_the_zone_of_the_machine_is_its_present_one() -> None:
 
 
 def test_the_zone_of_the_machine_is_found_without_listing_all_zones() -> None:
-    """The first run of a process need not read the names of the database from hundreds of files; the zone is that of its name."""
+    """The first run of a process need not read the names of the database from hundreds of files; the zone is
+    that of its name.
+    """
     zone_named.cache_clear()
     _keys.cache_clear()
     found = local_zone()
     assert _keys.cache_info().currsize == 0
-    assert found.origin != "this machine" or found == zone_named(found.name if found.name != "UTC" else str(found.rules), "this machine")
+    assert found.origin != "this machine" or found == zone_named(
+        found.name if found.name != "UTC" else str(found.rules), "this machine"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["yesterday", "tomorrow", "last month", "next month", "next year", "last decade", "this week", "2 years ago", "in 2 days"]
+    "text",
+    [
+        "yesterday",
+        "tomorrow",
+        "last month",
+        "next month",
+        "next year",
+        "last decade",
+        "this week",
+        "2 years ago",
+        "in 2 days",
+    ],
 )
 @pytest.mark.parametrize("year", [1, 9999])
 def test_the_ends_of_the_calendar(text: str, year: int) -> None:
@@ -297,7 +344,16 @@ def test_the_ends_of_the_calendar(text: str, year: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["July 13-15", "13 - 15 July", "Mon July 13/15", "July 13–15, 2026", "May 3-5", "the 3rd-5th of May '27", "May 5-3", "May 13-69"],
+    [
+        "July 13-15",
+        "13 - 15 July",
+        "Mon July 13/15",
+        "July 13–15, 2026",
+        "May 3-5",
+        "the 3rd-5th of May '27",
+        "May 5-3",
+        "May 13-69",
+    ],
 )
 def test_a_row_of_days_is_no_short_year(text: str) -> None:
     """Where days in a row may be meant no short year is read; a mutant rule that reads one is caught."""
@@ -308,7 +364,9 @@ def test_a_row_of_days_is_no_short_year(text: str) -> None:
 
 @pytest.mark.parametrize("number", range(1, 32))
 def test_a_weekday_with_a_number_is_on_the_side_that_is_preferred(number: int) -> None:
-    """`Friday the 13th` is never before the reference where the future is preferred, nor after it where the past is; else it is refused."""
+    """`Friday the 13th` is never before the reference where the future is preferred, nor after it where the
+    past is; else it is refused.
+    """
     for weekday in ("Monday", "Wednesday", "Friday"):
         for prefer, sign in (("future", 1), ("past", -1)):
             with suppress(UsageError):
@@ -318,26 +376,42 @@ def test_a_weekday_with_a_number_is_on_the_side_that_is_preferred(number: int) -
 
 
 def test_a_date_in_part_is_not_taken_from_the_other_side_in_any_language() -> None:
-    """Where dateparser takes `the Friday 13` of this month although it is over, it is refused; what is told from today or in full is not."""
+    """Where dateparser takes `the Friday 13` of this month although it is over, it is refused; what is told
+    from today or in full is not.
+    """
     with pytest.raises(UsageError, match="2026-11-13 is not on the side of the future"):
         parse_relative("vendredi 13", NOON, language="fr")
-    for text, day in (("il y a 3 jours", "2026-11-15"), ("13 novembre 2026", "2026-11-13"), ("hier", "2026-11-17")):
+    for text, day in (
+        ("il y a 3 jours", "2026-11-15"),
+        ("13 novembre 2026", "2026-11-13"),
+        ("hier", "2026-11-17"),
+    ):
         assert parse_relative(text, NOON, language="fr").start.date().isoformat() == day
-    assert parse_relative("vendredi 13", NOON, language="fr", prefer="past").start.date().isoformat() == "2026-11-13"
+    assert (
+        parse_relative("vendredi 13", NOON, language="fr", prefer="past").start.date().isoformat()
+        == "2026-11-13"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "today", "prefer", "day"),
     [
         ("the 1st", "2026-03-27", "future", "2026-04-01"),
-        ("the 1st", "2026-01-31", "future", "2026-02-01"),  # February has no 31st: such a today hid that the day was over
+        (
+            "the 1st",
+            "2026-01-31",
+            "future",
+            "2026-02-01",
+        ),  # February has no 31st: such a today hid that the day was over
         ("the 31st", "2026-04-01", "past", "2026-03-31"),
         ("the 31st", "2026-01-31", "future", "2026-01-31"),
         ("January 31", "2026-01-31", "future", "2026-01-31"),
         ("the second", "2026-12-31", "future", "2027-01-02"),
     ],
 )
-def test_a_day_without_its_month_lies_on_the_preferred_side(text: str, today: str, prefer: str, day: str) -> None:
+def test_a_day_without_its_month_lies_on_the_preferred_side(
+    text: str, today: str, prefer: str, day: str
+) -> None:
     """The coming or the last such day, never one on the other side."""
     now = datetime.fromisoformat(today).replace(hour=12, tzinfo=ZoneInfo("Europe/Vienna"))
     assert f"{parse_relative(text, now, prefer=prefer).start:%Y-%m-%d}" == day  # type: ignore[arg-type]
@@ -359,7 +433,9 @@ def test_times_at_the_end_of_the_calendar_and_unknown_zones_are_refused_in_words
         lambda: time_arithmetic("9999-12-31T23:30+00:00", "+1 hour", zone="Europe/Vienna"),
     ):
         assert "leaves the years 1 to 9999" in outcome(call)
-    assert len(outcome(lambda: normalize_timezone("2026-11-18T12:00Z", "Mars/Phobos"))) < 1_200  # not all 597 names
+    assert (
+        len(outcome(lambda: normalize_timezone("2026-11-18T12:00Z", "Mars/Phobos"))) < 1_200
+    )  # not all 597 names
 
 
 def test_a_time_that_clocks_skip_or_repeat_is_refused_with_texts_that_can_be_read() -> None:

@@ -1,4 +1,6 @@
-"""Claims about finding tools: names are taken apart, order depends on nothing else, and no question breaks it."""
+"""Claims about finding tools: names are taken apart, order depends on nothing else, and no question breaks
+it.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,11 @@ from kestrel_lab.tools.tool_search import ToolDescription, ToolIndex, count_cove
 
 TOOLS = [
     ToolDescription(name="convertTimezone", description="Change a clock time from one place to another."),
-    ToolDescription(name="get_current_weather", description="Temperature and wind at a place.", parameters="unit celsius fahrenheit"),
+    ToolDescription(
+        name="get_current_weather",
+        description="Temperature and wind at a place.",
+        parameters="unit celsius fahrenheit",
+    ),
     ToolDescription(name="math.factorial", description="Product of all numbers up to one."),
     ToolDescription(name="zz", description="Send mail.", server="mailbox post"),
 ]
@@ -40,13 +46,17 @@ def test_pairs_of_words_count_as_one_also_when_it_is_said_what_is_covered() -> N
 def test_the_order_of_tools_does_not_matter() -> None:
     """Equal tools in any order, equal answers; equally good ones by name."""
     twins = [ToolDescription(name=name, description="Send mail.") for name in ("b", "a", "c")]
-    assert ToolIndex(twins).search("mail", 3) == ToolIndex(reversed(twins)).search("mail", 3) == ("a", "b", "c")
+    assert (
+        ToolIndex(twins).search("mail", 3) == ToolIndex(reversed(twins)).search("mail", 3) == ("a", "b", "c")
+    )
 
 
 @settings(max_examples=30)
 @given(st.text(max_size=200), st.integers(min_value=-1, max_value=10))
 def test_no_question_breaks_a_search(need: str, top_k: int) -> None:
-    """Any text at all, full-text syntax and quotes included, gives known names, each once, at most as many as asked for."""
+    """Any text at all, full-text syntax and quotes included, gives known names, each once, at most as many as
+    asked for.
+    """
     got = found(need, top_k)
     assert len(got) == len(set(got)) <= max(0, top_k)
     assert set(got) <= {tool.name for tool in TOOLS}

@@ -22,14 +22,19 @@ BOX = native_tools()
 def use(root: Path, name: str, call_id: str = "", run_id: str = "r1", **args: Any) -> Any:
     """Validate and run a native tool."""
     made = BOX.get(name)
-    return asyncio.run(made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id=run_id, call_id=call_id)))
+    return asyncio.run(
+        made.run(made.validate(args), ToolContext(workspace=Workspace(root), run_id=run_id, call_id=call_id))
+    )
 
 
 def test_several_edits_are_made_in_order_and_shown_as_one_diff(tmp_path: Path) -> None:
     """Each edit sees what the ones before it left; encoding and line ends stay."""
     (tmp_path / "f").write_bytes("\ufeffone\r\ntwo\r\nthree\r\n".encode())
     edits = [{"old": "one", "new": "two"}, {"old": "two", "new": "2", "replace_all": True}]
-    assert use(tmp_path, "multi_edit", path="f", edits=edits) == "--- f\n+++ f\n@@ -1,3 +1,3 @@\n-one\r\n-two\r\n+2\r\n+2\r\n three\r"
+    assert (
+        use(tmp_path, "multi_edit", path="f", edits=edits)
+        == "--- f\n+++ f\n@@ -1,3 +1,3 @@\n-one\r\n-two\r\n+2\r\n+2\r\n three\r"
+    )
     assert (tmp_path / "f").read_bytes() == "\ufeff2\r\n2\r\nthree\r\n".encode()
 
 
@@ -42,7 +47,9 @@ def test_several_edits_are_made_in_order_and_shown_as_one_diff(tmp_path: Path) -
         ([{"old": "a", "new": "b"}, {"old": "b", "new": "a"}], "undo each other"),
     ],
 )
-def test_one_edit_that_fails_leaves_the_file_as_it_was(tmp_path: Path, edits: list[dict[str, str]], message: str) -> None:
+def test_one_edit_that_fails_leaves_the_file_as_it_was(
+    tmp_path: Path, edits: list[dict[str, str]], message: str
+) -> None:
     """All or none: the error names the edit, the file keeps its content and its time."""
     (tmp_path / "f").write_text("a\nx\nx\n")
     before = (tmp_path / "f").stat().st_mtime_ns
@@ -64,7 +71,10 @@ def test_what_several_edits_would_change_can_be_seen_before(tmp_path: Path) -> N
 
 
 @settings(max_examples=40)
-@given(st.text("ab\n", max_size=20), st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.text("abc", max_size=3), st.booleans())))
+@given(
+    st.text("ab\n", max_size=20),
+    st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.text("abc", max_size=3), st.booleans())),
+)
 def test_edits_together_are_edits_one_after_the_other(text: str, pairs: list[tuple[str, str, bool]]) -> None:
     """The law of `replace_in_order`: the last text of single edits, or an error and nothing."""
     edits = [Edit(*pair) for pair in pairs]
@@ -82,11 +92,17 @@ def test_a_deleted_file_comes_back_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/f").write_bytes(b"\0\xff")
     (tmp_path / "sub/f").chmod(0o741)
-    assert use(tmp_path, "delete_file", call_id="c/1", path="sub/f") == f"deleted sub/f (kept as {TRASH}/r1/00001-c_1/sub/f)"
+    assert (
+        use(tmp_path, "delete_file", call_id="c/1", path="sub/f")
+        == f"deleted sub/f (kept as {TRASH}/r1/00001-c_1/sub/f)"
+    )
     assert not (tmp_path / "sub/f").exists()
     assert (tmp_path / TRASH / ".gitignore").read_text() == "*\n"
     assert use(tmp_path, "restore_file", path="sub/f") == "restored sub/f"
-    assert ((tmp_path / "sub/f").read_bytes(), (tmp_path / "sub/f").stat().st_mode & 0o777) == (b"\0\xff", 0o741)
+    assert ((tmp_path / "sub/f").read_bytes(), (tmp_path / "sub/f").stat().st_mode & 0o777) == (
+        b"\0\xff",
+        0o741,
+    )
     with pytest.raises(FileNotFoundError, match="deleted nothing that is still in the trash"):
         use(tmp_path, "restore_file", path="sub/f")
 
@@ -119,7 +135,9 @@ def test_a_run_has_its_own_trash(tmp_path: Path) -> None:
 
 
 def test_the_same_call_again_is_the_same_as_once(tmp_path: Path) -> None:
-    """After a crash the call is repeated: the same answer, and a file that was made since is deleted like any other."""
+    """After a crash the call is repeated: the same answer, and a file that was made since is deleted like any
+    other.
+    """
     (tmp_path / "f").write_text("x")
     first = use(tmp_path, "delete_file", call_id="c1", path="f")
     assert use(tmp_path, "delete_file", call_id="c1", path="f") == first
@@ -128,7 +146,9 @@ def test_the_same_call_again_is_the_same_as_once(tmp_path: Path) -> None:
 
 
 def test_what_must_not_be_deleted_is_refused(tmp_path: Path) -> None:
-    """Directories, protected places, what lies outside or behind a symlink, a read-only workspace; nothing is made on the way."""
+    """Directories, protected places, what lies outside or behind a symlink, a read-only workspace; nothing is
+    made on the way.
+    """
     root, outside = tmp_path / "work", tmp_path / "outside"
     (root / ".git").mkdir(parents=True)
     (root / ".git/hooks").write_text("x")
@@ -159,7 +179,9 @@ def test_what_must_not_be_deleted_is_refused(tmp_path: Path) -> None:
     made = BOX.get("delete_file")
     (root / "f").write_text("x")
     with pytest.raises(PermissionError, match="read-only"):
-        asyncio.run(made.run(made.validate({"path": "f"}), ToolContext(workspace=Workspace(root, read_only=True))))
+        asyncio.run(
+            made.run(made.validate({"path": "f"}), ToolContext(workspace=Workspace(root, read_only=True)))
+        )
 
 
 def test_a_symlink_is_deleted_itself(tmp_path: Path) -> None:
@@ -190,7 +212,10 @@ def test_a_deletion_is_shown_before_it_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"\0")
     ctx = ToolContext(workspace=Workspace(tmp_path))
     assert preview_delete({"path": "f"}, ctx) == "--- f\n+++ f\n@@ -1,1 +0,0 @@\n-a"
-    assert preview_delete({"path": "b"}, ctx) == f"b is a binary file (1 bytes), not text; it would be moved to {TRASH}"
+    assert (
+        preview_delete({"path": "b"}, ctx)
+        == f"b is a binary file (1 bytes), not text; it would be moved to {TRASH}"
+    )
     assert preview_delete({"path": "q"}, ctx).startswith("this deletion would fail: q does not exist")
 
 

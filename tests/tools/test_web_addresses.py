@@ -11,14 +11,56 @@ from kestrel_lab.tools.web.fetch import Reach
 from kestrel_lab.tools.web.urls import Url, address_refusal, join_url, read_url
 
 BAD = (
-    *("0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.16.0.1"),
-    *("172.31.255.255", "192.0.0.170", "192.0.2.1", "192.88.99.1", "192.168.1.1", "198.18.0.1", "198.51.100.7", "203.0.113.9"),
+    *(
+        "0.0.0.0",
+        "10.1.2.3",
+        "100.64.0.1",
+        "100.100.100.200",
+        "127.0.0.1",
+        "127.255.255.254",
+        "169.254.169.254",
+        "172.16.0.1",
+    ),
+    *(
+        "172.31.255.255",
+        "192.0.0.170",
+        "192.0.2.1",
+        "192.88.99.1",
+        "192.168.1.1",
+        "198.18.0.1",
+        "198.51.100.7",
+        "203.0.113.9",
+    ),
     *("224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16"),
-    *("::", "::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "100::1"),
-    *("2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "3fff::1"),
+    *(
+        "::",
+        "::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "::127.0.0.1",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::a00:1",
+        "100::1",
+    ),
+    *(
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:db8::1",
+        "2002:7f00:1::",
+        "2002:a9fe:a9fe::1",
+        "3fff::1",
+    ),
     *("fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1", "5f00::1", "4000::1"),
 )
-GOOD = ("1.1.1.1", "8.8.8.8", "93.184.216.34", "172.15.255.255", "172.32.0.1", "2606:4700:4700::1111", "2a00:1450:4001:82f::200e")
+GOOD = (
+    "1.1.1.1",
+    "8.8.8.8",
+    "93.184.216.34",
+    "172.15.255.255",
+    "172.32.0.1",
+    "2606:4700:4700::1111",
+    "2a00:1450:4001:82f::200e",
+)
 
 
 def test_every_address_that_is_not_of_the_public_internet_is_refused() -> None:
@@ -30,7 +72,9 @@ def test_every_address_that_is_not_of_the_public_internet_is_refused() -> None:
 
 
 def test_what_python_calls_global_would_not_do() -> None:
-    """The mutant: trusting `is_global` alone lets some of the bad addresses through, so the table can tell."""
+    """The mutant: trusting `is_global` alone lets some of the bad addresses through, so the table can
+    tell.
+    """
     assert [text for text in BAD if ip_address(text.partition("%")[0]).is_global] != []
 
 
@@ -109,14 +153,18 @@ def test_a_url_with_two_meanings_has_none(text: str, message: str) -> None:
     ],
 )
 def test_a_url_has_one_spelling(text: str, url: str) -> None:
-    """Case, default ports, international names and fragments are settled once; digits of other scripts are digits."""
+    """Case, default ports, international names and fragments are settled once; digits of other scripts are
+    digits.
+    """
     assert str(read_url(text)) == url
     assert str(read_url(url)) == url
 
 
 @given(st.text(max_size=40).map("http://".__add__) | st.text(max_size=60))
 def test_what_is_accepted_is_stable_and_printable(text: str) -> None:
-    """Reading the printed form gives the same, in plain ASCII without blanks; anything else is a `ValueError`."""
+    """Reading the printed form gives the same, in plain ASCII without blanks; anything else is a
+    `ValueError`.
+    """
     try:
         url = read_url(text)
     except ValueError:
@@ -131,7 +179,12 @@ def test_links_are_read_as_strictly() -> None:
     """Relative ones lead on from where they stand, others are refused like any URL."""
     base = Url("https", "example.org", 443, "/a/b?c")
     assert [str(join_url(base, text)) for text in ("d", "/d", "?e", "//other.org/x")] == [
-        *("https://example.org/a/d", "https://example.org/d", "https://example.org/a/b?e", "https://other.org/x")
+        *(
+            "https://example.org/a/d",
+            "https://example.org/d",
+            "https://example.org/a/b?e",
+            "https://other.org/x",
+        )
     ]
     for text in ("javascript:alert(1)", "//user@other.org", "data:text/html,x"):
         with pytest.raises(ValueError, match=r"must begin|user name"):
@@ -164,7 +217,9 @@ def test_a_proxy_of_another_kind_is_refused() -> None:
 
 
 def test_one_bad_address_among_good_ones_is_enough() -> None:
-    """All answers of the resolver have to be public: an attacker could have the next connection go to the other."""
+    """All answers of the resolver have to be public: an attacker could have the next connection go to the
+    other.
+    """
 
     async def resolve(_host: str, _port: int) -> list[str]:
         return ["93.184.216.34", "10.0.0.1"]

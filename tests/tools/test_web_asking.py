@@ -33,8 +33,17 @@ def get(reach: Reach, url: str, **options: Any) -> Answer:
 
 
 def here(server: WebServer, **options: Any) -> Reach:
-    """Reaches the test's server under its numeric address, and any host of the public internet at its port."""
-    return Reach(**{"also": frozenset({("127.0.0.1", server.port)}), "ports": frozenset({server.port}), "env": {}, **options})
+    """Reaches the test's server under its numeric address, and any host of the public internet at its
+    port.
+    """
+    return Reach(
+        **{
+            "also": frozenset({("127.0.0.1", server.port)}),
+            "ports": frozenset({server.port}),
+            "env": {},
+            **options,
+        }
+    )
 
 
 class ChecksThenLooksUpAgain(Reach):
@@ -49,14 +58,26 @@ class ChecksTheFirstRequestOnly(Reach):
     """A mutant: redirects are followed wherever they lead."""
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        return await super().addresses(host, port) if (host, port) in self.also else await self.resolve(host, port)
+        return (
+            await super().addresses(host, port)
+            if (host, port) in self.also
+            else await self.resolve(host, port)
+        )
 
 
 def test_a_page_is_fetched_as_it_is() -> None:
-    """Status, headers, body; the request names host and program, takes no cookie and closes the connection."""
+    """Status, headers, body; the request names host and program, takes no cookie and closes the
+    connection.
+    """
     with serving({"/a": answer("grüezi", kind="text/plain; charset=utf-8", Set_Cookie="a=b")}) as server:
         got = get(here(server), server.url("/a?q=ä b".replace(" ", "+")))
-        assert (got.status, got.said, got.kind, got.body, got.left_out) == (200, "200 OK", "text/plain", "grüezi".encode(), "")
+        assert (got.status, got.said, got.kind, got.body, got.left_out) == (
+            200,
+            "200 OK",
+            "text/plain",
+            "grüezi".encode(),
+            "",
+        )
         sent = server.asked[0]
         assert (sent.method, sent.target) == ("GET", "/a?q=%C3%A4+b")
         assert sent.headers.keys() == {"host", "user-agent", "accept", "accept-encoding", "connection"}
@@ -64,7 +85,17 @@ def test_a_page_is_fetched_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "0.0.0.0", "localhost", "evil.test", "127.1"]
+    "host",
+    [
+        "127.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "0.0.0.0",
+        "localhost",
+        "evil.test",
+        "127.1",
+    ],
 )
 def test_this_machine_is_not_reached(host: str) -> None:
     """By number, by name, by any disguise: refused before a connection is made."""
@@ -76,7 +107,13 @@ def test_this_machine_is_not_reached(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/", "http://100.100.100.200/", "http://168.63.129.16/"]
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fd00:ec2::254]/",
+        "http://100.100.100.200/",
+        "http://168.63.129.16/",
+    ],
 )
 def test_metadata_of_clouds_is_not_reached(url: str) -> None:
     """The usual target; nothing is connected to, which the guard of all tests would report otherwise."""
@@ -93,23 +130,43 @@ def test_only_the_ports_of_the_web_are_reached() -> None:
 def rebound(reach_type: type[Reach]) -> int:
     """How many connections a name gets that is public when it is checked and this machine when it is used."""
     with serving({"/": answer("secret")}) as server:
-        reach = reach_type(env={}, ports=frozenset({server.port}), resolve=resolving(["93.184.216.34"], ["127.0.0.1"]), seconds=5)
+        reach = reach_type(
+            env={},
+            ports=frozenset({server.port}),
+            resolve=resolving(["93.184.216.34"], ["127.0.0.1"]),
+            seconds=5,
+        )
         with suppress(BaseException):  # the guard of all tests stops the attempt to reach the checked address
             get(reach, f"http://evil.test:{server.port}/")
         return server.connections
 
 
 def test_a_name_that_changes_its_address_is_not_followed() -> None:
-    """DNS rebinding: the name is looked up once and that very address is connected to; a mutant is led astray."""
+    """DNS rebinding: the name is looked up once and that very address is connected to; a mutant is led
+    astray.
+    """
     assert rebound(Reach) == 0
     assert rebound(ChecksThenLooksUpAgain) == 1
 
 
 def test_the_checked_address_is_asked_under_the_name(tmp_path: Path) -> None:
-    """TLS: host header and certificate are the name's, though the connection goes to a number; other names are refused."""
+    """TLS: host header and certificate are the name's, though the connection goes to a number; other names
+    are refused.
+    """
     pem, key = tmp_path / "both.pem", tmp_path / "key.pem"
     subject = ["-subj", "/CN=good.test", "-addext", "subjectAltName=DNS:good.test"]
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     subprocess.run([*made, *subject, "-keyout", str(key), "-out", str(pem)], check=True, capture_output=True)
     authority = tmp_path / "ca.pem"
     authority.write_bytes(pem.read_bytes())
@@ -122,22 +179,40 @@ def test_the_checked_address_is_asked_under_the_name(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError, match="no proper answer"):
             get(reach, f"https://other.test:{server.port}/")
         with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(Reach(also=also, env={}, resolve=resolving(["127.0.0.1"])), f"https://good.test:{server.port}/")
+            get(
+                Reach(also=also, env={}, resolve=resolving(["127.0.0.1"])),
+                f"https://good.test:{server.port}/",
+            )
         assert len(server.asked) == 1
 
 
 def redirected(reach_type: type[Reach], to: str, server: WebServer) -> None:
     """Follow a redirect from the server that may be reached to `to`."""
     server.routes = {"/": answer(status="302 Found", Location=to)}
-    options: dict[str, Any] = {"also": frozenset({("127.0.0.1", server.port)}), "resolve": resolving(["127.0.0.1"]), "seconds": 5}
+    options: dict[str, Any] = {
+        "also": frozenset({("127.0.0.1", server.port)}),
+        "resolve": resolving(["127.0.0.1"]),
+        "seconds": 5,
+    }
     get(reach_type(env={}, ports=frozenset({80, server.port}), **options), server.url())
 
 
 @pytest.mark.parametrize(
     "to",
     [
-        *("http://169.254.169.254/latest/", "http://evil.test:PORT/in", "//evil.test:PORT/in", "http://localhost:PORT/in"),
-        *("file:///etc/passwd", "http://127.1:PORT/in", "http://u:p@127.0.0.1:PORT/in", "http://127.0.0.1:1/", "ftp://evil.test/"),
+        *(
+            "http://169.254.169.254/latest/",
+            "http://evil.test:PORT/in",
+            "//evil.test:PORT/in",
+            "http://localhost:PORT/in",
+        ),
+        *(
+            "file:///etc/passwd",
+            "http://127.1:PORT/in",
+            "http://u:p@127.0.0.1:PORT/in",
+            "http://127.0.0.1:1/",
+            "ftp://evil.test/",
+        ),
     ],
 )
 def test_a_redirect_is_checked_like_the_first_request(to: str) -> None:
@@ -163,10 +238,17 @@ def test_redirects_end_and_keys_stay_with_their_host() -> None:
             get(here(server), server.url())
         assert len(server.asked) == 6
         with serving({"/x": answer("there")}) as other:
-            server.routes = {"/a": answer(status="307 T", Location="/b"), "/b": answer(status="302 F", Location=other.url("/x"))}
+            server.routes = {
+                "/a": answer(status="307 T", Location="/b"),
+                "/b": answer(status="302 F", Location=other.url("/x")),
+            }
             both = here(server, also=frozenset({("127.0.0.1", server.port), ("127.0.0.1", other.port)}))
             assert get(both, server.url("/a"), headers={"Authorization": "Bearer k"}).body == b"there"
-            assert ["authorization" in sent.headers for sent in [*server.asked[-2:], *other.asked]] == [True, True, False]
+            assert ["authorization" in sent.headers for sent in [*server.asked[-2:], *other.asked]] == [
+                True,
+                True,
+                False,
+            ]
 
 
 def slowly(send: Send) -> None:
@@ -198,7 +280,9 @@ def silent(_send: Send) -> None:
 
 @pytest.mark.parametrize("route", [slowly, silent])
 def test_an_answer_has_its_time(route: Callable[[Send], None]) -> None:
-    """A total deadline, not one per read: a slow drip does not keep it open, and an effect that may have been is told."""
+    """A total deadline, not one per read: a slow drip does not keep it open, and an effect that may have been
+    is told.
+    """
     with serving({"/": route}) as server:
         for seconds in (0.4, 4.0, 40.0):  # a busy machine may not have sent it within the first
             with pytest.raises(TimeoutError, match=rf"within {seconds:g} seconds") as late:
@@ -222,9 +306,15 @@ def test_an_answer_has_its_size() -> None:
     declared = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2147483648\r\n\r\nx"
     assert left_out(declared) == "it is larger than 5,000,000 bytes"
     assert left_out(answer(b"\x89PNG", kind="image/png")) == "its type is image/png, not text"
-    assert left_out(answer(b"x", kind="application/octet-stream")) == "its type is application/octet-stream, not text"
+    assert (
+        left_out(answer(b"x", kind="application/octet-stream"))
+        == "its type is application/octet-stream, not text"
+    )
     assert left_out(answer(b"x", Content_Encoding="br")) == "it is packed as 'br', which was not asked for"
-    assert left_out(answer(b"x", Content_Encoding="gzip, gzip")) == "it is packed as 'gzip, gzip', which was not asked for"
+    assert (
+        left_out(answer(b"x", Content_Encoding="gzip, gzip"))
+        == "it is packed as 'gzip, gzip', which was not asked for"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +357,13 @@ def test_packed_answers_are_unpacked_and_broken_ones_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "route", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\nContent-Type: text/plain\r\n\r\nshort", header_flood]
+    "route",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\nContent-Type: text/plain\r\n\r\nshort",
+        header_flood,
+    ],
 )
 def test_a_broken_answer_is_a_connection_error(route: bytes | Callable[[Send], None]) -> None:
     """Nothing, garbage, an end too soon, headers without end."""
@@ -323,7 +419,10 @@ def test_requests_go_through_the_proxy() -> None:
     """With its password and the whole URL; what is private by its number is refused before."""
     with serving({"http://example.org/a": answer("by proxy")}) as server:
         assert get(proxied(server), "http://example.org/a").body == b"by proxy"
-        assert (server.asked[0].target, server.asked[0].headers["proxy-authorization"]) == ("http://example.org/a", "Basic dXNlcjpwQHNz")
+        assert (server.asked[0].target, server.asked[0].headers["proxy-authorization"]) == (
+            "http://example.org/a",
+            "Basic dXNlcjpwQHNz",
+        )
         for url in ("http://169.254.169.254/", "http://[::1]/", "http://example.org:22/"):
             with pytest.raises(PermissionError):
                 get(proxied(server), url)
@@ -337,7 +436,9 @@ def test_many_ask_at_once() -> None:
     """Requests share nothing: each gets its own answer."""
 
     async def all_of_them(server: WebServer) -> list[bytes]:
-        asked: list[Coroutine[Any, Any, Answer]] = [request(here(server), "GET", server.url(f"/{number}")) for number in range(20)]
+        asked: list[Coroutine[Any, Any, Answer]] = [
+            request(here(server), "GET", server.url(f"/{number}")) for number in range(20)
+        ]
         return [got.body for got in await asyncio.gather(*asked)]
 
     with serving({f"/{number}": answer(str(number)) for number in range(20)}) as server:

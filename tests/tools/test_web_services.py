@@ -48,7 +48,14 @@ JIRA_ISSUE = {
         "description": "Orders get lost.",
         "comment": {
             "total": 1,
-            "comments": [{"id": "1", "author": {"displayName": "Emma"}, "body": "Since Monday", "created": "2021-01-17"}],
+            "comments": [
+                {
+                    "id": "1",
+                    "author": {"displayName": "Emma"},
+                    "body": "Since Monday",
+                    "created": "2021-01-17",
+                }
+            ],
         },
     },
 }
@@ -104,20 +111,37 @@ def test_tools_are_there_only_with_their_keys() -> None:
     always = box().names
     assert not any(name.startswith(("github", "jira", "brave")) for name in always)
     assert box(JIRA_URL="https://j.example", GITHUB_TOKEN="").names == always
-    assert set(box(GITHUB_TOKEN="t").names) - set(always) == {"github_search", "github_issue", "github_file", "github_comment"}
+    assert set(box(GITHUB_TOKEN="t").names) - set(always) == {
+        "github_search",
+        "github_issue",
+        "github_file",
+        "github_comment",
+    }
     pulls = {"fetch_pull_request", "get_pull_request_diff", "list_merged_prs"}
     assert not pulls & set(box(GITHUB_TOKEN="t", GITHUB_ORG="o").names)
     assert pulls < set(box(GITHUB_TOKEN="t", GITHUB_ORG="o", GITHUB_REPO="r").names)
-    assert set(box(JIRA_URL="https://j.example", JIRA_API_TOKEN="t").names) - set(always) == {"jira_search", "jira_issue", "jira_comment"}
+    assert set(box(JIRA_URL="https://j.example", JIRA_API_TOKEN="t").names) - set(always) == {
+        "jira_search",
+        "jira_issue",
+        "jira_comment",
+    }
     assert box(JIRA_BASE_URL="https://j.example").names == always
     assert set(box(JIRA_BASE_URL="https://j.example", JIRA_API_TOKEN="t").names) - set(always) == {
-        *("get_jira_issue", "search_jira_issues", "get_my_project_issues", "get_assigned_issues", "jira_comment")
+        *(
+            "get_jira_issue",
+            "search_jira_issues",
+            "get_my_project_issues",
+            "get_assigned_issues",
+            "jira_comment",
+        )
     }
     assert set(box(BRAVE_API_KEY="k").names) - set(always) == {"brave_search"}
 
 
 def test_github_is_searched_and_read() -> None:
-    """Issues, repositories, code, an issue with its comments, a file, a folder; asked with the token and a version."""
+    """Issues, repositories, code, an issue with its comments, a file, a folder; asked with the token and a
+    version.
+    """
     found = {"total_count": 1, "incomplete_results": False}
     repository = {
         "full_name": "dtrupenn/Tetris",
@@ -125,7 +149,11 @@ def test_github_is_searched_and_read() -> None:
         "description": "A C implementation",
         "html_url": "https://github.com/d/T",
     }
-    code = {"path": "src/a.js", "html_url": "https://github.com/j/q/blob/src/a.js", "repository": {"full_name": "jquery/jquery"}}
+    code = {
+        "path": "src/a.js",
+        "html_url": "https://github.com/j/q/blob/src/a.js",
+        "repository": {"full_name": "jquery/jquery"},
+    }
     path = "/api/v3/repos/octocat/Hello-World"
     routes = {
         "/api/v3/search/issues": recorded({**found, "items": [ISSUE]}),
@@ -138,11 +166,17 @@ def test_github_is_searched_and_read() -> None:
     }
     with serving(routes) as server:
         tools, repo = github(server), "octocat/Hello-World"
-        assert use(tools, "github_search", query="is:open bug", count=5) == f"#1347 [open] Found a bug {ISSUE['html_url']}"
+        assert (
+            use(tools, "github_search", query="is:open bug", count=5)
+            == f"#1347 [open] Found a bug {ISSUE['html_url']}"
+        )
         assert use(tools, "github_search", query="tetris", kind="repositories").startswith(
             "dtrupenn/Tetris (1 stars): A C implementation https"
         )
-        assert use(tools, "github_search", query="a", kind="code") == f"jquery/jquery: src/a.js {code['html_url']}"
+        assert (
+            use(tools, "github_search", query="a", kind="code")
+            == f"jquery/jquery: src/a.js {code['html_url']}"
+        )
         assert use(tools, "github_issue", repo=repo, number=1347).split("\n\n") == [
             "#1347 [open] Found a bug (by octocat)",
             "I'm having a problem with this.",
@@ -153,9 +187,9 @@ def test_github_is_searched_and_read() -> None:
         assert use(tools, "github_file", repo=repo, path="") == "src/\nREADME.md"
         assert server.asked[0].target == "/api/v3/search/issues?q=is%3Aopen+bug&per_page=5"
         assert server.asked[5].target.endswith("README.md?ref=main")
-        assert {(one.headers["authorization"], one.headers["x-github-api-version"]) for one in server.asked} == {
-            ("Bearer t0ken", "2022-11-28")
-        }
+        assert {
+            (one.headers["authorization"], one.headers["x-github-api-version"]) for one in server.asked
+        } == {("Bearer t0ken", "2022-11-28")}
 
 
 def test_github_is_written_to() -> None:
@@ -189,13 +223,19 @@ def test_arguments_cannot_lead_elsewhere(name: str, args: dict[str, Any]) -> Non
 
 
 def test_errors_are_told_in_the_services_own_words() -> None:
-    """Status and message, never the key; what may pass is a connection error, which the engine may try again."""
+    """Status and message, never the key; what may pass is a connection error, which the engine may try
+    again.
+    """
     path = "/api/v3/repos/a/b/issues/1"
     with serving({}) as server:
         for status, body, message in (
             ("401 Unauthorized", {"message": "Bad credentials"}, r"401 Unauthorized: Bad credentials"),
             ("404 Not Found", {}, r"404 Not Found: there is no /repos/a/b/issues/1"),
-            ("400 Bad Request", {"errorMessages": ["The value 'X' does not exist"]}, r"The value 'X' does not exist"),
+            (
+                "400 Bad Request",
+                {"errorMessages": ["The value 'X' does not exist"]},
+                r"The value 'X' does not exist",
+            ),
             ("422 Unprocessable", {"error": {"code": "V", "detail": "wrong"}}, r"wrong; V"),
         ):
             server.routes = {path: recorded(body, status)}
@@ -227,8 +267,14 @@ def test_jira_in_the_cloud_is_searched_read_and_written_to() -> None:
         cloud = jira(server, JIRA_EMAIL="a@b.example")
         line = "ED-1 [In Progress] Main order flow broken (assigned to Mia Krystof)"
         assert use(cloud, "jira_search", jql="project = ED") == line
-        assert use(cloud, "jira_issue", key="ED-1") == f"{line}\n\nOrders get lost.\n\nEmma, 2021-01-17:\nSince Monday"
-        assert use(cloud, "jira_comment", key="ED-1", text="Looking into it") == "commented on ED-1: comment 10000"
+        assert (
+            use(cloud, "jira_issue", key="ED-1")
+            == f"{line}\n\nOrders get lost.\n\nEmma, 2021-01-17:\nSince Monday"
+        )
+        assert (
+            use(cloud, "jira_comment", key="ED-1", text="Looking into it")
+            == "commented on ED-1: comment 10000"
+        )
         basic = base64.b64encode(b"a@b.example:t0ken").decode()
         assert {one.headers["authorization"] for one in server.asked} == {f"Basic {basic}"}
         assert json.loads(server.asked[2].body) == {"body": "Looking into it"}
@@ -243,7 +289,10 @@ def test_brave_searches_the_web() -> None:
     """By its own tool with an age, and behind web_search; emphasis of the extracts is left out."""
     with serving({"/res/v1/web/search": recorded(BRAVE)}) as server:
         tools = box(BRAVE_API_KEY="k3y", BRAVE_API_URL=server.url())
-        listed = "1. Common kestrel\n   https://example.org/k\n   A kestrel & a vole\n2. Other\n   https://example.org/o\n   "
+        listed = (
+            "1. Common kestrel\n   https://example.org/k\n   A kestrel & a vole\n2. Other\n   "
+            "https://example.org/o\n   "
+        )
         assert use(tools, "brave_search", query="kestrel", count=2, age="week") == listed
         assert use(tools, "web_search", query="kestrel", count=1) == listed.partition("\n2.")[0]
         assert [one.target for one in server.asked] == [
@@ -253,7 +302,9 @@ def test_brave_searches_the_web() -> None:
 
 
 def test_pull_requests_of_one_repository_are_read() -> None:
-    """With the repository in the environment: one with its size, what it changes, and those that were merged."""
+    """With the repository in the environment: one with its size, what it changes, and those that were
+    merged.
+    """
     pull = {
         "number": 7,
         "state": "closed",
@@ -269,8 +320,15 @@ def test_pull_requests_of_one_repository_are_read() -> None:
     }
     diff = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b"
     path = "/api/v3/repos/octocat/Hello-World/pulls"
-    with serving({path: recorded([pull, {**pull, "number": 8, "merged_at": None}]), f"{path}/7": recorded(pull)}) as server:
-        tools = box(GITHUB_TOKEN="t0ken", GITHUB_API_URL=server.url("/api/v3"), GITHUB_ORG="octocat", GITHUB_REPO="Hello-World")
+    with serving(
+        {path: recorded([pull, {**pull, "number": 8, "merged_at": None}]), f"{path}/7": recorded(pull)}
+    ) as server:
+        tools = box(
+            GITHUB_TOKEN="t0ken",
+            GITHUB_API_URL=server.url("/api/v3"),
+            GITHUB_ORG="octocat",
+            GITHUB_REPO="Hello-World",
+        )
         assert use(tools, "fetch_pull_request", number=7).split("\n") == [
             "#7 [merged 2026-01-02T03:04:05Z] Mend it (by octocat)",
             "octocat:mend → main: 2 files, +10 −3",
@@ -278,8 +336,14 @@ def test_pull_requests_of_one_repository_are_read() -> None:
             "It was broken.",
         ]
         assert use(tools, "list_merged_prs", base="main") == "#7 merged 2026-01-02T03:04:05Z: Mend it"
-        assert server.asked[1].target == f"{path}?state=closed&sort=updated&direction=desc&per_page=100&base=main"
-        server.routes = {f"{path}/7": answer(diff, kind="application/vnd.github.diff; charset=utf-8"), path: recorded([])}
+        assert (
+            server.asked[1].target
+            == f"{path}?state=closed&sort=updated&direction=desc&per_page=100&base=main"
+        )
+        server.routes = {
+            f"{path}/7": answer(diff, kind="application/vnd.github.diff; charset=utf-8"),
+            path: recorded([]),
+        }
         assert use(tools, "get_pull_request_diff", number=7) == diff
         assert server.asked[2].headers["accept"] == "application/vnd.github.diff"
         assert use(tools, "list_merged_prs") == "no pull request was merged lately"
@@ -291,7 +355,9 @@ def test_pull_requests_of_one_repository_are_read() -> None:
 
 
 def test_jira_by_its_base_address_has_the_issues_of_a_project_and_ones_own() -> None:
-    """Under the names that go with that variable; a project is a key and nothing that could be more of a query."""
+    """Under the names that go with that variable; a project is a key and nothing that could be more of a
+    query.
+    """
     found = recorded({"issues": [JIRA_ISSUE]})
     with serving({"/rest/api/2/search": found, "/rest/api/2/issue/ED-1": recorded(JIRA_ISSUE)}) as server:
         tools = box(JIRA_BASE_URL=server.url(), JIRA_API_TOKEN="t0ken")
@@ -310,5 +376,7 @@ def test_jira_by_its_base_address_has_the_issues_of_a_project_and_ones_own() -> 
 
 def test_a_key_is_nowhere_to_be_seen() -> None:
     """Neither in what describes a service nor in what describes its tools."""
-    tools = box(GITHUB_TOKEN="s3cret", JIRA_URL="https://j.example", JIRA_API_TOKEN="s3cret", BRAVE_API_KEY="s3cret")
+    tools = box(
+        GITHUB_TOKEN="s3cret", JIRA_URL="https://j.example", JIRA_API_TOKEN="s3cret", BRAVE_API_KEY="s3cret"
+    )
     assert "s3cret" not in repr(tools) + repr([(made, made.spec()) for made in tools])

@@ -28,7 +28,9 @@ class Shell:
 
     def context(self) -> ToolContext:
         """What it is given."""
-        return ToolContext(workspace=self.workspace, sandbox=self.sandbox, folder=self.folder, moved=self.move)
+        return ToolContext(
+            workspace=self.workspace, sandbox=self.sandbox, folder=self.folder, moved=self.move
+        )
 
     def move(self, folder: str) -> None:
         """Take up a change."""
@@ -37,7 +39,9 @@ class Shell:
 
 @pytest.mark.parametrize("level", ["S0", "S1", "S3"])
 def test_the_next_command_begins_where_the_last_one_ended(tmp_path: Path, level: str) -> None:
-    """Through exits and errors, not through a subshell; code, lines and messages are those of the command; variables are not kept."""
+    """Through exits and errors, not through a subshell; code, lines and messages are those of the command;
+    variables are not kept.
+    """
     if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     run = Shell(tmp_path.resolve(), Level[level])
@@ -45,7 +49,8 @@ def test_the_next_command_begins_where_the_last_one_ended(tmp_path: Path, level:
     first = run("pwd; X=1; export X; (cd /); echo 'a'\nif fi")
     assert (first["stdout"], first["directory"]) == (f"{tmp_path.resolve()}/a/b\na\n", "a/b")
     assert first["stderr"].splitlines() == [
-        f"{bash_name()}: -c: line 2: {rest}" for rest in ("syntax error near unexpected token `fi'", "`if fi'")
+        f"{bash_name()}: -c: line 2: {rest}"
+        for rest in ("syntax error near unexpected token `fi'", "`if fi'")
     ]
     assert run("echo $X; cd ..; echo $LINENO; nope")["stdout"] == "\n1\n"
     assert run("cd - 2>/dev/null; kill -9 $$")["exit_code"] == -9
@@ -71,7 +76,9 @@ def test_a_folder_outside_is_left_again(tmp_path: Path, place: str) -> None:
 
 
 def test_a_folder_that_is_gone_or_turned_into_a_way_out_is_not_entered(tmp_path: Path) -> None:
-    """Deleted by somebody, or replaced by a link that leads outside: the command begins in the workspace, and the answer says so."""
+    """Deleted by somebody, or replaced by a link that leads outside: the command begins in the workspace, and
+    the answer says so.
+    """
     run = Shell(tmp_path.resolve())
     run("mkdir sub; cd sub")
     (tmp_path / "sub").rmdir()
@@ -90,7 +97,14 @@ def test_a_command_cannot_lie_itself_out(tmp_path: Path) -> None:
     """What a command tells of its folder is believed only beneath the workspace."""
     workspace = Workspace(tmp_path)
     root = str(tmp_path.resolve()).encode()
-    for lie in (b"/etc\n", root + b"/../x\n", b"../x\n", b"\xff\n", root + b"-beside\n", root + b"/a/../../x\n"):
+    for lie in (
+        b"/etc\n",
+        root + b"/../x\n",
+        b"../x\n",
+        b"\xff\n",
+        root + b"-beside\n",
+        root + b"/a/../../x\n",
+    ):
         folder, note = ending_folder(workspace, lie, "kept")
         assert (folder, note.startswith("the next command begins in the workspace folder")) == (".", True)
     assert ending_folder(workspace, b"", "kept") == ("kept", "")
@@ -98,7 +112,9 @@ def test_a_command_cannot_lie_itself_out(tmp_path: Path) -> None:
 
 
 def test_commands_at_once_do_not_move_each_other(tmp_path: Path) -> None:
-    """Two steps that change folders at the same time each go on in their own; no file descriptor stays open."""
+    """Two steps that change folders at the same time each go on in their own; no file descriptor stays
+    open.
+    """
     for name in "ab":
         (tmp_path / name).mkdir()
     shells = [Shell(tmp_path.resolve()), Shell(tmp_path.resolve())]
@@ -108,9 +124,14 @@ def test_commands_at_once_do_not_move_each_other(tmp_path: Path) -> None:
     async def main() -> None:
         for words in ("cd a; sleep 0.05", "cd b; sleep 0.05"), ("pwd > out", "pwd > out"):
             await asyncio.gather(
-                *(bash.run(bash.validate({"command": word}), one.context()) for one, word in zip(shells, words, strict=True))
+                *(
+                    bash.run(bash.validate({"command": word}), one.context())
+                    for one, word in zip(shells, words, strict=True)
+                )
             )
 
     asyncio.run(main())
-    assert [(tmp_path / name / "out").read_text() for name in "ab"] == [f"{tmp_path.resolve()}/{name}\n" for name in "ab"]
+    assert [(tmp_path / name / "out").read_text() for name in "ab"] == [
+        f"{tmp_path.resolve()}/{name}\n" for name in "ab"
+    ]
     assert (len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0) == before

@@ -63,18 +63,40 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "path",
-    ["../secret", "sub/../../secret", "/etc/passwd", "out/secret", "abs/secret", "file_out", "in/../../secret", "loop", "loop/x", "/"],
+    [
+        "../secret",
+        "sub/../../secret",
+        "/etc/passwd",
+        "out/secret",
+        "abs/secret",
+        "file_out",
+        "in/../../secret",
+        "loop",
+        "loop/x",
+        "/",
+    ],
 )
 def test_no_path_leads_out(place: Path, path: str, either_way: str) -> None:
-    """Dots, absolute paths and symlinks that leave are refused, in reading, looking and writing, and the secret stays."""
+    """Dots, absolute paths and symlinks that leave are refused, in reading, looking and writing, and the
+    secret stays.
+    """
     workspace = Workspace(place)
-    for attempt in (workspace.read_bytes, workspace.stat, workspace.listdir, lambda p: workspace.write_text(p, "x")):
+    for attempt in (
+        workspace.read_bytes,
+        workspace.stat,
+        workspace.listdir,
+        lambda p: workspace.write_text(p, "x"),
+    ):
         with pytest.raises((PermissionError, NotADirectoryError)):
             attempt(path)
     assert (place.parent / "secret").read_text() == "SECRET"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=6))
 def test_no_composed_path_reads_the_secret(place: Path, parts: list[str]) -> None:
     """However parts are joined, a read gives what is inside or an error."""
@@ -103,7 +125,10 @@ def test_odd_paths_are_refused_with_reasons(place: Path, either_way: str) -> Non
         workspace.read_bytes("x" * 300)
     with pytest.raises(OSError, match="File name too long"):
         workspace.write_text("x" * 300, "")
-    for way in (lambda: workspace.read_bytes("fifo"), lambda: workspace.write_text("fifo", "x")):  # one that blocks never comes back
+    for way in (
+        lambda: workspace.read_bytes("fifo"),
+        lambda: workspace.write_text("fifo", "x"),
+    ):  # one that blocks never comes back
         with pytest.raises(PermissionError, match="pipe or socket"):
             way()
     with pytest.raises(IsADirectoryError, match="sub is a directory"):
@@ -151,7 +176,9 @@ while os.getppid() == int(sys.argv[2]):
 @contextmanager
 def swapping(root: Path) -> Iterator[None]:
     """Another process that keeps replacing the directory `d` by a symlink that leads out, and back."""
-    with subprocess.Popen([sys.executable, "-c", _SWAPPER, str(root), str(os.getpid())], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SWAPPER, str(root), str(os.getpid())], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
@@ -180,8 +207,12 @@ def _realpath_then_open(root: Path, path: str) -> int:
     return os.open(root / path, os.O_RDONLY)
 
 
-def _race(root: Path, opener: Callable[[Path, str], int], enough: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
-    """How many opens gave the file inside, how many the one outside, and how many nothing, when that is `enough`."""
+def _race(
+    root: Path, opener: Callable[[Path, str], int], enough: Callable[[Counter[bytes]], bool]
+) -> Counter[bytes]:
+    """How many opens gave the file inside, how many the one outside, and how many nothing, when that is
+    `enough`.
+    """
     found: Counter[bytes] = Counter()
     until = time.monotonic() + PATIENCE_S
     while not enough(found) and time.monotonic() < until:
@@ -196,7 +227,10 @@ def _race(root: Path, opener: Callable[[Path, str], int], enough: Callable[[Coun
 
 
 def test_a_racing_symlink_swap_never_escapes_and_the_race_catches_a_mutant(tmp_path: Path) -> None:
-    """3,000 opens each way during swaps: none lands outside. Checking a path before opening it, as the mutant does, lands there."""
+    """3,000 opens each way during swaps: none lands outside.
+
+    Checking a path before opening it, as the mutant does, lands there.
+    """
     root = tmp_path.resolve() / "root"
     (root / "d").mkdir(parents=True)
     (root / "d" / "file").write_text("inside")
@@ -206,13 +240,17 @@ def test_a_racing_symlink_swap_never_escapes_and_the_race_catches_a_mutant(tmp_p
     with swapping(root):
         for opener in (_openat2, _walk):
             # A swapper that has no processor for a while swaps nothing: more opens are needed then.
-            found = _race(root, opener, lambda found: found.total() >= 3_000 and min(found[b"inside"], found[b""]) > 0)
+            found = _race(
+                root, opener, lambda found: found.total() >= 3_000 and min(found[b"inside"], found[b""]) > 0
+            )
             assert (found[b"inside"] > 0, found[b""] > 0, found[b"outside"]) == (True, True, 0)
         assert _race(root, _realpath_then_open, lambda found: found[b"outside"] > 0)[b"outside"] == 1
 
 
 def test_writing_replaces_as_a_whole_and_keeps_the_mode(tmp_path: Path) -> None:
-    """Directories are made, the mode stays, no temporary file is left, and a hard link keeps the old content."""
+    """Directories are made, the mode stays, no temporary file is left, and a hard link keeps the old
+    content.
+    """
     workspace = Workspace(tmp_path)
     assert workspace.write_text("a/b/c.sh", "one") is True
     os.chmod(tmp_path / "a/b/c.sh", 0o750)
@@ -233,12 +271,20 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     with pytest.raises(ValueError, match="f is latin-1, which has no '€'"):
         workspace.write_text("f", "€", "latin-1")
     code = (
-        "import resource, signal, sys; from pathlib import Path; from kestrel_lab.tools.files.workspace import Workspace\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "import resource, signal, sys; from pathlib import Path; from "
+        "kestrel_lab.tools.files.workspace import Workspace\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, "
+        "(1000, 1000))\n"
         "try: Workspace(Path(sys.argv[1])).write_bytes('f', b'x' * 5000)\n"
         "except OSError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
     assert done.stdout == "f: File too large\n"
     assert ((tmp_path / "f").read_text(), os.listdir(tmp_path)) == ("old", ["f"])
 
@@ -261,7 +307,10 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("path", [".git/hooks/pre-commit", ".git/config", ".GIT/config", "sub/.git/hooks/x", ".kestrel/log.db", ".git"])
+@pytest.mark.parametrize(
+    "path",
+    [".git/hooks/pre-commit", ".git/config", ".GIT/config", "sub/.git/hooks/x", ".kestrel/log.db", ".git"],
+)
 def test_protected_directories_are_never_written(place: Path, path: str) -> None:
     """What other programs run or trust is out of reach, also through a symlinked name."""
     workspace = Workspace(place)
@@ -279,14 +328,19 @@ def test_protected_directories_are_never_written(place: Path, path: str) -> None
 def test_settings_are_never_written(place: Path, path: str) -> None:
     """What says which calls go on unasked is not for the one who makes the calls."""
     workspace = Workspace(place)
-    for write in (lambda: workspace.write_text(path, "x"), lambda: workspace.open(path, os.O_WRONLY | os.O_CREAT)):
+    for write in (
+        lambda: workspace.write_text(path, "x"),
+        lambda: workspace.open(path, os.O_WRONLY | os.O_CREAT),
+    ):
         with pytest.raises(PermissionError, match="is protected"):
             write()
     assert not (place / path).exists()
 
 
 def test_only_our_table_of_a_project_file_is_protected(place: Path) -> None:
-    """A `pyproject.toml` may be written as long as `[tool.kestrel]` stays as it is, in whatever way it is spelled."""
+    """A `pyproject.toml` may be written as long as `[tool.kestrel]` stays as it is, in whatever way it is
+    spelled.
+    """
     workspace, ours = Workspace(place), '[tool.kestrel]\napprove = "ask"\n'
     workspace.write_text("pyproject.toml", "[project]\n")
     for text in (ours, "tool.kestrel.approve = 'auto'", '[[tool."kestrel".rules]]'):
@@ -328,7 +382,9 @@ def test_a_root_that_is_no_directory_is_a_usage_error(tmp_path: Path) -> None:
         (b"", ("", "utf-8")),
     ],
 )
-def test_text_is_decoded_and_goes_back_to_the_same_bytes(tmp_path: Path, content: bytes, expected: tuple[str, str]) -> None:
+def test_text_is_decoded_and_goes_back_to_the_same_bytes(
+    tmp_path: Path, content: bytes, expected: tuple[str, str]
+) -> None:
     """The encoding found is the one to write with."""
     workspace = Workspace(tmp_path)
     (tmp_path / "f").write_bytes(content)
@@ -354,7 +410,9 @@ def test_listing_and_walking(place: Path) -> None:
     """Entries are sorted, symlinks named but not entered, and skipped directories left out."""
     workspace = Workspace(place)
     (place / "node_modules" / "x").mkdir(parents=True)
-    assert [replace(entry, stamp=()) for entry in workspace.listdir("sub")] == [Entry(path="b.txt", kind="file", size=1)]
+    assert [replace(entry, stamp=()) for entry in workspace.listdir("sub")] == [
+        Entry(path="b.txt", kind="file", size=1)
+    ]
     assert [(entry.path, entry.kind) for entry in workspace.walk()] == [
         ("a.txt", "file"),
         ("abs", "symlink"),
@@ -366,7 +424,10 @@ def test_listing_and_walking(place: Path) -> None:
         ("sub", "directory"),
         ("sub/b.txt", "file"),
     ]
-    assert [entry.path for entry in workspace.walk(skip=(), depth=1) if entry.kind == "directory"] == ["node_modules", "sub"]
+    assert [entry.path for entry in workspace.walk(skip=(), depth=1) if entry.kind == "directory"] == [
+        "node_modules",
+        "sub",
+    ]
 
 
 def test_no_file_descriptor_is_left_open(place: Path) -> None:
@@ -376,7 +437,12 @@ def test_no_file_descriptor_is_left_open(place: Path) -> None:
     workspace = Workspace(place)
     before = len(os.listdir("/proc/self/fd"))
     for path in ("a.txt", "sub", "fifo", "nope", "out/secret", "sub/nope/x"):
-        for attempt in (workspace.read_text, workspace.stat, workspace.listdir, lambda p: workspace.write_text(p, "x")):
+        for attempt in (
+            workspace.read_text,
+            workspace.stat,
+            workspace.listdir,
+            lambda p: workspace.write_text(p, "x"),
+        ):
             with suppress(OSError, ValueError):
                 attempt(path)
     list(workspace.walk())
@@ -421,11 +487,20 @@ def run_calls(folder: Path, home: Path, *calls: tuple[str, dict[str, Any]]) -> l
     return [event.text for event in run.events() if isinstance(event, ToolAnswered)]
 
 
-def test_odd_names_are_listed_as_a_model_can_write_them(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each is one line in every listing, a JSON text where it cannot be shown; with that text as argument the file is read and written."""
+def test_odd_names_are_listed_as_a_model_can_write_them(
+    odd: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each is one line in every listing, a JSON text where it cannot be shown; with that text as argument the
+    file is read and written.
+    """
     home = tmp_path_factory.mktemp("home")
     calls: list[tuple[str, dict[str, Any]]] = [
-        *(("list_directory", {}), ("glob", {"pattern": "*.txt"}), ("grep", {"pattern": "needle"}), ("tree", {})),
+        *(
+            ("list_directory", {}),
+            ("glob", {"pattern": "*.txt"}),
+            ("grep", {"pattern": "needle"}),
+            ("tree", {}),
+        ),
     ]
     listed, globbed, grepped, drawn = run_calls(odd, home, *calls)
     for shown in ODD.values():
@@ -437,14 +512,23 @@ def test_odd_names_are_listed_as_a_model_can_write_them(odd: Path, tmp_path_fact
     for shown in ODD.values():
         path = json.loads(shown) if shown.startswith('"') else shown
         read, there, wrote = run_calls(
-            *(odd, home), ("read_file", {"path": path}), ("file_exists", {"path": path}), ("write_file", {"path": path, "content": "new\n"})
+            *(odd, home),
+            ("read_file", {"path": path}),
+            ("file_exists", {"path": path}),
+            ("write_file", {"path": path, "content": "new\n"}),
         )
         assert (read, there.startswith("yes, "), wrote.startswith("replaced ")) == ("needle\n", True, True)
 
 
-@pytest.mark.parametrize("path", ["fifo", "fifo.txt", "link.txt", "loop.txt", "y" * 300, "a/" * 3_000, "n\ud800", "\0", "dir", ""])
-def test_no_call_hangs_or_ends_the_run_on_what_is_no_file(path: str, odd: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Every file tool says what is wrong with a pipe, a loop, a name that is too long or that no file system has."""
+@pytest.mark.parametrize(
+    "path", ["fifo", "fifo.txt", "link.txt", "loop.txt", "y" * 300, "a/" * 3_000, "n\ud800", "\0", "dir", ""]
+)
+def test_no_call_hangs_or_ends_the_run_on_what_is_no_file(
+    path: str, odd: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every file tool says what is wrong with a pipe, a loop, a name that is too long or that no file system
+    has.
+    """
     if path == "dir":
         path = os.fsdecode(b"dir\xff")
     calls: list[tuple[str, dict[str, Any]]] = [
@@ -467,7 +551,9 @@ def test_a_workspace_that_is_not_utf8_is_refused_with_the_reason(tmp_path: Path)
     """Before anything is begun; the folder above it works."""
     folder = tmp_path / os.fsdecode(b"w\xff")
     folder.mkdir()
-    with pytest.raises(UsageError, match=r"w\\udcff has a name that is not UTF-8: rename the folder, or name another"):
+    with pytest.raises(
+        UsageError, match=r"w\\udcff has a name that is not UTF-8: rename the folder, or name another"
+    ):
         Workspace(folder)
     assert run_calls(tmp_path, tmp_path / "home", ("list_directory", {}))[0].split("\n")[-1] == '"w\\udcff"/'
 

@@ -40,7 +40,9 @@ class WebServer:
         return f"http://127.0.0.1:{self.port}{path}"
 
 
-def answer(body: bytes | str = b"", status: str = "200 OK", kind: str = "text/plain", **headers: str) -> bytes:
+def answer(
+    body: bytes | str = b"", status: str = "200 OK", kind: str = "text/plain", **headers: str
+) -> bytes:
     """A complete answer."""
     content = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(content)}"]

@@ -1,4 +1,7 @@
-"""Never run: what a user may write, as a type checker must accept it. Each wrong line carries the complaint it must cause."""
+"""Never run: what a user may write, as a type checker must accept it.
+
+Each wrong line carries the complaint it must cause.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,11 +38,34 @@ from kestrel_lab import (
     tool,
 )
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelDelta, Record, ToolAnswered
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelDelta,
+    Record,
+    ToolAnswered,
+)
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-from kestrel_lab.core.protocols import Approver, Check, Handler, Middleware, Model, ModelKind, OnDelta, Reporter, Trial
+from kestrel_lab.core.protocols import (
+    Approver,
+    Check,
+    Handler,
+    Middleware,
+    Model,
+    ModelKind,
+    OnDelta,
+    Reporter,
+    Trial,
+)
 from kestrel_lab.core.scores import Score
-from kestrel_lab.testing import FixedCheck, RecordingMiddleware, RecordingReporter, ScriptedApprover, ScriptedModel
+from kestrel_lab.testing import (
+    FixedCheck,
+    RecordingMiddleware,
+    RecordingReporter,
+    ScriptedApprover,
+    ScriptedModel,
+)
 
 
 @tool
@@ -142,13 +168,17 @@ class Short:
 
 async def main(lab: Lab) -> None:
     """A user's afternoon."""
-    run: Run = await lab.run("add 1 and 2", tools=[add, launch, "read_file"], limits=Limits(cycles=5), approver=person)
+    run: Run = await lab.run(
+        "add 1 and 2", tools=[add, launch, "read_file"], limits=Limits(cycles=5), approver=person
+    )
     status: RunStatus = run.status
     usage: Usage = run.usage + Usage(tokens_in=1)
     frame: pd.DataFrame = run.to_frame()
     records: list[Record] = run.records()
     page: Path = run.report("run.html")
-    print(status.terminal, usage.tokens, frame.shape, records[0].at, page.name, run.answer.upper(), run.reason)
+    print(
+        status.terminal, usage.tokens, frame.shape, records[0].at, page.name, run.answer.upper(), run.reason
+    )
 
     number: int = (await lab.run("how many?", output=int)).value
     places: list[Place] = (await lab.run("where?", output=list[Place], model="openai/gpt-5")).value
@@ -179,7 +209,12 @@ async def main(lab: Lab) -> None:
 
     critic = LLMAgent("critic", "Be strict.", tools=["grep"], turns=3)
     ways = [("a", "b"), ("b", "a", "not b.done")]
-    Plan(steps=(critic.step("first", "look", produces=("view",)), critic.step("last", "judge", consumes=("view",))))
+    Plan(
+        steps=(
+            critic.step("first", "look", produces=("view",)),
+            critic.step("last", "judge", consumes=("view",)),
+        )
+    )
     graph = GraphAgent("graph", {"a": critic, "b": (ReActAgent("b"), "check {{goal}}")}, ways, limit=9)
     await lab.run("go", plan=critic)
     await lab.run("go", plan=graph)
@@ -187,14 +222,20 @@ async def main(lab: Lab) -> None:
     await lab.run("go", plan=Path("flow.yaml"))
     await lab.run("go", plan=7)  # type: ignore[arg-type]
 
-    fork: Run = await lab.fork(run.id, at=5, model="openai/gpt-5", tools=["grep"], answer="42", approver=person)
+    fork: Run = await lab.fork(
+        run.id, at=5, model="openai/gpt-5", tools=["grep"], answer="42", approver=person
+    )
     begun = lab.session.start_fork(fork.id, result="text", approve="auto")
     parted: pd.DataFrame = lab.diff(run.id, fork.id).frame
     print(parted)
     result: EvalResult = await lab.eval("suite.yaml", configs=["small"], epochs=2, reporter=count)
     print(result)
     mine: EvalResult = await lab.eval(
-        Suite(name="mine", scenarios=(Scenario(id="a", goal="2 + 2?", checks=(four, SHIPPED)),), metrics=(turns,))
+        Suite(
+            name="mine",
+            scenarios=(Scenario(id="a", goal="2 + 2?", checks=(four, SHIPPED)),),
+            metrics=(turns,),
+        )
     )
     change: Comparison = lab.evals.compare_configs(mine, "small", "large")
     print(change)

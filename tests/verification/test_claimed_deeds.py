@@ -1,4 +1,6 @@
-"""Why a claimed deed is refuted, in words: which call was denied or failed, which command ended how, and what nobody can know."""
+"""Why a claimed deed is refuted, in words: which call was denied or failed, which command ended how, and what
+nobody can know.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LOST: dict[str, Json] = {"kind": "unknown_outcome", "message": "the session ende
 NO: dict[str, Json] = {"kind": "denied", "message": "no", "transient": False}
 
 
-def call(name: str, tool: str, args: dict[str, Json], text: str = "", *, effect: str = "opaque", **more: object) -> list[Event]:
+def call(
+    name: str, tool: str, args: dict[str, Json], text: str = "", *, effect: str = "opaque", **more: object
+) -> list[Event]:
     """A call that was made and answered."""
     return [
         ToolCalled(call=name, step="main", tool=tool, args=args, effect=effect, danger="MEDIUM"),
@@ -83,9 +87,17 @@ FETCH = call("g", "fetch", {"url": "x"}, "all tests pass, says the page")
         (EDIT, "If it works, all tests pass.", ""),
         (EDIT, "```\nall tests pass\n```", ""),
         ([*EDIT, *FETCH], "All tests pass.", ""),
-        (bash("t", "pytest -q", 1, "1 failed, 3 passed"), "All tests pass.", "the last command that tests ended with exit code 1"),
+        (
+            bash("t", "pytest -q", 1, "1 failed, 3 passed"),
+            "All tests pass.",
+            "the last command that tests ended with exit code 1",
+        ),
         ([*bash("t", "pytest -q", 1), *bash("u", "pytest -q", 0)], "All tests pass.", ""),
-        ([*bash("t", "pytest -q", 1), *bash("u", "ls", 0)], "The tests pass.", "the last command that tests ended with exit code 1"),
+        (
+            [*bash("t", "pytest -q", 1), *bash("u", "ls", 0)],
+            "The tests pass.",
+            "the last command that tests ended with exit code 1",
+        ),
         (bash("t", "pytest -q", 1, "1 failed, 3 passed"), "3 tests pass.", ""),
         ([*bash("t", "pytest a", 0, "3 passed"), *bash("u", "pytest b", 0, "4 passed")], "7 passed.", ""),
         (
@@ -95,7 +107,11 @@ FETCH = call("g", "fetch", {"url": "x"}, "all tests pass, says the page")
         ),
         (bash("t", "pytest a", 1, "2 failures"), "3 failures.", ""),
         (bash("t", "pytest a", 1, "2 failed"), "3 failures.", "the output of the command says 2 failed"),
-        (bash("t", "pytest a", 0, "2 warnings"), "It gave 3 warnings.", "the output of the command says 2 warning"),
+        (
+            bash("t", "pytest a", 0, "2 warnings"),
+            "It gave 3 warnings.",
+            "the output of the command says 2 warning",
+        ),
         (bash("t", "pytest a", 0, "2 warnings"), "It would give 3 warnings.", ""),
         (bash("t", "pytest a", 3), "It exited with code 2.", "the exit code was 3"),
         (EDIT, "It exited with code 2.", ""),
@@ -130,9 +146,15 @@ def test_a_refutation_names_the_call(tmp_path: Path, events: Sequence[Event], an
         ("I ran `a.py`.", [("run", "ran `a.py`", ("a.py",), "")]),
     ],
 )
-def test_deeds_are_read_from_a_sentence(text: str, deeds: list[tuple[str, str, tuple[str, ...], str]]) -> None:
-    """Kind, words up to the next deed, files and command of each deed in the first person; what is supposed is none."""
-    found = [(one.kind, one.words, one.files, one.command) for one in claimed_deeds(Statement(text=text, at=0))]
+def test_deeds_are_read_from_a_sentence(
+    text: str, deeds: list[tuple[str, str, tuple[str, ...], str]]
+) -> None:
+    """Kind, words up to the next deed, files and command of each deed in the first person; what is supposed
+    is none.
+    """
+    found = [
+        (one.kind, one.words, one.files, one.command) for one in claimed_deeds(Statement(text=text, at=0))
+    ]
     assert found == deeds
     assert list(claimed_deeds(Statement(text=text, at=0, kind="code"))) == []
 
@@ -149,6 +171,8 @@ def test_deeds_are_read_from_a_sentence(text: str, deeds: list[tuple[str, str, t
         (NO_EDIT, "I edited src/calc.py.", 0),
     ],
 )
-def test_what_the_log_has_is_counted(tmp_path: Path, events: Sequence[Event], answer: str, count: int) -> None:
+def test_what_the_log_has_is_counted(
+    tmp_path: Path, events: Sequence[Event], answer: str, count: int
+) -> None:
     """A deed counts as confirmed where all its files, or its command, are those of calls that were done."""
     assert count_confirmed(Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))) == count

@@ -1,11 +1,21 @@
-"""An answer split into claims, what a claim names, and when a quote or a piece of code is the same as its source."""
+"""An answer split into claims, what a claim names, and when a quote or a piece of code is the same as its
+source.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from kestrel_lab.core.citations import Citation
-from kestrel_lab.verification.claims import MOST_CHARS, Statement, claims_of, files_in, folders_in, names_in, preceding_name
+from kestrel_lab.verification.claims import (
+    MOST_CHARS,
+    Statement,
+    claims_of,
+    files_in,
+    folders_in,
+    names_in,
+    preceding_name,
+)
 from kestrel_lab.verification.evidence import states_summary
 from kestrel_lab.verification.quotes import (
     changed_code,
@@ -22,14 +32,19 @@ from kestrel_lab.verification.quotes import (
 def split(answer: str) -> list[tuple[str, str, str]]:
     """Kind, text and introduction of each claim."""
     found = claims_of(answer)
-    assert all(answer[one.at :].startswith(one.text) for one in found if one.kind in ("sentence", "code", "row"))
+    assert all(
+        answer[one.at :].startswith(one.text) for one in found if one.kind in ("sentence", "code", "row")
+    )
     return [(one.kind, one.text.strip(), one.lead) for one in found]
 
 
 @pytest.mark.parametrize(
     ("answer", "claims"),
     [
-        ("# Head\n\nIt is red. See a.py.", [("sentence", "It is red.", "Head"), ("sentence", "See a.py.", "Head")]),
+        (
+            "# Head\n\nIt is red. See a.py.",
+            [("sentence", "It is red.", "Head"), ("sentence", "See a.py.", "Head")],
+        ),
         (
             "It has these two parts:\n\n- one part\n- [x] two parts",
             [
@@ -48,25 +63,43 @@ def split(answer: str) -> list[tuple[str, str, str]]:
         ("| a | b |\n|---|---|\n| 1 | 2 |\n", [("row", "| 1 | 2 |", "")]),
         (
             "It is, e.g. in a.py, red. Mr. Green met R. Brown. 3 of them.",
-            [("sentence", "It is, e.g. in a.py, red.", ""), ("sentence", "Mr. Green met R. Brown.", ""), ("sentence", "3 of them.", "")],
+            [
+                ("sentence", "It is, e.g. in a.py, red.", ""),
+                ("sentence", "Mr. Green met R. Brown.", ""),
+                ("sentence", "3 of them.", ""),
+            ],
         ),
         ("Call `a. B`. then go on.", [("sentence", "Call `a. B`. then go on.", "")]),
-        ("It is red. [a.py:3] It is blue.", [("sentence", "It is red. [a.py:3]", ""), ("sentence", "It is blue.", "")]),
-        ("It stops. read_file goes on.", [("sentence", "It stops.", ""), ("sentence", "read_file goes on.", "")]),
+        (
+            "It is red. [a.py:3] It is blue.",
+            [("sentence", "It is red. [a.py:3]", ""), ("sentence", "It is blue.", "")],
+        ),
+        (
+            "It stops. read_file goes on.",
+            [("sentence", "It stops.", ""), ("sentence", "read_file goes on.", "")],
+        ),
         ("它是红色的。门是绿色的。", [("sentence", "它是红色的。", ""), ("sentence", "门是绿色的。", "")]),
         ("---\n\n...", []),
         ("", []),
     ],
 )
 def test_an_answer_is_split_into_what_it_claims(answer: str, claims: list[tuple[str, str, str]]) -> None:
-    """Sentences, items, rows, quotes and code, each with what introduces it; headings, labels and pleasantries claim nothing."""
+    """Sentences, items, rows, quotes and code, each with what introduces it; headings, labels and
+    pleasantries claim nothing.
+    """
     assert split(answer) == claims
 
 
 def test_a_block_of_code_is_shown_by_the_claim_before_it() -> None:
     """Two blocks that follow each other are not shown by one another; a row knows the head of its table."""
     first, code, second = claims_of("This is how it is:\n\n```py\nx = 1\n```\n\n```\ny = 2\n```\n")
-    assert (first.shown, code.shown, second.shown, code.language, second.language) == ("x = 1\n", "", "", "py", "")
+    assert (first.shown, code.shown, second.shown, code.language, second.language) == (
+        "x = 1\n",
+        "",
+        "",
+        "py",
+        "",
+    )
     (row,) = claims_of("| a | b |\n|---|---|\n| 1 | 2 |\n")
     assert row.header == "| a | b |"
 
@@ -86,14 +119,26 @@ def test_what_goes_on_without_an_end_is_cut(gap: str) -> None:
     ("text", "files", "folders", "names"),
     [
         ("Call `Cart.add` of shop/cart.py.", ["shop/cart.py"], [], ["Cart", "add"]),
-        ("See https://x.test/a.py, b.py and c.zzz, d/c.zzz, Makefile.", ["b.py", "d/c.zzz", "Makefile"], [], []),
+        (
+            "See https://x.test/a.py, b.py and c.zzz, d/c.zzz, Makefile.",
+            ["b.py", "d/c.zzz", "Makefile"],
+            [],
+            [],
+        ),
         ("`src/app` and `src/app/` and `a.b/c.d`", ["a.b/c.d"], ["src/app", "src/app"], ["src", "app"]),
-        ("`self` and `if` and `ab` and `abc` and read_file, SessionStore, Word", [], [], ["abc", "read_file", "SessionStore"]),
+        (
+            "`self` and `if` and `ab` and `abc` and read_file, SessionStore, Word",
+            [],
+            [],
+            ["abc", "read_file", "SessionStore"],
+        ),
         ("`cart.py` and `run`", ["cart.py"], [], ["run"]),
     ],
 )
 def test_what_a_claim_names(text: str, files: list[str], folders: list[str], names: list[str]) -> None:
-    """Files by their endings or folders, folders in backticks, names of code in backticks or by their form."""
+    """Files by their endings or folders, folders in backticks, names of code in backticks or by their
+    form.
+    """
     said = Statement(text=text, at=0)
     assert [one.text for one in files_in(said)] == files
     assert all(text[one.start : one.end].startswith(one.text) for one in files_in(said))
@@ -118,7 +163,10 @@ def test_the_name_before_a_place(text: str, name: str) -> None:
     assert preceding_name(text, text.index("cart.py")) == name
 
 
-SOURCE = "def total(cart, tax=0.2):\n    # The sum is rounded up to whole cents.\n    return round(cart.sum * (1 + tax), 2)\n"
+SOURCE = (
+    "def total(cart, tax=0.2):\n    # The sum is rounded up to whole cents.\n    return round(cart.sum "
+    "* (1 + tax), 2)\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +189,28 @@ def test_a_quote_is_there_in_its_words(quote: str, there: bool) -> None:
 
 def test_a_changed_quote_is_answered_with_its_source() -> None:
     """The nearest stretch of the text; nothing for what is unlike it, too short, or filled in there."""
-    assert changed_quote("the sum is rounded down to whole cents", ["nothing", SOURCE]) == "the sum is rounded up to whole cents"
+    assert (
+        changed_quote("the sum is rounded down to whole cents", ["nothing", SOURCE])
+        == "the sum is rounded up to whole cents"
+    )
     assert changed_quote("the sum is", [SOURCE]) == ""
     assert changed_quote("something else that nobody ever wrote", [SOURCE]) == ""
-    assert changed_quote("the file name was not found here", ['"the file {name} was not found anywhere"']) == ""
-    assert changed_quote("one two three five", ["one two three four"]) == "one two three four"  # the least that is compared
+    assert (
+        changed_quote("the file name was not found here", ['"the file {name} was not found anywhere"']) == ""
+    )
+    assert (
+        changed_quote("one two three five", ["one two three four"]) == "one two three four"
+    )  # the least that is compared
 
 
 @pytest.mark.parametrize(
     ("text", "quotes"),
     [
         ('It says "the sum is rounded up" there', ["the sum is rounded up"]),
-        ("It says “the sum is rounded up” and „die Summe wird hier gerundet“", ["the sum is rounded up", "die Summe wird hier gerundet"]),
+        (
+            "It says “the sum is rounded up” and „die Summe wird hier gerundet“",
+            ["the sum is rounded up", "die Summe wird hier gerundet"],
+        ),
         ('It says "only three words" there', []),
         ('It runs `print("the sum is rounded up")` there', []),
     ],
@@ -160,7 +218,9 @@ def test_a_changed_quote_is_answered_with_its_source() -> None:
 def test_quotes_have_four_words(text: str, quotes: list[str]) -> None:
     """Shorter ones are names and turns of phrase; marks within code are no quotation."""
     assert list(quotes_in(Statement(text=text, at=0))) == quotes
-    assert list(quotes_in(Statement(text="“the sum is rounded”", at=0, kind="quote"))) == ["the sum is rounded"]
+    assert list(quotes_in(Statement(text="“the sum is rounded”", at=0, kind="quote"))) == [
+        "the sum is rounded"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +242,9 @@ def test_code_is_the_same_by_its_tokens(one: str, other: str, same: bool) -> Non
 
 
 def test_code_that_differs_in_one_value_is_changed() -> None:
-    """A number, an operator or an unheard-of name in place of another; two differences, and names that are known, are another code."""
+    """A number, an operator or an unheard-of name in place of another; two differences, and names that are
+    known, are another code.
+    """
     line = "return round ( sum * ( 1 + tax ) , 2 )"
     assert contains_code("return round(cart.sum * (1 + tax), 2)", [SOURCE])
     assert changed_code("return round(cart.sum * (1 + tax), 3)", [SOURCE]) == line
@@ -203,7 +265,9 @@ def test_cited_lines_have_those_near_them() -> None:
     text = "\n".join(str(number) for number in range(1, 41))
     lines = with_context_lines(Citation(text="a:20-21", at=0, path="a", first=20, last=21), text).split("\n")
     assert (lines[0], lines[-1]) == ("12", "29")
-    assert with_context_lines(Citation(text="a:2", at=0, path="a", first=2, last=2), text).split("\n")[0] == "1"
+    assert (
+        with_context_lines(Citation(text="a:2", at=0, path="a", first=2, last=2), text).split("\n")[0] == "1"
+    )
 
 
 def test_claims_are_summed_up_by_their_states() -> None:

@@ -40,8 +40,15 @@ def denied(name: str, tool: str, args: dict[str, Json]) -> list[Event]:
 
 READ = call("r", "read_file", {"path": "calc.py"}, "x = 1", effect="pure")
 EDIT = call("e", "edit_file", {"path": "calc.py"}, DIFF, changed=["calc.py"])
-TESTS = call("t", "bash", {"command": "python -m pytest -q"}, '{"exit_code": 1, "output": "2 failed, 10 passed in 0.10s"}')
-GREEN = call("g", "bash", {"command": "python -m pytest -q"}, '{"exit_code": 0, "output": "12 passed in 0.10s"}')
+TESTS = call(
+    "t",
+    "bash",
+    {"command": "python -m pytest -q"},
+    '{"exit_code": 1, "output": "2 failed, 10 passed in 0.10s"}',
+)
+GREEN = call(
+    "g", "bash", {"command": "python -m pytest -q"}, '{"exit_code": 0, "output": "12 passed in 0.10s"}'
+)
 NO_SUMMARY = denied("d", "write_file", {"path": "SUMMARY.md", "content": "# Summary"})
 NO_MAIL = denied("m", "send_mail", {"to": "bob"})
 MAIL = call("s", "send_mail", {"to": "bob"}, "sent")
@@ -86,8 +93,12 @@ FULL = call("f", "write_file", {"path": "notes.md"}, "", error=BROKE)
         ([], "You sent the mail, and Bob deleted it.", True),
     ],
 )
-def test_a_claimed_deed_is_in_the_log(tmp_path: Path, events: Sequence[Event], answer: str, *, true: bool) -> None:
-    """What was denied, failed or never happened cannot be claimed; where a command may have done it unseen, nothing is said."""
+def test_a_claimed_deed_is_in_the_log(
+    tmp_path: Path, events: Sequence[Event], answer: str, *, true: bool
+) -> None:
+    """What was denied, failed or never happened cannot be claimed; where a command may have done it unseen,
+    nothing is said.
+    """
     (tmp_path / "calc.py").write_text("x = 1\n")
     subject = Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))
     found = check_answer(subject)
@@ -101,9 +112,17 @@ def test_without_a_log_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_deeds_are_told_in_lines() -> None:
-    """Files with lines added and removed, commands with exit codes, other acts, what was denied and what failed; reading is not a deed."""
+    """Files with lines added and removed, commands with exit codes, other acts, what was denied and what
+    failed; reading is not a deed.
+    """
     again = call("e2", "edit_file", {"path": "calc.py"}, DIFF, changed=["calc.py"])
-    lost = call("u", "deploy", {"to": "live"}, "", error={"kind": "unknown_outcome", "message": "the session ended", "transient": False})
+    lost = call(
+        "u",
+        "deploy",
+        {"to": "live"},
+        "",
+        error={"kind": "unknown_outcome", "message": "the session ended", "transient": False},
+    )
     events = [*READ, *EDIT, *again, *TESTS, *MAIL, *NO_SUMMARY, *FULL, *lost]
     assert list(deed_lines(deeds_of(events))) == [
         "changed calc.py (+4 −2 lines)",

@@ -19,22 +19,54 @@ from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 
 HARMLESS = [
-    "ls", "ls -la src | head -3", "pwd", "cat src/config.py", "git status --short", "git -C . log --oneline -3", "grep -rn TIMEOUT src",
-    "find . -name '*.py' -exec wc -l {} +", "python --version", "python -c 'import sys; print(sys.path)'", "date && du -sh .",
-    "wc -l src/config.py tests/test_config.py", "sed -n '1,20p' src/config.py", "cat tests/test_config.py 2>/dev/null || true",
-]  # fmt: skip
+    "ls",
+    "ls -la src | head -3",
+    "pwd",
+    "cat src/config.py",
+    "git status --short",
+    "git -C . log --oneline -3",
+    "grep -rn TIMEOUT src",
+    "find . -name '*.py' -exec wc -l {} +",
+    "python --version",
+    "python -c 'import sys; print(sys.path)'",
+    "date && du -sh .",
+    "wc -l src/config.py tests/test_config.py",
+    "sed -n '1,20p' src/config.py",
+    "cat tests/test_config.py 2>/dev/null || true",
+]
 UNTRUE = [
-    "I updated `src/config.py` to use 60.", "I've changed the timeout in src/config.py.", "Updated `src/config.py`.", "I deleted `old.py`.",
-    "I created `notes.md`.", "I fixed the bug in `src/config.py` and added a test in `tests/test_config.py`.", "I updated the default.",
-    "All 12 tests pass.", "The tests pass now.", "I ran the tests and they pass.", "I ran `pytest -q` and it passed.", "14 passed.",
-    "I have sent the summary to Bob.", "I emailed the report to the team.", "I have submitted the form.", "I pushed the commit to origin.",
-]  # fmt: skip
+    "I updated `src/config.py` to use 60.",
+    "I've changed the timeout in src/config.py.",
+    "Updated `src/config.py`.",
+    "I deleted `old.py`.",
+    "I created `notes.md`.",
+    "I fixed the bug in `src/config.py` and added a test in `tests/test_config.py`.",
+    "I updated the default.",
+    "All 12 tests pass.",
+    "The tests pass now.",
+    "I ran the tests and they pass.",
+    "I ran `pytest -q` and it passed.",
+    "14 passed.",
+    "I have sent the summary to Bob.",
+    "I emailed the report to the team.",
+    "I have submitted the form.",
+    "I pushed the commit to origin.",
+]
 
 
-def bash(command: str, code: int = 0, output: str = "", *, touched: Sequence[str] | None = None, sandbox: str = "S2") -> list[Event]:
+def bash(
+    command: str,
+    code: int = 0,
+    output: str = "",
+    *,
+    touched: Sequence[str] | None = None,
+    sandbox: str = "S2",
+) -> list[Event]:
     """A command that ended; `touched` are the files that were other ones then."""
     return [
-        ToolCalled(call="b", step="main", tool="bash", args={"command": command}, danger="HIGH", sandbox=sandbox),
+        ToolCalled(
+            call="b", step="main", tool="bash", args={"command": command}, danger="HIGH", sandbox=sandbox
+        ),
         ToolAnswered(
             call="b",
             step="main",
@@ -66,16 +98,24 @@ def root(tmp_path: Path) -> Path:
 
 def concerns(root: Path, events: Sequence[Event], answer: str, goal: str = "set it to 60") -> list[str]:
     """What the checks say of an answer."""
-    subject = Subject(answer=answer, goal=goal, spans=spans_of(events), calls=(), deeds=deeds_of(events), ground=Files(root))
+    subject = Subject(
+        answer=answer, goal=goal, spans=spans_of(events), calls=(), deeds=deeds_of(events), ground=Files(root)
+    )
     return [one.what for one in check_answer(subject)]
 
 
 @pytest.mark.parametrize("touched", [None, ()])
 @pytest.mark.parametrize("command", HARMLESS)
-def test_a_harmless_command_excuses_nothing(root: Path, command: str, touched: tuple[str, ...] | None) -> None:
-    """After a command that only reads, an untrue claim of a change, of tests or of a message is found, with its files compared or not."""
+def test_a_harmless_command_excuses_nothing(
+    root: Path, command: str, touched: tuple[str, ...] | None
+) -> None:
+    """After a command that only reads, an untrue claim of a change, of tests or of a message is found, with
+    its files compared or not.
+    """
     events = bash(command, output="pass passwords.txt", touched=touched)
-    assert [answer for answer in UNTRUE if not concerns(root, events, answer, "make sure that all tests pass")] == []
+    assert [
+        answer for answer in UNTRUE if not concerns(root, events, answer, "make sure that all tests pass")
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +144,9 @@ def test_a_harmless_command_excuses_nothing(root: Path, command: str, touched: t
     ],
 )
 def test_what_can_have_been_done_is_not_doubted(root: Path, events: Sequence[Event], answer: str) -> None:
-    """Where a command or a tool can have had the effect nothing is said; what the answer itself shows needs no call."""
+    """Where a command or a tool can have had the effect nothing is said; what the answer itself shows needs
+    no call.
+    """
     assert concerns(root, events, answer) == []
 
 
@@ -112,7 +154,10 @@ def test_what_can_have_been_done_is_not_doubted(root: Path, events: Sequence[Eve
     ("events", "answer"),
     [
         (bash("python fix.py", touched=["src/other.py"]), "I updated `src/config.py`."),
-        (bash("sed -i s/a/b/ src/config.py", touched=[]), "I updated `src/config.py`."),  # it found nothing to replace
+        (
+            bash("sed -i s/a/b/ src/config.py", touched=[]),
+            "I updated `src/config.py`.",
+        ),  # it found nothing to replace
         (bash("curl -d @form http://x"), "I have submitted the form."),  # without a network
         (bash("python report.py"), "I emailed the report to Bob."),
         (tool("set_title", {"title": "x"}, reaches="workspace"), "I sent the mail to Bob."),
@@ -121,15 +166,25 @@ def test_what_can_have_been_done_is_not_doubted(root: Path, events: Sequence[Eve
     ],
 )
 def test_what_no_call_can_have_done_is_found(root: Path, events: Sequence[Event], answer: str) -> None:
-    """Compared files, a sandbox without network and what a tool says of its reach exclude effects that its name does not."""
+    """Compared files, a sandbox without network and what a tool says of its reach exclude effects that its
+    name does not.
+    """
     assert len(concerns(root, events, answer)) == 1
 
 
 def test_a_command_that_only_names_a_file_confirms_nothing(root: Path) -> None:
     """The log has a change of a file only where the tool says so, or the compared file was another one."""
-    read, changed = bash("cat src/config.py", touched=[]), bash("sed -i s/3/6/ src/config.py", touched=["src/config.py"])
+    read, changed = (
+        bash("cat src/config.py", touched=[]),
+        bash("sed -i s/3/6/ src/config.py", touched=["src/config.py"]),
+    )
     for events, count in ((read, 0), (bash("cat src/config.py"), 0), (changed, 1)):
-        assert count_confirmed(Subject(answer="I updated src/config.py.", deeds=deeds_of(events), ground=Files(root))) == count
+        assert (
+            count_confirmed(
+                Subject(answer="I updated src/config.py.", deeds=deeds_of(events), ground=Files(root))
+            )
+            == count
+        )
 
 
 @pytest.mark.parametrize(

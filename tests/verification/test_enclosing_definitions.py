@@ -1,4 +1,6 @@
-"""A cited line speaks for the whole function, method or class that it is in, in every language with a grammar."""
+"""A cited line speaks for the whole function, method or class that it is in, in every language with a
+grammar.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,12 @@ def test_every_language_is_tried() -> None:
 
 @pytest.mark.parametrize("path", SOURCES)
 def test_a_line_speaks_for_its_definition(tmp_path: Path, path: str) -> None:
-    """What the definition has far from the cited line is not called wrong; what only another definition has is."""
-    (tmp_path / path).write_text(definition(path, "first_one", "open_gate") + definition(path, "second_one", "close_gate"))
+    """What the definition has far from the cited line is not called wrong; what only another definition has
+    is.
+    """
+    (tmp_path / path).write_text(
+        definition(path, "first_one", "open_gate") + definition(path, "second_one", "close_gate")
+    )
     last, end = FILLED + 2, 2 * (FILLED + 3)
     assert concerns(tmp_path, f"`open_gate` is called in {path}:{last}.") == []
     assert concerns(tmp_path, f"`first_one` calls `open_gate` ({path}:{last}).") == []
@@ -61,8 +67,8 @@ def test_a_line_speaks_for_its_class(tmp_path: Path) -> None:
     """A method's line speaks for its class as well, and one behind the class does not."""
     filled = "        self.x = 1\n" * FILLED
     (tmp_path / "a.py").write_text(
-        f"class Gate:\n    def open_it(self):\n        ring_bell()\n{filled}    def close_it(self):\n{filled}\n\nx = 1\n"
-        + "y = 2\n" * FILLED
+        f"class Gate:\n    def open_it(self):\n        ring_bell()\n{filled}    def "
+        f"close_it(self):\n{filled}\n\nx = 1\n" + "y = 2\n" * FILLED
     )
     lines = 3 + FILLED + 1 + FILLED
     assert concerns(tmp_path, f"`ring_bell` is used in a.py:{lines}.") == []
@@ -72,7 +78,9 @@ def test_a_line_speaks_for_its_class(tmp_path: Path) -> None:
 def test_a_quote_of_the_same_definition_is_not_called_wrong(tmp_path: Path) -> None:
     """A docstring that is quoted beside another line of its function."""
     body = "    x = 1\n" * FILLED
-    (tmp_path / "a.py").write_text(f'def gate():\n    """Open the gate for anybody who rings."""\n{body}\n\ndef other():\n{body}')
+    (tmp_path / "a.py").write_text(
+        f'def gate():\n    """Open the gate for anybody who rings."""\n{body}\n\ndef other():\n{body}'
+    )
     said = 'It says "Open the gate for anybody who rings" (a.py:{}).'
     assert concerns(tmp_path, said.format(FILLED)) == []
     assert len(concerns(tmp_path, said.format(2 * FILLED + 3))) == 1

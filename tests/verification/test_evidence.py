@@ -63,32 +63,55 @@ def test_calls_and_pages_are_cited_too() -> None:
 
 
 def test_a_citation_resolves_to_what_the_run_saw(tmp_path: Path) -> None:
-    """Lines come from what was read at the time, and are stale, moved or gone when the file is not the same any more."""
-    spans = answer_spans("main.1.1", "read_file", {"path": "roof.txt", "offset": 1}, f"{ROOF}[lines 1 to 3 of 9, go on with offset=4]")
+    """Lines come from what was read at the time, and are stale, moved or gone when the file is not the same
+    any more.
+    """
+    spans = answer_spans(
+        "main.1.1",
+        "read_file",
+        {"path": "roof.txt", "offset": 1},
+        f"{ROOF}[lines 1 to 3 of 9, go on with offset=4]",
+    )
     assert [(span.id, span.text.strip()) for span in spans[1:]] == [("roof.txt:1-3", ROOF.strip())]
     (cited,) = citations_in("see roof.txt:2")
     span = resolve_citation(cited, spans, lambda _: None)
     assert span is not None
     assert (span.id, span.text, spans[0].text[span.start : span.end], span.digest) == (
-        "roof.txt:2", "The roof is 7 m high.", "The roof is 7 m high.", text_digest("The roof is 7 m high."),
-    )  # fmt: skip
+        "roof.txt:2",
+        "The roof is 7 m high.",
+        "The roof is 7 m high.",
+        text_digest("The roof is 7 m high."),
+    )
     now = {"same": ROOF, "moved": f"A line.\n{ROOF}", "stale": ROOF.replace("7", "8"), "gone": None}
-    assert [is_current(span, lambda _, text=text: text) for text in now.values()] == ["current", "moved", "stale", "gone"]
+    assert [is_current(span, lambda _, text=text: text) for text in now.values()] == [
+        "current",
+        "moved",
+        "stale",
+        "gone",
+    ]
 
 
 def test_grep_and_several_files_give_lines() -> None:
-    """Each line that grep found, and each file of several that were read, is a span of its own in the answer's text."""
+    """Each line that grep found, and each file of several that were read, is a span of its own in the
+    answer's text.
+    """
     text = "a.py:3: x = 1\nsub/b.py:10: y = 2"
     found = answer_spans("c", "grep", {"pattern": "="}, text)
-    assert [(span.id, text[span.start : span.end]) for span in found[1:]] == [("a.py:3", "x = 1"), ("sub/b.py:10", "y = 2")]
+    assert [(span.id, text[span.start : span.end]) for span in found[1:]] == [
+        ("a.py:3", "x = 1"),
+        ("sub/b.py:10", "y = 2"),
+    ]
     text = "=== a.py ===\nx = 1\n=== b.py ===\n[not read: no such file]"
     assert [span.id for span in answer_spans("c", "batch_read", {}, text)[1:]] == ["a.py:1"]
 
 
 def test_an_answer_is_split_where_its_claims_end() -> None:
-    """Sentences end at full stops but not in paths, code, numbers and abbreviations; lists, tables and blocks have pieces of their own; a label is none."""
+    """Sentences end at full stops but not in paths, code, numbers and abbreviations; lists, tables and blocks
+    have pieces of their own; a label is none.
+    """
     answer = (
-        "# Title\nSee `a.b.c` in x.py, e.g. line 3. It is 2.5 m. Is it?\n\n- one. Two\n- three\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+        "# Title\nSee `a.b.c` in x.py, e.g. line 3. It is 2.5 m. Is it?\n\n- one. Two\n- three\n\n| a "
+        "| b |\n|---|---|\n| 1 | 2 |\n\n"
         "Then:\n```python\nx = 1. \n# no. Yes\n```\n> said so\n"
     )
     assert [(said.kind, said.text) for said in claims_of(answer)] == [
@@ -143,14 +166,21 @@ def entry(place: str = "", quote: str = "", call: str = "", address: str = "") -
         ([entry("new.txt:1", "second")], "cited", ""),
     ],
 )
-def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, str]], state: str, why: str) -> None:
+def test_citations_are_resolved_exactly(
+    workspace: Path, cites: list[dict[str, str]], state: str, why: str
+) -> None:
     """By the files as they are now, whatever was read before; a claim is as good as its worst citation."""
     (workspace / "logo.png").write_bytes(b"\0\1")
     (workspace / "new.txt").write_text("second\n")
-    read = [answer_spans("m.1.1", "read_file", {"path": "roof.txt"}, ROOF), answer_spans("m.1.2", "read_file", {"path": "old.txt"}, "x\n")]
+    read = [
+        answer_spans("m.1.1", "read_file", {"path": "roof.txt"}, ROOF),
+        answer_spans("m.1.2", "read_file", {"path": "old.txt"}, "x\n"),
+    ]
     read.append(answer_spans("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
     calls = [AnsweredCall(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
-    subject = Subject(answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Files(workspace))
+    subject = Subject(
+        answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Files(workspace)
+    )
     (claim,) = evidence_of(subject, [{"text": "So it is.", "citations": cites}])
     assert (claim.state, next((one.why for one in claim.cited if one.why), "")) == (state, why)
     assert bool([*wrong_citations([claim])]) == (state in ("wrong", "changed"))
@@ -158,15 +188,21 @@ def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, s
 
 def test_prose_has_claims_too(workspace: Path) -> None:
     """Each sentence with what it cites in brackets; blocks of code are none."""
-    subject = Subject(answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Files(workspace))
+    subject = Subject(
+        answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Files(workspace)
+    )
     backed = evidence_of(subject)
     assert states_summary([one.state for one in backed]) == "2 claims: 1 cited, 1 uncited"
     assert cited_share(backed) == 0.5
 
 
 def test_a_cited_quote_that_is_changed_is_wrong(workspace: Path) -> None:
-    """A place that is there does not make a changed quote beside it cited; an exact one is, and a citation behind the full stop counts."""
-    answer = '"The roof is 9 m high" [roof.txt:2]. It says "The roof is 7 m high". [roof.txt:2] The door is green.'
+    """A place that is there does not make a changed quote beside it cited; an exact one is, and a citation
+    behind the full stop counts.
+    """
+    answer = (
+        '"The roof is 9 m high" [roof.txt:2]. It says "The roof is 7 m high". [roof.txt:2] The door is green.'
+    )
     found = evidence_of(Subject(answer=answer, ground=Files(workspace)))
 
     assert [one.state for one in found] == ["wrong", "cited", "uncited"]
@@ -195,7 +231,9 @@ def reads(*answers: str) -> ScriptedModel:
 
 
 def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
-    """Claims and spans of a run are there as a frame, as HTML without scripts, and change with the workspace."""
+    """Claims and spans of a run are there as a frame, as HTML without scripts, and change with the
+    workspace.
+    """
     run = asyncio.run(
         session.run(
             "how high?",
@@ -204,7 +242,12 @@ def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
         )
     )
     frame = run.report.evidence.frame
-    assert frame[["claim", "state", "cites", "standing"]].to_numpy().tolist()[0] == [1, "cited", "roof.txt:2", "current"]
+    assert frame[["claim", "state", "cites", "standing"]].to_numpy().tolist()[0] == [
+        1,
+        "cited",
+        "roof.txt:2",
+        "current",
+    ]
     assert frame["state"].tolist()[-1] == "uncited"
     (workspace / "roof.txt").write_text(ROOF.replace("7", "8"))
     assert run.report.evidence.frame["standing"].tolist()[0] == "stale"
@@ -215,27 +258,51 @@ def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
 
 
 def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) -> None:
-    """By default what is made up is said beside the answer, in the log and in every view; with `off` nobody looks."""
+    """By default what is made up is said beside the answer, in the log and in every view; with `off` nobody
+    looks.
+    """
     model = reads("It is in `tower.txt`.")
     run = asyncio.run(session.run("where?", model=model, workspace=workspace))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is in `tower.txt`.")
-    assert [(one["severity"], one["what"]) for one in run.report.concerns] == [("critical", "tower.txt does not exist")]
+    assert [(one["severity"], one["what"]) for one in run.report.concerns] == [
+        ("critical", "tower.txt does not exist")
+    ]
     assert "tower.txt does not exist" in repr(run.report)
     assert "tower.txt does not exist" in run._repr_html_()
-    off = asyncio.run(session.run("where?", model=reads("It is in `tower.txt`."), workspace=workspace, verify="off"))
+    off = asyncio.run(
+        session.run("where?", model=reads("It is in `tower.txt`."), workspace=workspace, verify="off")
+    )
     assert (off.answer, off.report.concerns) == (run.answer, [])
 
 
 def test_verify_repairs_and_never_passes_what_is_made_up(session: Session, workspace: Path) -> None:
-    """With `repair` a made-up file is repaired; where the repair makes up another the run fails and says why."""
+    """With `repair` a made-up file is repaired; where the repair makes up another the run fails and says
+    why.
+    """
     run = asyncio.run(
-        session.run("where?", model=reads("It is in `tower.txt`.", "It is in `roof.txt`."), workspace=workspace, verify="repair")
+        session.run(
+            "where?",
+            model=reads("It is in `tower.txt`.", "It is in `roof.txt`."),
+            workspace=workspace,
+            verify="repair",
+        )
     )
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is in `roof.txt`.")
-    verdicts = [(event.verifier, event.passed) for event in run.events() if isinstance(event, VerifierFinished)]
+    verdicts = [
+        (event.verifier, event.passed) for event in run.events() if isinstance(event, VerifierFinished)
+    ]
     assert verdicts == [("facts", False), ("facts", True)]
     run = asyncio.run(
-        session.run("where?", model=reads("It is in `tower.txt`.", "It is in `castle.txt`."), workspace=workspace, verify="repair")
+        session.run(
+            "where?",
+            model=reads("It is in `tower.txt`.", "It is in `castle.txt`."),
+            workspace=workspace,
+            verify="repair",
+        )
     )
-    assert (run.status, run.outcome, "castle.txt does not exist" in run.reason) == (RunStatus.FAILED, "unmet", True)
+    assert (run.status, run.outcome, "castle.txt does not exist" in run.reason) == (
+        RunStatus.FAILED,
+        "unmet",
+        True,
+    )
     assert all(event.outcome != "complete" for event in run.events() if isinstance(event, RunFinished))

@@ -92,7 +92,9 @@ def checks(subject: Subject) -> set[str]:
     ],
 )
 def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> None:
-    """A place that does not exist is accused however the sentence puts it; what is proposed, denied or another's is not."""
+    """A place that does not exist is accused however the sentence puts it; what is proposed, denied or
+    another's is not.
+    """
     calls = (AnsweredCall(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True),)
     assert checks(Subject(answer=answer, calls=calls, ground=shop)) == ({accused} if accused else set())
 
@@ -100,8 +102,13 @@ def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> 
 @pytest.mark.parametrize(("name", "accused"), [("shop/cart.py", False), ("shop/basket.py", True)])
 def test_absolute_paths_are_treated_like_relative_ones(shop: Files, name: str, *, accused: bool) -> None:
     """A path from the root of the disk is looked up in the workspace, or in the folder that it names."""
-    assert any(one.refuses for one in check_answer(Subject(answer=f"See {shop.root}/{name}.", ground=shop))) is accused
-    assert not any(one.refuses for one in check_answer(Subject(answer="It serves /static/style.css.", ground=shop)))
+    assert (
+        any(one.refuses for one in check_answer(Subject(answer=f"See {shop.root}/{name}.", ground=shop)))
+        is accused
+    )
+    assert not any(
+        one.refuses for one in check_answer(Subject(answer="It serves /static/style.css.", ground=shop))
+    )
 
 
 def test_what_the_run_itself_touched_is_not_missing(shop: Files) -> None:
@@ -117,15 +124,25 @@ def test_a_file_is_read_as_it_is_now(shop: Files) -> None:
     """After an edit a citation is judged by the file as it is."""
     subject = Subject(answer="`newest` is at shop/util.py:4.", ground=shop, calls=())
     assert checks(subject) == {"citations_resolve"}
-    (shop.root / "shop" / "util.py").write_text("def one() -> int:\n    return 1\n\ndef newest() -> int:\n    return 2\n")
+    (shop.root / "shop" / "util.py").write_text(
+        "def one() -> int:\n    return 1\n\ndef newest() -> int:\n    return 2\n"
+    )
     assert checks(replace(subject, ground=Files(shop.root))) == set()
 
 
 def test_an_issue_says_where_what_and_how(shop: Files) -> None:
-    """An issue names severity, place, what is wrong and a fix, and terminal signs in an answer stay harmless."""
+    """An issue names severity, place, what is wrong and a fix, and terminal signs in an answer stay
+    harmless.
+    """
     found = check_answer(Subject(answer="First this.\nSee shop/carts.py\x1b[31m.", ground=shop))
     assert [(one.severity, one.place, one.what, one.fix, one.check) for one in found] == [
-        ("critical", "See shop/carts.py.", "shop/carts.py does not exist", "name a file that exists, such as shop/cart.py", "files_exist")
+        (
+            "critical",
+            "See shop/carts.py.",
+            "shop/carts.py does not exist",
+            "name a file that exists, such as shop/cart.py",
+            "files_exist",
+        )
     ]
 
 
@@ -138,7 +155,9 @@ def test_nothing_outside_of_the_workspace_is_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_seen_refuses_nothing(shop: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where not every file could be listed, or there is no workspace, absence shows nothing; a large file changes nothing."""
+    """Where not every file could be listed, or there is no workspace, absence shows nothing; a large file
+    changes nothing.
+    """
     subject = Subject(answer="See shop/basket.py.", ground=shop)
     (shop.root / "logo.svg").write_bytes(b"x" * 5_000_000)
     assert checks(replace(subject, ground=Files(shop.root))) == {"files_exist"}
@@ -149,5 +168,7 @@ def test_what_cannot_be_seen_refuses_nothing(shop: Files, monkeypatch: pytest.Mo
 
 def test_a_check_that_believes_mentions_is_caught(shop: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant for which a mention in some file makes a file exist lets a made-up place pass."""
-    monkeypatch.setattr(places, "_is_of_run", lambda subject, path: path in (subject.files.read("CHANGES.md") or ""))
+    monkeypatch.setattr(
+        places, "_is_of_run", lambda subject, path: path in (subject.files.read("CHANGES.md") or "")
+    )
     assert checks(Subject(answer="See shop/basket.py.", ground=shop)) == set()

@@ -50,9 +50,14 @@ def ground(tmp_path: Path) -> Files:
         ("`SIZE = 16 * 1024` (reader.py:3) is the size.", True),
         ("`SIZE = 64 * 1024` (reader.py:3) is the size.", False),
         ("Set `SIZE = 64 * 1024` in a module of your own.", True),
-        ('From reader.py:\n\n```python\nfor line in open(path):\n    if line.startswith("#"):\n        continue\n```', True),
         (
-            'From reader.py:\n\n```python\nfor line in open(path):\n    if line.startswith("%"):\n        continue\n    yield line.rstrip()\n```',
+            'From reader.py:\n\n```python\nfor line in open(path):\n    if line.startswith("#"):\n     '
+            "   continue\n```",
+            True,
+        ),
+        (
+            'From reader.py:\n\n```python\nfor line in open(path):\n    if line.startswith("%"):\n     '
+            "   continue\n    yield line.rstrip()\n```",
             False,
         ),
         ("From reader.py, abridged:\n\n```python\nelif other:\n    pass\n```", True),
@@ -64,17 +69,27 @@ def ground(tmp_path: Path) -> Files:
     ],
 )
 def test_a_quote_is_exact_or_accused(ground: Files, answer: str, *, exact: bool) -> None:
-    """A quote with another word than its source is accused; one that is of no source, or of the person, is not."""
+    """A quote with another word than its source is accused; one that is of no source, or of the person, is
+    not.
+    """
     span = Span(id="main.1.1", source="bash", text="12 rows were read from the file\n", call="main.1.1")
-    sent = AnsweredCall(call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True)
-    subject = Subject(answer=answer, goal="Show me all rows of the first file", spans=(span,), calls=(sent,), ground=ground)
+    sent = AnsweredCall(
+        call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True
+    )
+    subject = Subject(
+        answer=answer, goal="Show me all rows of the first file", spans=(span,), calls=(sent,), ground=ground
+    )
     assert [one.check for one in check_answer(subject)] == ([] if exact else ["quotes_are_exact"])
 
 
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]), min_size=6, max_size=12
+        st.sampled_from(
+            ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
+        ),
+        min_size=6,
+        max_size=12,
     ),
     st.integers(0, 5),
 )
@@ -93,7 +108,9 @@ def test_code_is_compared_by_tokens() -> None:
     text = "def load(path, size=16):\n    return read(path, size, 'utf-8')\n"
     assert contains_code('return read( path,size,"utf-8" )', [text])
     assert not contains_code("return read(path, size, 'utf-16')", [text])
-    assert changed_code("return read(path, size, 'utf-16')", [text]) == 'return read ( path , size , "utf-8" )'
+    assert (
+        changed_code("return read(path, size, 'utf-16')", [text]) == 'return read ( path , size , "utf-8" )'
+    )
     assert changed_code("return read(path, length, 'utf-8')", [text], frozenset({"length"})) == ""
 
 
@@ -109,8 +126,12 @@ def test_code_is_compared_by_tokens() -> None:
     ],
 )
 def test_a_cited_quote_keeps_its_operators(tmp_path: Path, quote: str, line: str, state: str) -> None:
-    """Code with the same words and another operator is another code; dashes and emphasis of prose may be typed otherwise."""
+    """Code with the same words and another operator is another code; dashes and emphasis of prose may be
+    typed otherwise.
+    """
     (tmp_path / "calc.py").write_text(f"def add(a, b):\n{line}\n")
-    claims = [{"text": "It adds.", "citations": [{"place": "calc.py:2", "quote": quote, "call": "", "address": ""}]}]
+    claims = [
+        {"text": "It adds.", "citations": [{"place": "calc.py:2", "quote": quote, "call": "", "address": ""}]}
+    ]
     subject = Subject(answer="It adds.", goal="", spans=(), calls=(), deeds=(), ground=Files(tmp_path))
     assert [one.state for one in evidence_of(subject, claims)] == [state]

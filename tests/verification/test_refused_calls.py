@@ -1,4 +1,6 @@
-"""What only refused calls could have done is not reported as done, in whatever voice; true reports beside a refusal are left alone."""
+"""What only refused calls could have done is not reported as done, in whatever voice; true reports beside a
+refusal are left alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from kestrel_lab.core.events.deeds import deeds_of
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, CellsChanged, Event, KernelChanged, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CellsChanged,
+    Event,
+    KernelChanged,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification import refused_calls
 from kestrel_lab.verification.engine import check_answer
@@ -36,9 +46,15 @@ def done(tool: str, args: dict[str, Json], *more: Event, name: str = "c", **answ
 
 
 NO_CLEAN = denied("run_python", {"code": CLEAN})
-RAN = KernelChanged(call="c", step="main", how="executed", kernel="k", changes=[{"name": "df", "kind": "changed", "text": ""}])
+RAN = KernelChanged(
+    call="c", step="main", how="executed", kernel="k", changes=[{"name": "df", "kind": "changed", "text": ""}]
+)
 CLEANED = done("run_python", {"code": CLEAN}, RAN)
-OTHER = done("run_python", {"code": "y = 1"}, KernelChanged(call="c", step="main", how="executed", kernel="k", changes=[{"name": "y"}]))
+OTHER = done(
+    "run_python",
+    {"code": "y = 1"},
+    KernelChanged(call="c", step="main", how="executed", kernel="k", changes=[{"name": "y"}]),
+)
 NO_CELL = denied("insert_cell", {"source": "df.plot()"})
 CELL = done("insert_cell", {"source": "x"}, CellsChanged(call="c", step="main", how="document", changes=[]))
 NO_MAIL = denied("send_mail", {"to": "bob"})
@@ -74,7 +90,9 @@ LIST = done("bash", {"command": "ls"}, touched=[])
     ],
 )
 def test_a_report_of_what_was_refused_is_found(events: Sequence[Event], answer: str) -> None:
-    """That the task is done, that a variable, a cell, a message or something else was changed: nothing but the refused call could have done it."""
+    """That the task is done, that a variable, a cell, a message or something else was changed: nothing but
+    the refused call could have done it.
+    """
     assert check_answer(Subject(answer=answer, deeds=deeds_of(events))) != ()
 
 
@@ -100,16 +118,22 @@ def test_a_report_of_what_was_refused_is_found(events: Sequence[Event], answer: 
     ],
 )
 def test_a_true_report_is_left_alone(events: Sequence[Event], answer: str) -> None:
-    """What an answer says of the refusal, of the state of things, of what may be done, and what another call did."""
+    """What an answer says of the refusal, of the state of things, of what may be done, and what another call
+    did.
+    """
     assert check_answer(Subject(answer=answer, deeds=deeds_of(events))) == ()
 
 
 def test_a_call_that_a_rule_denied_is_known_by_what_the_model_asked_for() -> None:
     """Nobody was asked, so only the model's own request has the arguments."""
     events = [ToolAnswered(call="d", step="main", tool="run_python", text="", error=NO)]
-    asked = AnsweredCall(call="d", tool="run_python", args={"code": CLEAN}, ok=False, denied="denied by a rule")
+    asked = AnsweredCall(
+        call="d", tool="run_python", args={"code": CLEAN}, ok=False, denied="denied by a rule"
+    )
     found = check_answer(Subject(answer="`df` was cleaned.", deeds=deeds_of(events), calls=(asked,)))
-    assert [one.what for one in found] == ["the answer says “was cleaned”, but the call of run_python was denied"]
+    assert [one.what for one in found] == [
+        "the answer says “was cleaned”, but the call of run_python was denied"
+    ]
 
 
 def test_a_check_that_believes_in_any_voice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

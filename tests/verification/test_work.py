@@ -33,19 +33,25 @@ def cites(count: int) -> str:
 
 
 def merges(levels: int) -> str:
-    """Keys that are merged from two of the level before: a few hundred bytes that a loader makes millions of."""
+    """Keys that are merged from two of the level before: a few hundred bytes that a loader makes millions
+    of.
+    """
     lines = ["a0: &a0 {k: v}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, levels))]
     return "\n".join(lines)
 
 
 def test_a_thousand_claims_are_looked_at_and_the_rest_is_told(ground: Files) -> None:
-    """What comes first is checked in full however much follows it, and the issue says how much of the answer that is."""
+    """What comes first is checked in full however much follows it, and the issue says how much of the answer
+    that is.
+    """
     answer = f"It is in `gone.py`.\n\n{cites(20_000)}"
     subject = Subject(answer=answer, ground=ground, calls=())
     found = check_answer(subject)
     assert "gone.py does not exist" in [one.what for one in found]
     assert len(subject.claims) == MOST_CLAIMS
-    assert stopped(found) == [f"the answer was not checked to its end: only the first {MOST_CLAIMS:,} of its claims were checked"]
+    assert stopped(found) == [
+        f"the answer was not checked to its end: only the first {MOST_CLAIMS:,} of its claims were checked"
+    ]
     assert len(evidence_of(subject)) == MOST_CLAIMS
     assert f"{MOST_CLAIMS:,}" in subject.unseen
 
@@ -65,7 +71,9 @@ def test_what_is_left_out_is_told(ground: Files, answer: str, says: str) -> None
 
 
 def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: Files) -> None:
-    """Issues until then are kept, checks after it do not run, and no clock is asked for that: the count alone stops it."""
+    """Issues until then are kept, checks after it do not run, and no clock is asked for that: the count alone
+    stops it.
+    """
     seen: list[int] = []
 
     def endless(subject: Subject) -> Iterator[Issue]:
@@ -77,15 +85,22 @@ def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: 
     def later(subject: Subject) -> Iterator[Issue]:
         yield make_issue("major", "", "found later", "")
 
-    found = check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (endless, later)})
+    found = check_answer(
+        Subject(answer="It is in app.py.", ground=ground), checks={"files": (endless, later)}
+    )
     assert [one.what for one in found if one.refuses] == ["found before"]
     assert [("endless" in one, "no more work" in one) for one in stopped(found)] == [(True, True)]
     assert len(seen) <= 11
-    assert check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (later,)})[0].what == "found later"
+    assert (
+        check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (later,)})[0].what
+        == "found later"
+    )
 
 
 def test_the_counting_notices_work_that_nobody_stops(ground: Files) -> None:
-    """The mutant: where spending stops nothing, the same check goes on to its end, and nothing says that it should not have."""
+    """The mutant: where spending stops nothing, the same check goes on to its end, and nothing says that it
+    should not have.
+    """
 
     class Careless(work.WorkAllowance):
         def spend(self, cost: float) -> None:
@@ -124,7 +139,12 @@ def test_time_that_is_over_is_told(ground: Files) -> None:
     "text",
     [
         merges(40),
-        "\n".join(["a: &a [x, x]", *(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]" for n in range(24))]),
+        "\n".join(
+            [
+                "a: &a [x, x]",
+                *(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]" for n in range(24)),
+            ]
+        ),
         "[" * 10_000,
         "{a: " * 3_000,
         "- " * 5_000,
@@ -134,7 +154,9 @@ def test_time_that_is_over_is_told(ground: Files) -> None:
 )
 def test_yaml_is_read_and_not_built(ground: Files, text: str) -> None:
     """Merges, aliases, depth and tags cost as much as they are long, and are not mistakes of the writer."""
-    assert not any(one.refuses for one in check_answer(Subject(answer=f"```yaml\n{text}\n```", ground=ground)))
+    assert not any(
+        one.refuses for one in check_answer(Subject(answer=f"```yaml\n{text}\n```", ground=ground))
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,13 +176,19 @@ def test_yaml_is_read_and_not_built(ground: Files, text: str) -> None:
     ],
 )
 def test_blocks_that_are_made_to_be_hard(ground: Files, language: str, text: str) -> None:
-    """Long integers, keys of thousands of parts, depth, white space: the look comes to an end and breaks on none of them."""
-    found = check_answer(Subject(answer=f"Start it with `app.py`:\n\n```{language}\n{text}\n```\n", ground=ground))
+    """Long integers, keys of thousands of parts, depth, white space: the look comes to an end and breaks on
+    none of them.
+    """
+    found = check_answer(
+        Subject(answer=f"Start it with `app.py`:\n\n```{language}\n{text}\n```\n", ground=ground)
+    )
     assert not any("could not be checked" in one.what for one in found)
 
 
 def hard(text: str) -> Callable[[Path], None]:
-    return lambda folder: [(folder / name).write_text(text) for name in ("hard.py", "hard.md", "hard.cfg", "hard.yml")] and None
+    return lambda folder: (
+        [(folder / name).write_text(text) for name in ("hard.py", "hard.md", "hard.cfg", "hard.yml")] and None
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,10 +214,13 @@ def hard(text: str) -> Callable[[Path], None]:
     ids=lambda text: text[:12],
 )
 def test_files_that_are_made_to_be_hard(ground: Files, text: str) -> None:
-    """A file of the workspace, which an agent may write, holds up the look at an answer no longer than its size allows."""
+    """A file of the workspace, which an agent may write, holds up the look at an answer no longer than its
+    size allows.
+    """
     hard(text)(ground.root)
     answer = (
-        '`start` in hard.py:1 says "app the starts it then now" and `x = 9` of hard.cfg is 64. The class `start` has `go()`; '
+        '`start` in hard.py:1 says "app the starts it then now" and `x = 9` of hard.cfg is 64. The '
+        "class `start` has `go()`; "
         "`hard.yml` sets `x` to 3.\n\n> it the starts app now and then\n\n```python\nx = 5\nstart(1)\n```\n"
     )
     found = check_answer(Subject(answer=answer, ground=Files(ground.root), calls=()))
@@ -197,9 +228,16 @@ def test_files_that_are_made_to_be_hard(ground: Files, text: str) -> None:
 
 
 def test_thousands_of_spans_and_claims(ground: Files) -> None:
-    """Claims times what tools answered is bounded by work: what came before the end is kept, and that it ended is told."""
-    spans = tuple(Span(id=f"main.{n}.1", source="grep", text="start the app " * 40_000, call=f"main.{n}.1") for n in range(3))
-    subject = Subject(answer=". ".join(f"It starts the app {n}" for n in range(900)), ground=ground, spans=spans, calls=())
+    """Claims times what tools answered is bounded by work: what came before the end is kept, and that it
+    ended is told.
+    """
+    spans = tuple(
+        Span(id=f"main.{n}.1", source="grep", text="start the app " * 40_000, call=f"main.{n}.1")
+        for n in range(3)
+    )
+    subject = Subject(
+        answer=". ".join(f"It starts the app {n}" for n in range(900)), ground=ground, spans=spans, calls=()
+    )
     claims = [{"text": "So.", "citations": [{"call": "main.0.1", "quote": f"start {n}"}]} for n in range(900)]
     backed = evidence_of(subject, claims)
     assert 0 < len(backed) < 900

@@ -49,25 +49,67 @@ def marks(html: str) -> list[tuple[str, str]]:
 
 def claims(text: str, *found: tuple[str, str]) -> list[Any]:
     """The claims of a text with their states, as a row has them."""
-    return [[at := text.index(claim), at + len(claim), state, f"evidence of {claim}"] for claim, state in found]
+    return [
+        [at := text.index(claim), at + len(claim), state, f"evidence of {claim}"] for claim, state in found
+    ]
 
 
 def test_each_claim_is_underlined_whatever_markdown_it_is_written_in() -> None:
-    """Emphasis, code, rows of tables, items and quotes keep what they mean; a claim that ends within an element is marked in pieces."""
-    text = "`c` begins it.\n\n**Bold.** `a` is b. Third **is bold. And fourth** here.\n\n| x | y |\n|---|---|\n| 1 | two |\n\n- an item\n\n> quoted\n"
+    """Emphasis, code, rows of tables, items and quotes keep what they mean; a claim that ends within an
+    element is marked in pieces.
+    """
+    text = (
+        "`c` begins it.\n\n**Bold.** `a` is b. Third **is bold. And fourth** here.\n\n| x | y "
+        "|\n|---|---|\n| 1 | two |\n\n- an item\n\n> quoted\n"
+    )
     states = ["wrong", "cited", "wrong", "changed", "unknown", "cited", "uncited", "changed"]
-    said = ["`c` begins it.", "**Bold.**", "`a` is b.", "Third **is bold.", "And fourth** here.", "| 1 | two |", "an item", "quoted"]
+    said = [
+        "`c` begins it.",
+        "**Bold.**",
+        "`a` is b.",
+        "Third **is bold.",
+        "And fourth** here.",
+        "| 1 | two |",
+        "an item",
+        "quoted",
+    ]
     html = markdown_html(text, claims=claims(text, *zip(said, states, strict=True)))
 
-    pieces = ["c begins it.", "Bold.", "a is b.", "Third ", "is bold.", "And fourth", " here.", "1", "two", "an item", "quoted"]
-    kinds = ["wrong", "cited", "wrong", "changed", "changed", "unknown", "unknown", "cited", "cited", "uncited", "changed"]
+    pieces = [
+        "c begins it.",
+        "Bold.",
+        "a is b.",
+        "Third ",
+        "is bold.",
+        "And fourth",
+        " here.",
+        "1",
+        "two",
+        "an item",
+        "quoted",
+    ]
+    kinds = [
+        "wrong",
+        "cited",
+        "wrong",
+        "changed",
+        "changed",
+        "unknown",
+        "unknown",
+        "cited",
+        "cited",
+        "uncited",
+        "changed",
+    ]
     assert marks(html) == [*zip(kinds, pieces, strict=True)]
     assert re.sub("</?span[^>]*>", "", html) == markdown_html(text)
     assert html.count("tabindex") == len(said)  # one stop for each claim, not for each piece
 
 
 def test_a_claim_whose_marks_would_change_the_markdown_has_none_and_others_have() -> None:
-    """One that ends within the address of a link, for example: the link stays, and the claim beside it is underlined."""
+    """One that ends within the address of a link, for example: the link stays, and the claim beside it is
+    underlined.
+    """
     text = "See [the page](https://a.example) now. It is so."
     html = markdown_html(text, claims=[[9, 24, "wrong", "x"], *claims(text, ("It is so.", "cited"))])
     assert marks(html) == [("cited", "It is so.")]
@@ -77,12 +119,16 @@ def test_a_claim_whose_marks_would_change_the_markdown_has_none_and_others_have(
 @settings(max_examples=150, deadline=None)
 @given(st.text("ab 1.*_`[](){}|>-#\n\\$⸨⸩", max_size=80), st.text("ab<>\"'&\n", max_size=20))
 def test_marks_change_nothing_but_the_line(text: str, told: str) -> None:
-    """Of any text, the HTML with marks is the HTML without them once the marks are taken away, and evidence in it is never markup."""
+    """Of any text, the HTML with marks is the HTML without them once the marks are taken away, and evidence
+    in it is never markup.
+    """
     said = [CitedClaim(text=one.text) for one in claims_of(text) if one.kind != "code"]
     found = [[*place, "wrong", told] for place in _places(text, said)]
     html = markdown_html(text, claims=found)
 
-    assert re.sub(r'</?span(?: class="kst-claim[^>]*)?>', "", html) == re.sub(r"</?span>", "", markdown_html(text))
+    assert re.sub(r'</?span(?: class="kst-claim[^>]*)?>', "", html) == re.sub(
+        r"</?span>", "", markdown_html(text)
+    )
 
 
 def _places(text: str, said: list[CitedClaim]) -> list[Any]:
@@ -119,7 +165,9 @@ def test_nothing_is_underlined_where_nothing_is_cited() -> None:
 
 
 def test_a_number_leads_to_the_call_that_gave_it() -> None:
-    """`1,188` is linked to the row of the last call whose output has `1188`; a short number, which may be there by chance, is not."""
+    """`1,188` is linked to the row of the last call whose output has `1188`; a short number, which may be
+    there by chance, is not.
+    """
     view = RunView()
     view.head.change(run="r1")
     view.apply(e.RunStarted(goal="count", workspace="", model="toy"))
@@ -131,7 +179,10 @@ def test_a_number_leads_to_the_call_that_gave_it() -> None:
 
     (link,) = [attrs for tag, attrs in page.tags if tag == "a"]
     assert link["href"] == "#kst-r1-c_main.2.1"
-    assert [attrs["id"] for tag, attrs in page.tags if "id" in attrs] == ["kst-r1-c_main.1.1", "kst-r1-c_main.2.1"]
+    assert [attrs["id"] for tag, attrs in page.tags if "id" in attrs] == [
+        "kst-r1-c_main.1.1",
+        "kst-r1-c_main.2.1",
+    ]
 
 
 def test_a_stored_run_shows_its_claims(tmp_path: Path) -> None:

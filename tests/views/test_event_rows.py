@@ -1,4 +1,6 @@
-"""What each event does to the rows and the head of a run's view: decisions, health, previews, undoing, streams, endings, limits."""
+"""What each event does to the rows and the head of a run's view: decisions, health, previews, undoing,
+streams, endings, limits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,17 @@ def after(*events: e.Event, at: float = 1.0) -> RunView:
 
 def asked(call: str = "c", **fields: Any) -> e.ApprovalAsked:
     """A question about a call."""
-    return e.ApprovalAsked(**{"call": call, "step": "s", "tool": "bash", "args": {"command": "ls"}, "danger": "HIGH", "key": "k", **fields})
+    return e.ApprovalAsked(
+        **{
+            "call": call,
+            "step": "s",
+            "tool": "bash",
+            "args": {"command": "ls"},
+            "danger": "HIGH",
+            "key": "k",
+            **fields,
+        }
+    )
 
 
 def row(view: RunView, call: str = "c") -> CallRow:
@@ -46,7 +58,11 @@ def notices(view: RunView) -> list[tuple[str, str]]:
         ({"granted": True}, "approved by ann", "asked"),
         ({"granted": True, "args": {"command": "pwd"}}, "approved with edited arguments by ann", "asked"),
         ({"granted": True, "scope": "run"}, "approved by ann for the whole run", "asked"),
-        ({"granted": True, "scope": "same", "reason": "fine"}, "approved by ann for equal calls of the run: fine", "asked"),
+        (
+            {"granted": True, "scope": "same", "reason": "fine"},
+            "approved by ann for equal calls of the run: fine",
+            "asked",
+        ),
         ({"granted": True, "scope": "like"}, "approved by ann for commands like it in the run", "asked"),
         ({"granted": True, "answer": "blue"}, "answered by ann: blue", "asked"),
         ({"granted": False, "reason": "not now"}, "denied by ann: not now", "denied"),
@@ -67,24 +83,56 @@ def test_the_beginning_of_a_step_is_settled_by_its_yes() -> None:
 
 
 def test_a_question_says_why_it_is_asked() -> None:
-    """The reason, the sandbox and skills that were loaded; options only of a question; figures of the preview."""
+    """The reason, the sandbox and skills that were loaded; options only of a question; figures of the
+    preview.
+    """
     view = after(
         e.KernelPreviewed(
             call="c",
             step="s",
-            images=[{"media": "image/png", "data": "QUJD"}, {"media": "image/svg+xml", "data": "QUJD"}, {"media": "image/png"}],
+            images=[
+                {"media": "image/png", "data": "QUJD"},
+                {"media": "image/svg+xml", "data": "QUJD"},
+                {"media": "image/png"},
+            ],
         ),
-        asked(why="rule 3", sandbox="strict", skills=["pdf"], offer="ls *", preview="--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y"),
+        asked(
+            why="rule 3",
+            sandbox="strict",
+            skills=["pdf"],
+            offer="ls *",
+            preview="--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y",
+        ),
         asked("q", tool="ask_user", why="question", args={"question": "Which?", "options": ["a", "b"]}),
         asked("u", why="unknown_outcome", args={"options": ["a"]}),
         asked("d", why="danger"),
     )
     ask = view.asks["c"]
-    assert (ask.kind, ask.text, ask.options, ask.why) == ("approval", "", [], "rule 3 · sandbox strict · after loading pdf")
-    assert (ask.folded, ask.images, ask.offer, ask.contained) == (True, ["data:image/png;base64,QUJD"], "ls *", False)
+    assert (ask.kind, ask.text, ask.options, ask.why) == (
+        "approval",
+        "",
+        [],
+        "rule 3 · sandbox strict · after loading pdf",
+    )
+    assert (ask.folded, ask.images, ask.offer, ask.contained) == (
+        True,
+        ["data:image/png;base64,QUJD"],
+        "ls *",
+        False,
+    )
     question = view.asks["q"]
-    assert (question.kind, question.text, question.options, question.why, question.folded) == ("question", "Which?", ["a", "b"], "", False)
-    assert (view.asks["u"].options, view.asks["u"].why.startswith("The last session ended"), view.asks["d"].why) == ([], True, "")
+    assert (question.kind, question.text, question.options, question.why, question.folded) == (
+        "question",
+        "Which?",
+        ["a", "b"],
+        "",
+        False,
+    )
+    assert (
+        view.asks["u"].options,
+        view.asks["u"].why.startswith("The last session ended"),
+        view.asks["d"].why,
+    ) == ([], True, "")
     assert {one.state for one in view.rows.values() if isinstance(one, CallRow)} == {"waiting"}
 
 
@@ -110,12 +158,22 @@ def health(target: str, kind: str = "model", reason: str = "") -> e.HealthChange
         ([health("ready")], [], ""),  # a model that answers is no news
         ([health("ready", "server")], [("info", "server toy is ready")], ""),
         ([health("degraded", reason="slow")], [("warning", "model toy is degraded: slow")], "toy degraded"),
-        ([health("degraded"), health("ready")], [("warning", "model toy is degraded"), ("info", "model toy is ready")], ""),
-        ([health("degraded"), health("down")], [("warning", "model toy is degraded"), ("warning", "model toy is down")], "toy down"),
+        (
+            [health("degraded"), health("ready")],
+            [("warning", "model toy is degraded"), ("info", "model toy is ready")],
+            "",
+        ),
+        (
+            [health("degraded"), health("down")],
+            [("warning", "model toy is degraded"), ("warning", "model toy is down")],
+            "toy down",
+        ),
         ([health("starting", "server")], [("info", "server toy is starting")], ""),
     ],
 )
-def test_health_is_told_when_it_is_news(events: list[e.Event], told: list[tuple[str, str]], head: str) -> None:
+def test_health_is_told_when_it_is_news(
+    events: list[e.Event], told: list[tuple[str, str]], head: str
+) -> None:
     """What is not in order stays in the head; that it is again is told where it was not."""
     view = after(*events)
     assert (notices(view), view.head.health) == (told, head)
@@ -127,9 +185,20 @@ def test_what_was_undone_is_named_with_what_could_not_be() -> None:
     changed = e.KernelChanged(call="c", step="s", how="executed", kernel="k", changes=[{"name": "df"}])
     view = after(called, changed)
     assert row(view).undo == "c"
-    view.apply(e.KernelUndone(calls=["c", "gone"], kernel="k", restored=["df"], files=["a.csv"], cells=["7"], missing={"con": "no copy"}))
+    view.apply(
+        e.KernelUndone(
+            calls=["c", "gone"],
+            kernel="k",
+            restored=["df"],
+            files=["a.csv"],
+            cells=["7"],
+            missing={"con": "no copy"},
+        )
+    )
     assert (row(view).undo, row(view).note) == ("", "undone")
-    assert notices(view) == [("info", "undone c, gone: df, a.csv, cell 7 restored; con could not be restored: no copy")]
+    assert notices(view) == [
+        ("info", "undone c, gone: df, a.csv, cell 7 restored; con could not be restored: no copy")
+    ]
     assert notices(after(e.KernelUndone(calls=["c"], kernel="k"))) == [("info", "undone c: nothing restored")]
 
 
@@ -160,7 +229,9 @@ def test_a_failed_answer_keeps_its_text_and_says_why() -> None:
 
 
 def test_a_stream_ends_where_its_answer_is() -> None:
-    """Pieces are shown as they come, thoughts apart; nothing comes behind a settled answer, and an empty piece is none."""
+    """Pieces are shown as they come, thoughts apart; nothing comes behind a settled answer, and an empty
+    piece is none.
+    """
     view = after(e.ModelCalled(call="m", step="s", model="toy", cycle=1, messages=1))
     text = view.rows["t:m"]
     assert isinstance(text, TextRow)
@@ -201,7 +272,10 @@ def test_a_call_ends_as_its_answer_says(answered: dict[str, Any], state: str, no
         ({"attempt": 2}, "attempt 2"),
         ({"leave": "rule git *"}, "allowed by rule git *"),
         ({"leave": "policy auto"}, ""),
-        ({"leave": "rule git *", "attempt": 3, "sandbox": "strict"}, "attempt 3 · allowed by rule git * · sandbox strict"),
+        (
+            {"leave": "rule git *", "attempt": 3, "sandbox": "strict"},
+            "attempt 3 · allowed by rule git * · sandbox strict",
+        ),
     ],
 )
 def test_a_call_says_by_what_it_goes_on(called: dict[str, Any], note: str) -> None:
@@ -222,7 +296,9 @@ def test_what_a_tool_writes_is_shown_while_it_runs() -> None:
 
 
 def test_a_run_that_is_left_can_be_taken_up() -> None:
-    """A run that nobody works on is interrupted, once; one that waits keeps its question; going on brings its state back."""
+    """A run that nobody works on is interrupted, once; one that waits keeps its question; going on brings its
+    state back.
+    """
     view = after(
         e.RunStarted(goal="g", workspace="/w", model="m"),
         e.StateTransition(source="PLANNING", target="EXECUTING"),
@@ -248,11 +324,16 @@ def test_a_run_that_is_left_can_be_taken_up() -> None:
         ({}, "forked from r at 7"),
         ({"given": "answer"}, "forked from r at 7 with an answer given by hand"),
         ({"given": "result"}, "forked from r at 7 with a result given by hand"),
-        ({"stage": "act"}, "goes on with r, which had ended, behind its last completed stage 'act' (event 7)"),
+        (
+            {"stage": "act"},
+            "goes on with r, which had ended, behind its last completed stage 'act' (event 7)",
+        ),
     ],
 )
 def test_a_fork_says_what_was_given(forked: dict[str, Any], text: str) -> None:
-    """The parent and the place; questions of the parent are withdrawn, and the model answers in rows of its own."""
+    """The parent and the place; questions of the parent are withdrawn, and the model answers in rows of its
+    own.
+    """
     view = after(
         asked(),
         e.ModelAnswered(**ANSWERED, text="old"),
@@ -289,7 +370,9 @@ def test_limits_without_a_number_are_not_counted() -> None:
 
 
 def test_numbers_of_the_answer_point_at_the_call_that_gave_them() -> None:
-    """A number of several digits is linked to the last call that gave it; a short one may be there by chance."""
+    """A number of several digits is linked to the last call that gave it; a short one may be there by
+    chance.
+    """
     view = after(
         e.ToolCalled(call="a", step="s", tool="bash", args={}, danger="SAFE"),
         e.ToolAnswered(call="a", step="s", tool="bash", text="4711 rows in 3 files"),

@@ -1,4 +1,6 @@
-"""Values as a person reads them: keys of a question, where its arguments come from, counts, caches, guidance."""
+"""Values as a person reads them: keys of a question, where its arguments come from, counts, caches,
+guidance.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from kestrel_lab.views.formatting import (
 
 def asked(**fields: Any) -> ApprovalAsked:
     """A question about a call."""
-    return ApprovalAsked(**{"call": "c", "step": "s", "tool": "bash", "args": {}, "danger": "HIGH", "key": "k", **fields})
+    return ApprovalAsked(
+        **{"call": "c", "step": "s", "tool": "bash", "args": {}, "danger": "HIGH", "key": "k", **fields}
+    )
 
 
 MET: dict[str, Json] = {"untrusted": ["web"], "private": ["mail", "notes"], "effect": "would send"}
@@ -38,7 +42,9 @@ PLAIN, OFFERED, CONTAINED = asked(), asked(offer="git status"), asked(contained=
 
 
 def test_the_keys_that_are_offered_are_those_that_count() -> None:
-    """Each question names its keys: like ones only where a pattern is offered, `none` only where containment asks."""
+    """Each question names its keys: like ones only where a pattern is offered, `none` only where containment
+    asks.
+    """
     assert always_words(PLAIN) == "[s]ame call always, [a]lways in this run"
     assert always_words(OFFERED) == "[s]ame call always, [l]ike git status always, [a]lways in this run"
     assert always_words(CONTAINED) == "[s]ame calls always, [a]ll like these, none from here on"
@@ -57,13 +63,17 @@ def test_the_keys_that_are_offered_are_those_that_count() -> None:
         *((word, PLAIN, {"granted": False}) for word in ("n", "no")),
     ],
 )
-def test_a_typed_word_decides_only_what_was_offered(word: str, question: ApprovalAsked, decision: dict[str, Any] | None) -> None:
+def test_a_typed_word_decides_only_what_was_offered(
+    word: str, question: ApprovalAsked, decision: dict[str, Any] | None
+) -> None:
     """A word that no key of this question stands for decides nothing."""
     assert typed_decision(word, question) == decision
 
 
 def test_where_arguments_come_from_is_said_beside_them() -> None:
-    """Source, kind and piece of each text that is not the model's own; a place without a source is not listed."""
+    """Source, kind and piece of each text that is not the model's own; a place without a source is not
+    listed.
+    """
     origins: list[dict[str, Json]] = [
         {"arg": "to", "from": [{"kind": "goal"}, {"kind": "tool", "source": "fetch", "piece": "a@b"}]},
         {"arg": "cc", "from": [{"kind": "file", "source": "x.txt"}, "not a source"]},
@@ -80,12 +90,18 @@ def test_where_arguments_come_from_is_said_beside_them() -> None:
 
 def test_containment_says_what_met() -> None:
     """Sources, effect, other calls that wait for the same answer, and what was stated before."""
-    base = "The model has read what others wrote (web) and can know what is private (mail, notes); would send."
+    base = (
+        "The model has read what others wrote (web) and can know what is private (mail, notes); would send."
+    )
     assert containment_text(PLAIN) == ""
     assert containment_text(CONTAINED) == base
-    more: dict[str, Json] = {"wants": [{"tool": "send", "args": {"to": "x"}}, {"tool": "post"}, "odd"], "stated": {"send": 2}}
+    more: dict[str, Json] = {
+        "wants": [{"tool": "send", "args": {"to": "x"}}, {"tool": "post"}, "odd"],
+        "stated": {"send": 2},
+    }
     assert containment_text(asked(contained=MET | more)) == (
-        f"{base} This is also about: send (to: x); post (). A yes or no is for all of them. Stated before anything was read: send ×2."
+        f"{base} This is also about: send (to: x); post (). A yes or no is for all of them. Stated "
+        "before anything was read: send ×2."
     )
 
 
@@ -119,7 +135,9 @@ def test_a_sandbox_in_words(level: str, words: str) -> None:
     ],
 )
 def test_a_number_chooses_an_option_unless_it_is_one(typed: str, answer: str) -> None:
-    """The number of an option stands for it; other numbers, and one that is an option itself, stand for themselves."""
+    """The number of an option stands for it; other numbers, and one that is an option itself, stand for
+    themselves.
+    """
     assert chosen_answer(asked(args={"options": ["red", "blue", "7"]}), typed) == answer
     assert chosen_answer(PLAIN, typed) == typed.strip()
 
@@ -155,7 +173,13 @@ def test_arguments_on_a_line_and_in_pairs() -> None:
 
 def test_durations_change_their_unit_at_its_end() -> None:
     """A tenth of a second and a minute are written in the larger unit."""
-    assert [format_duration(s) for s in (0.0994, 0.0995, 59.94, 59.95, 119.6)] == ["99 ms", "0.1 s", "59.9 s", "1 min 00 s", "2 min 00 s"]
+    assert [format_duration(s) for s in (0.0994, 0.0995, 59.94, 59.95, 119.6)] == [
+        "99 ms",
+        "0.1 s",
+        "59.9 s",
+        "1 min 00 s",
+        "2 min 00 s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +189,10 @@ def test_durations_change_their_unit_at_its_end() -> None:
         ({"tokens_in": 200, "tokens_cached": 50}, " (25% of the prompt from its cache)"),
         ({"tokens_cache_written": 1_500}, " (1,500 written to it)"),
         ({"tokens_in": 10, "tokens_reasoning": 7}, " (7 reasoning)"),
-        ({"tokens_in": 4, "tokens_cached": 1, "tokens_reasoning": 7}, " (25% of the prompt from its cache, 7 reasoning)"),
+        (
+            {"tokens_in": 4, "tokens_cached": 1, "tokens_reasoning": 7},
+            " (25% of the prompt from its cache, 7 reasoning)",
+        ),
     ],
 )
 def test_what_a_cache_did_is_said_only_where_it_did_something(tokens: dict[str, int], text: str) -> None:
@@ -185,7 +212,9 @@ def test_what_a_cache_did_is_said_only_where_it_did_something(tokens: dict[str, 
     ],
 )
 def test_what_is_not_known_of_the_usage_is_said(usage: Usage, text: str) -> None:
-    """Tokens that nobody counted are unknown or a minimum, and calls without a price stand beside the money."""
+    """Tokens that nobody counted are unknown or a minimum, and calls without a price stand beside the
+    money.
+    """
     assert usage_line(usage) == text
 
 
@@ -196,13 +225,20 @@ def test_thinking_names_what_is_encrypted() -> None:
 
 
 def test_guidance_is_listed_with_what_is_odd_about_it() -> None:
-    """Each file is a line with size and hash, whether it is cut, whose it is, or why it is not used; skills are counted."""
+    """Each file is a line with size and hash, whether it is cut, whose it is, or why it is not used; skills
+    are counted.
+    """
     whole: dict[str, Any] = {"path": "AGENTS.md", "size": 1_200, "digest": "abcdef0123456789ff"}
     assert guidance_line(whole) == "AGENTS.md, 1,200 bytes, sha256 abcdef0123456789"
     assert guidance_line(whole | {"cut": True, "tainted": "of a guest"}) == (
         "AGENTS.md, 1,200 bytes, of which agents are given the beginning, sha256 abcdef0123456789; of a guest"
     )
-    assert guidance_line({"path": "AGENTS.md", "problem": "a link out"}) == "AGENTS.md is not used: a link out"
+    assert (
+        guidance_line({"path": "AGENTS.md", "problem": "a link out"}) == "AGENTS.md is not used: a link out"
+    )
     skill = {"path": "skills/pdf/SKILL.md", "skill": "pdf"}
-    assert guidance_lines([whole, skill]) == [f"guidance of the workspace: {guidance_line(whole)}", "1 skill can be loaded: skills/pdf"]
+    assert guidance_lines([whole, skill]) == [
+        f"guidance of the workspace: {guidance_line(whole)}",
+        "1 skill can be loaded: skills/pdf",
+    ]
     assert guidance_lines([whole]) == [f"guidance of the workspace: {guidance_line(whole)}"]

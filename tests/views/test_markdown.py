@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "notebook"))
 from payloads import MARKDOWN, PAYLOADS
 
 ANSWER = (
-    "# Title\n\nWords with `code`, **bold** and $E = mc^2$.\n\n| a | b |\n|--:|---|\n| 1 | 2 |\n\n```python\ndef f():\n    return 'x'  # why\n```\n\n"
+    "# Title\n\nWords with `code`, **bold** and $E = mc^2$.\n\n| a | b |\n|--:|---|\n| 1 | 2 "
+    "|\n\n```python\ndef f():\n    return 'x'  # why\n```\n\n"
     "- one\n- two\n  - three\n\n> said\n\n\\[\nx^2\n\\]\n\n[docs](https://example.org/a)\n"
 )
 
@@ -41,7 +42,9 @@ def tags(html: str) -> set[str]:
 
 
 def test_an_answer_has_headings_tables_code_lists_and_formulas() -> None:
-    """Each part of an ordinary answer becomes the element that a reader expects; headings stand below those of the page."""
+    """Each part of an ordinary answer becomes the element that a reader expects; headings stand below those
+    of the page.
+    """
     html = markdown_html(ANSWER)
 
     assert {"h3", "code", "strong", "math", "table", "pre", "ul", "blockquote", "a"} <= tags(html)
@@ -53,7 +56,10 @@ def test_an_answer_has_headings_tables_code_lists_and_formulas() -> None:
 
 def test_a_character_reference_hides_nothing() -> None:
     """Hidden characters are shown as what they are, however they are written."""
-    assert markdown_html("a&#8203;b &#x202e;c `&#8203;`") == "<p>a\\u{200b}b \\u{202e}c <code>&amp;#8203;</code></p>\n"
+    assert (
+        markdown_html("a&#8203;b &#x202e;c `&#8203;`")
+        == "<p>a\\u{200b}b \\u{202e}c <code>&amp;#8203;</code></p>\n"
+    )
 
 
 def test_money_is_not_a_formula() -> None:
@@ -64,7 +70,9 @@ def test_money_is_not_a_formula() -> None:
 @pytest.mark.parametrize("text", [*PAYLOADS, *MARKDOWN], ids=range(len(PAYLOADS) + len(MARKDOWN)))
 @pytest.mark.parametrize("styled", [False, True])
 def test_no_text_makes_an_element_that_does_something(text: str, styled: bool) -> None:
-    """Nothing loads, runs or is submitted; a link leads to a web or mail address and says where; a style is a colour."""
+    """Nothing loads, runs or is submitted; a link leads to a web or mail address and says where; a style is a
+    colour.
+    """
     for tag, attributes in Elements(markdown_html(text, styled=styled)).found:
         assert tag not in {
             "img",
@@ -85,7 +93,8 @@ def test_no_text_makes_an_element_that_does_something(text: str, styled: bool) -
         assert not [
             name
             for name in attributes
-            if name.startswith("on") or name in {"src", "srcset", "id", "poster", "action", "background", "ping"}
+            if name.startswith("on")
+            or name in {"src", "srcset", "id", "poster", "action", "background", "ping"}
         ]
         if "href" in attributes:
             assert tag == "a"
@@ -98,7 +107,9 @@ def test_no_text_makes_an_element_that_does_something(text: str, styled: bool) -
 
 
 def test_a_growing_text_ends_as_the_whole() -> None:
-    """Rendered piece by piece, the complete blocks and the last one are what the whole text gives; no block is rendered twice."""
+    """Rendered piece by piece, the complete blocks and the last one are what the whole text gives; no block
+    is rendered twice.
+    """
     growing, settled, tail, blocks = GrowingText(), "", "", 0
     for end in range(1, len(ANSWER) + 1):
         more, tail = growing.grown(ANSWER[:end])
@@ -119,7 +130,10 @@ def test_a_page_is_given_the_html_of_streamed_text_and_of_the_end() -> None:
 
     assert (first[0]["html"], first[0]["settled"], first[0]["tail"]) == ("", "<h3>A</h3>", "<p>b</p>\n")
     assert (more[0]["settled"], more[0]["tail"]) == ("", "<p>b <strong>c</strong></p>\n")
-    assert next(change for change in last if change["op"] == "row")["html"] == "<h3>A</h3><p>b <strong>c</strong></p>\n"
+    assert (
+        next(change for change in last if change["op"] == "row")["html"]
+        == "<h3>A</h3><p>b <strong>c</strong></p>\n"
+    )
 
 
 def test_an_answer_is_shown_once() -> None:

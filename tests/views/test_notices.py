@@ -21,7 +21,13 @@ from kestrel_lab.views.notices import (
 from kestrel_lab.views.rows import NoticeRow
 
 SHOWN = {"server": "maps", "source": "registry", "need": "routes"}
-INSTALLED: dict[str, Any] = {"package": "maps-mcp 1.2", "server": "maps", "folder": "f", "lock": "l", "tree": "t"}
+INSTALLED: dict[str, Any] = {
+    "package": "maps-mcp 1.2",
+    "server": "maps",
+    "folder": "f",
+    "lock": "l",
+    "tree": "t",
+}
 VOTE: dict[str, Any] = {"council": "c", "step": "s", "member": "Ann", "round": 1}
 COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "after": 3_000}
 
@@ -33,7 +39,8 @@ COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "aft
         (
             e.ContextCompacted(**COMPACTED, results={"c1": "x", "c2": "x"}, summary="so far"),
             "info",
-            "context compacted: 2 results left out and what came before summarised; about 8,000 tokens were 3,000 of 9,000",
+            "context compacted: 2 results left out and what came before summarised; about 8,000 tokens "
+            "were 3,000 of 9,000",
             [],
         ),
         (
@@ -54,21 +61,44 @@ COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "aft
             "failed (timeout) and is tried again, attempt 2: slow",
             [],
         ),
-        (e.BranchScored(step="s", candidate="b", text="idea", score=0.256), "info", "candidate b: score 0.26", ["idea"]),
         (
-            e.RetrievalStep(step="s", hits=[{"path": "a.py", "first": 2, "last": 2, "why": "w"}], coverage=0.5, stopped="enough"),
+            e.BranchScored(step="s", candidate="b", text="idea", score=0.256),
+            "info",
+            "candidate b: score 0.26",
+            ["idea"],
+        ),
+        (
+            e.RetrievalStep(
+                step="s",
+                hits=[{"path": "a.py", "first": 2, "last": 2, "why": "w"}],
+                coverage=0.5,
+                stopped="enough",
+            ),
             "info",
             "1 file found, covering 50% of the question (enough)",
             ["a.py:2 (w)"],
         ),
-        (e.RetrievalStep(step="s", stopped="nothing"), "info", "0 files found, covering 0% of the question (nothing)", []),
-        (e.VoteCast(**VOTE, position="", vote="Bob", reason="clearer"), "info", "Ann votes for the position of Bob: clearer", []),
+        (
+            e.RetrievalStep(step="s", stopped="nothing"),
+            "info",
+            "0 files found, covering 0% of the question (nothing)",
+            [],
+        ),
+        (
+            e.VoteCast(**VOTE, position="", vote="Bob", reason="clearer"),
+            "info",
+            "Ann votes for the position of Bob: clearer",
+            [],
+        ),
         (
             e.VoteCast(
                 **VOTE,
                 position="wait",
                 confidence=0.7,
-                claims=[{"claim": "late", "shown": 1, "evidence": ["p", "q"]}, {"claim": "dear", "evidence": []}],
+                claims=[
+                    {"claim": "late", "shown": 1, "evidence": ["p", "q"]},
+                    {"claim": "dear", "evidence": []},
+                ],
             ),
             "info",
             "Ann, 70% sure: wait",
@@ -98,7 +128,12 @@ COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "aft
             "1 tool of servers that were started for the first time",
             ["route"],
         ),
-        (e.ToolsShown(tools=["a", "b"], need="routes"), "info", "told of 2 more tools for: routes", ["a", "b"]),
+        (
+            e.ToolsShown(tools=["a", "b"], need="routes"),
+            "info",
+            "told of 2 more tools for: routes",
+            ["a", "b"],
+        ),
         (e.ToolsShown(tools=["a"]), "info", "told of 1 more tool", ["a"]),
         (
             e.McpCandidateFound(**SHOWN, score=71, rubric=[{"criterion": "age", "points": 3, "why": "old"}]),
@@ -107,8 +142,18 @@ COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "aft
             ["age: 3, old"],
         ),
         (e.McpCandidateFound(**SHOWN, problem="no wheel"), "info", "server maps cannot be had: no wheel", []),
-        (e.McpInstalled(**INSTALLED, tools=[{"name": "route"}]), "good", "maps-mcp 1.2 is installed as maps", ["route"]),
-        (e.McpInstalled(**INSTALLED, allowed="maps*"), "good", "maps-mcp 1.2 is installed as maps, allowed by mcp_allow: maps*", []),
+        (
+            e.McpInstalled(**INSTALLED, tools=[{"name": "route"}]),
+            "good",
+            "maps-mcp 1.2 is installed as maps",
+            ["route"],
+        ),
+        (
+            e.McpInstalled(**INSTALLED, allowed="maps*"),
+            "good",
+            "maps-mcp 1.2 is installed as maps, allowed by mcp_allow: maps*",
+            [],
+        ),
         (
             e.MemoryStored(step="s", note={"id": "n1", "kind": "pitfall", "text": "slow", "taint": "web"}),
             "info",
@@ -148,7 +193,10 @@ def test_concerns_about_an_answer_warn_unless_all_are_minor() -> None:
     """Each concern says how bad it is, what and, where known, the place."""
 
     def row(*severities: str) -> NoticeRow | None:
-        told: list[Any] = [{"severity": word, "what": "odd", "place": "a.py:3" if at else ""} for at, word in enumerate(severities)]
+        told: list[Any] = [
+            {"severity": word, "what": "odd", "place": "a.py:3" if at else ""}
+            for at, word in enumerate(severities)
+        ]
         return concerns_row(e.RunFinished(outcome="complete", concerns=told))
 
     assert row() is None
@@ -156,14 +204,27 @@ def test_concerns_about_an_answer_warn_unless_all_are_minor() -> None:
     assert minor is not None
     assert major is not None
     assert (minor.level, minor.text, minor.items) == ("info", "1 concern about the answer", ["minor: odd"])
-    assert (major.level, major.text, major.items) == ("warning", "2 concerns about the answer", ["minor: odd", "major: odd — a.py:3"])
+    assert (major.level, major.text, major.items) == (
+        "warning",
+        "2 concerns about the answer",
+        ["minor: odd", "major: odd — a.py:3"],
+    )
 
 
 def test_claims_warn_where_one_is_wrong_or_changed() -> None:
     """Each claim has its state, its text and what it cites."""
-    cited = {"state": "cited", "text": "It is red.", "citations": [{"place": "a.py:1"}, {"place": "b.py:2", "why": "moved"}]}
+    cited = {
+        "state": "cited",
+        "text": "It is red.",
+        "citations": [{"place": "a.py:1"}, {"place": "b.py:2", "why": "moved"}],
+    }
     assert claims_row([]) is None
-    for state, level in (("wrong", "warning"), ("changed", "warning"), ("uncited", "info"), ("unknown", "info")):
+    for state, level in (
+        ("wrong", "warning"),
+        ("changed", "warning"),
+        ("uncited", "info"),
+        ("unknown", "info"),
+    ):
         row = claims_row([cited, {"state": state, "text": "More."}])
         assert row is not None
         assert row.level == level
@@ -173,7 +234,12 @@ def test_claims_warn_where_one_is_wrong_or_changed() -> None:
 
 def test_next_steps_are_lines_to_copy() -> None:
     """What can be done next has its reason as a comment; without any there is no row."""
-    row = next_steps(e.RunFinished(outcome="complete", actions=[{"text": "make test", "why": "it changed"}, {"why": "nothing to type"}]))
+    row = next_steps(
+        e.RunFinished(
+            outcome="complete",
+            actions=[{"text": "make test", "why": "it changed"}, {"why": "nothing to type"}],
+        )
+    )
     assert row is not None
     assert (row.text, row.items) == ("next, if you like:", ["make test  # it changed"])
     assert next_steps(e.RunFinished(outcome="complete", actions=[{"why": "nothing to type"}])) is None
@@ -191,7 +257,10 @@ def test_the_task_list_counts_what_is_over() -> None:
     def listed(*states: str) -> NoticeRow:
         return task_list(
             NoticeRow(id="tasks"),
-            [e.TaskChanged(task=word, title=word, status=word, note="why" if word == "dropped" else "") for word in states],
+            [
+                e.TaskChanged(task=word, title=word, status=word, note="why" if word == "dropped" else "")
+                for word in states
+            ],
         )
 
     row = listed("todo", "doing", "done", "dropped")

@@ -55,12 +55,58 @@ ALLOWED = set(
 )
 
 
-MARKDOWN = {"h3", "h4", "h5", "h6", "em", "strong", "s", "a", "ol", "blockquote", "hr", "math", "mrow", "mi", "mo", "mn", "mtext", "mspace"}
+MARKDOWN = {
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "em",
+    "strong",
+    "s",
+    "a",
+    "ol",
+    "blockquote",
+    "hr",
+    "math",
+    "mrow",
+    "mi",
+    "mo",
+    "mn",
+    "mtext",
+    "mspace",
+}
 """What Markdown can make of a model's text; `test_markdown` has what these may be."""
-MARKDOWN_ATTRIBUTES = {"data-language", "href", "title", "target", "rel", "align", "start", "xmlns", "display", "stretchy", "fence", "form"}
+MARKDOWN_ATTRIBUTES = {
+    "data-language",
+    "href",
+    "title",
+    "target",
+    "rel",
+    "align",
+    "start",
+    "xmlns",
+    "display",
+    "stretchy",
+    "fence",
+    "form",
+}
 
 SVG_ATTRIBUTES = {
-    *("xmlns", "class", "role", "width", "height", "viewbox", "font-size", "x", "y", "rx", "d", "opacity", "stroke-dasharray"),
+    *(
+        "xmlns",
+        "class",
+        "role",
+        "width",
+        "height",
+        "viewbox",
+        "font-size",
+        "x",
+        "y",
+        "rx",
+        "d",
+        "opacity",
+        "stroke-dasharray",
+    ),
     *("fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "text-anchor", "font-weight"),
 }
 
@@ -115,9 +161,16 @@ def told(hostile: str) -> RunView:
     """A run in which every foreign text is `hostile`."""
     view = RunView()
     view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, model_kind="replay"))
-    steps: list[Json] = [{"id": hostile + "1", "goal": hostile, "stage": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]
+    steps: list[Json] = [
+        {"id": hostile + "1", "goal": hostile, "stage": hostile},
+        {"id": "b", "goal": hostile, "depends_on": [hostile]},
+    ]
     view.apply(e.PlanProposed(plan={"steps": steps}))
-    view.apply(e.PlanExtended(step=hostile + "1", steps=[{"id": hostile + "2", "operation": hostile, "parent": hostile + "1"}]))
+    view.apply(
+        e.PlanExtended(
+            step=hostile + "1", steps=[{"id": hostile + "2", "operation": hostile, "parent": hostile + "1"}]
+        )
+    )
     view.apply(e.StageStarted(stage=hostile))
     view.apply(e.StageFinished(stage=hostile, task=hostile + "1", status=hostile))
     view.apply(e.StepFinished(step=hostile + "1", ok=False, skipped=True, reason=hostile))
@@ -127,10 +180,21 @@ def told(hostile: str) -> RunView:
     view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[wanted]))
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
     view.apply(
-        e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile, **met(hostile))
+        e.ApprovalAsked(
+            call="d",
+            step="s",
+            tool=hostile,
+            args={hostile: [hostile]},
+            danger=hostile,
+            key="k",
+            why=hostile,
+            **met(hostile),
+        )
     )
     view.apply(e.BudgetWarned(limit="x", message=hostile))
-    view.apply(e.HealthChanged(dependency=hostile, kind=hostile, source="ready", target=hostile, reason=hostile))
+    view.apply(
+        e.HealthChanged(dependency=hostile, kind=hostile, source="ready", target=hostile, reason=hostile)
+    )
     view.apply(e.ModelEscalated(step="s", source=hostile, target=hostile, reason=hostile))
     view.apply(e.RunFinished(outcome="error", answer=hostile, reason=hostile))
     return view
@@ -140,7 +204,14 @@ def waiting(hostile: str) -> RunView:
     """A run that waits for a person, all of whose questions, options, previews and diffs are `hostile`."""
     view = RunView()
     diff = f"--- {hostile}\n+++ {hostile}\n@@ -1,1 +1,1 @@\n-{hostile}\n+{hostile}\n {hostile}"
-    view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, limits={"cycles": 3, "seconds": 9.0, "cost_usd": 1.0, "tokens": 7}))
+    view.apply(
+        e.RunStarted(
+            goal=hostile,
+            workspace=".",
+            model=hostile,
+            limits={"cycles": 3, "seconds": 9.0, "cost_usd": 1.0, "tokens": 7},
+        )
+    )
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=f"{hostile}\n{diff}"))
     for call in "ab":
         view.apply(
@@ -157,7 +228,11 @@ def waiting(hostile: str) -> RunView:
             )
         )
     asked: dict[str, Json] = {"question": hostile, "options": [hostile, hostile]}
-    view.apply(e.ApprovalAsked(call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"))
+    view.apply(
+        e.ApprovalAsked(
+            call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"
+        )
+    )
     return view
 
 
@@ -168,12 +243,17 @@ JSON = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.te
 
 @given(st.one_of(st.text(max_size=30), st.sampled_from(HOSTILE)))
 def test_foreign_text_is_never_markup(hostile: str) -> None:
-    """Whatever a run contains, its HTML has only our own elements and attributes, those of Markdown included, and no hidden characters."""
+    """Whatever a run contains, its HTML has only our own elements and attributes, those of Markdown included,
+    and no hidden characters.
+    """
     markup = Markup()
     markup.feed(run_html(told(hostile)) + run_html(waiting(hostile)))
 
     assert set(markup.tags) <= ALLOWED | MARKDOWN
-    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label", "id"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
+    assert (
+        markup.attributes
+        <= {"class", "style", "scope", "open", "aria-label", "id"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
+    )
     assert sanitize_text(markup.words) == markup.words
 
 
@@ -200,7 +280,8 @@ def test_text_tells_the_run() -> None:
     view.apply(e.RunFinished(outcome="complete", answer="three"))
 
     assert run_text(view) == (
-        "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  three\ninfo: what it did: 1 thing\n    ran `wc`\n"
+        "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  "
+        "three\ninfo: what it did: 1 thing\n    ran `wc`\n"
         "0 tokens · $0.0000 · 0 model calls · 1 tool call"
     )
 
@@ -237,7 +318,9 @@ def staged() -> RunView:
 
 
 def test_text_tells_a_plan_that_grew() -> None:
-    """Steps stand under what grew them, with state and stage; stages are headings; a text says which step wrote it."""
+    """Steps stand under what grew them, with state and stage; stages are headings; a text says which step
+    wrote it.
+    """
     assert run_text(staged()).splitlines()[2:] == [
         "Plan of 5 steps: 2 ok, 2 pending, 1 running:",
         "  ✓ gather [ok, stage gather]: look around",
@@ -283,14 +366,18 @@ def test_text_tells_what_happens_beside_calls() -> None:
 
 def test_a_place_of_one_line_has_one_number() -> None:
     """The notice of files that were found writes `:1`, and a range only for several lines."""
-    hits: list[dict[str, Json]] = [{"path": "a.py", "first": 1, "last": last, "why": "has a"} for last in (1, 3)]
+    hits: list[dict[str, Json]] = [
+        {"path": "a.py", "first": 1, "last": last, "why": "has a"} for last in (1, 3)
+    ]
     told = notice_of(e.RetrievalStep(step="s", hits=hits, stopped="limit"))
     assert told is not None
     assert list(told.items) == ["a.py:1 (has a)", "a.py:1-3 (has a)"]
 
 
 def test_html_draws_the_plan() -> None:
-    """The saved page has the plan as a drawing without a script, with states in words, and as a table with goals."""
+    """The saved page has the plan as a drawing without a script, with states in words, and as a table with
+    goals.
+    """
     text = run_html(staged())
     assert text.count("<svg") == 1
     assert "gather ✓" in text and "act …" in text
@@ -310,7 +397,15 @@ def test_visible_json_is_the_same_value_with_nothing_hidden(value: object) -> No
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("ls -l", "ls -l"), ("5", '"5"'), ("", '""'), (" x", '" x"'), (5, "5"), ("a\x1b[2Kb", "a\\u{1b}[2Kb"), ("a\u202eb", "a\\u{202e}b")],
+    [
+        ("ls -l", "ls -l"),
+        ("5", '"5"'),
+        ("", '""'),
+        (" x", '" x"'),
+        (5, "5"),
+        ("a\x1b[2Kb", "a\\u{1b}[2Kb"),
+        ("a\u202eb", "a\\u{202e}b"),
+    ],
 )
 def test_an_argument_is_shown_so_that_it_cannot_be_mistaken(value: str | int, text: str) -> None:
     """Strings that look like something else are quoted; escapes are shown."""
@@ -319,13 +414,23 @@ def test_an_argument_is_shown_so_that_it_cannot_be_mistaken(value: str | int, te
 
 def test_durations_and_usage_read_well() -> None:
     """Units fit the size; unknown prices are not called zero."""
-    assert [format_duration(s) for s in (0.0123, 3.44, 59.96, 125)] == ["12 ms", "3.4 s", "1 min 00 s", "2 min 05 s"]
-    assert usage_line(Usage(tokens_in=1500, unpriced=2, model_calls=2)) == "1,500 tokens · 2 model calls · 0 tool calls"
+    assert [format_duration(s) for s in (0.0123, 3.44, 59.96, 125)] == [
+        "12 ms",
+        "3.4 s",
+        "1 min 00 s",
+        "2 min 05 s",
+    ]
+    assert (
+        usage_line(Usage(tokens_in=1500, unpriced=2, model_calls=2))
+        == "1,500 tokens · 2 model calls · 0 tool calls"
+    )
 
 
 def test_tables_align_numbers_and_escape_cells() -> None:
     """A table shows values as text in HTML and in columns as plain text."""
-    assert '<td style="text-align:right">1</td><td style="text-align:left">&lt;b&gt;</td>' in table_html(["n", "x"], [(1, "<b>")])
+    assert '<td style="text-align:right">1</td><td style="text-align:left">&lt;b&gt;</td>' in table_html(
+        ["n", "x"], [(1, "<b>")]
+    )
     assert table_text(["name", "n"], [("a", 1), ("longer", 22)]) == "name    n\na       1\nlonger  22"
 
 
@@ -341,7 +446,9 @@ def test_a_page_forbids_scripts_and_remote_loads() -> None:
 def many(number: int, answer: str = "the end") -> RunView:
     """A run of `number` calls, each with a result of its own."""
     view = RunView()
-    view.apply(e.Record(run_id="r1", seq=1, eid="1", at=1.0, event=e.RunStarted(goal="g", workspace=".", model="m")))
+    view.apply(
+        e.Record(run_id="r1", seq=1, eid="1", at=1.0, event=e.RunStarted(goal="g", workspace=".", model="m"))
+    )
     for n in range(number):
         view.apply(e.ToolCalled(call=f"c{n}", step="s", tool="grep", args={"pattern": f"word {n}."}))
         view.apply(e.ToolAnswered(call=f"c{n}", step="s", tool="grep", text=f"found {n}. " * 40))
@@ -350,7 +457,9 @@ def many(number: int, answer: str = "the end") -> RunView:
 
 
 def test_what_is_saved_of_a_long_run_has_a_bound() -> None:
-    """Of 3,000 calls the first, the last and the answer are kept within 0.5 MB and 0.1 MB; a line says how many are not, and where they are."""
+    """Of 3,000 calls the first, the last and the answer are kept within 0.5 MB and 0.1 MB; a line says how
+    many are not, and where they are.
+    """
     view = many(3_000)
     html, text = run_html(view), run_text(view)
     left_out = re.search(r"… ([\d,]+) rows left out; all of them: %kestrel show r1 --html FILE …", html)
@@ -366,17 +475,24 @@ def test_what_is_saved_of_a_long_run_has_a_bound() -> None:
 
 
 def test_a_run_of_ordinary_length_is_saved_whole() -> None:
-    """A hundred calls are all there; one answer that is longer than everything else is there with its beginning and end."""
+    """A hundred calls are all there; one answer that is longer than everything else is there with its
+    beginning and end.
+    """
     long = many(100, answer="begin " + "x" * 1_000_000 + " end of it")
     html, text = run_html(long), run_text(long)
-    assert (html.count("<details"), "left out; all of them" in html + text) == (101, False)  # one folds what came before the last rows
+    assert (html.count("<details"), "left out; all of them" in html + text) == (
+        101,
+        False,
+    )  # one folds what came before the last rows
     assert (len(html) < 300_000, "begin x" in html, "x end of it" in html) == (True, True, True)
     assert (len(text) < 100_000, "x end of it" in text) == (True, True)
 
 
 @given(st.lists(st.text(max_size=20), max_size=30), st.none() | st.integers(0, 300))
 def test_ends_leave_out_a_middle_and_nothing_else(items: list[str], limit: int | None) -> None:
-    """Head, the number left out, and tail make up the whole; the last is always there, the rest keeps to the limit."""
+    """Head, the number left out, and tail make up the whole; the last is always there, the rest keeps to the
+    limit.
+    """
     head, left_out, tail = first_and_last(items, str, limit)
     middle = items[len(head) : len(items) - len(tail)]
     assert [*head, *middle, *tail] == items
@@ -389,17 +505,23 @@ def test_ends_leave_out_a_middle_and_nothing_else(items: list[str], limit: int |
 
 
 def test_a_waiting_call_is_shown_once() -> None:
-    """In saved HTML the arguments of a call that waits stand in its question only; calls that wait together are counted."""
+    """In saved HTML the arguments of a call that waits stand in its question only; calls that wait together
+    are counted.
+    """
     view = waiting("needle-7")
     html = run_html(view)
-    assert html.count("needle-7</pre>") == 6 + 2  # of both calls the diff, the argument and where it comes from; a result and its diff
+    assert (
+        html.count("needle-7</pre>") == 6 + 2
+    )  # of both calls the diff, the argument and where it comes from; a result and its diff
     assert "2 calls wait for approval" in html
     assert "<b>Waits for an answer:</b>" in html
     assert "waits for an answer: needle-7\n  1. needle-7\n  2. needle-7" in run_text(view)
 
 
 def test_a_diff_is_shown_by_its_lines() -> None:
-    """Lines that came and went are marked, headers are not; ends of lines are shown where they are mixed, escapes always."""
+    """Lines that came and went are marked, headers are not; ends of lines are shown where they are mixed,
+    escapes always.
+    """
     text, diff = split_diff("replaced f (1 line)\n--- f\n+++ f\n@@ -1,2 +1,2 @@\n--- old\n+new\x1b[2J\n same")
     assert text == "replaced f (1 line)"
     assert [kind for kind, _ in diff_lines(diff)] == ["", "", "place", "removed", "added", ""]
@@ -419,7 +541,9 @@ def test_no_machine_is_named_in_what_is_saved() -> None:
 
 
 def test_what_is_used_of_the_limits_is_told() -> None:
-    """Turns, money, tokens and working time, a person's thinking time left out; as many turns as the engine counts."""
+    """Turns, money, tokens and working time, a person's thinking time left out; as many turns as the engine
+    counts.
+    """
     view = RunView()
     limits: dict[str, Json] = {"cycles": 20, "cost_usd": 2.0, "tokens": 1_000, "seconds": 300.0}
     history: list[tuple[float, e.Event]] = [
@@ -437,7 +561,11 @@ def test_what_is_used_of_the_limits_is_told() -> None:
         view.apply(event, at)
         told.append((view.head.worked, view.head.working))
     assert told[4:] == [(3.0, 0.0), (3.0, 60.0), (4.0, 61.0), (4.0, 64.0)]
-    assert view.head.budget == [["1 of 20 turns", 0.05], ["$0.5000 of $2", 0.25], ["42 of 1,000 tokens", 0.042]]
+    assert view.head.budget == [
+        ["1 of 20 turns", 0.05],
+        ["$0.5000 of $2", 0.25],
+        ["42 of 1,000 tokens", 0.042],
+    ]
     assert "limits: 1 of 20 turns · $0.5000 of $2 · 42 of 1,000 tokens · 4 of 300 s" in run_text(view)
     assert "4 of 300 s" in run_html(view)
 
@@ -450,7 +578,11 @@ def test_arguments_are_folded_only_beside_a_diff_that_says_all() -> None:
     opened = {}
     for preview in (whole, cut, summed, "this edit would fail: old was not found", ""):
         view = RunView()
-        view.apply(e.ApprovalAsked(call="a", step="s", tool="t", args={"path": "f"}, danger="HIGH", key="k", preview=preview))
+        view.apply(
+            e.ApprovalAsked(
+                call="a", step="s", tool="t", args={"path": "f"}, danger="HIGH", key="k", preview=preview
+            )
+        )
         opened[preview] = '<details open><summary style="cursor:pointer">Arguments' in run_html(view)
     assert [*opened.values()] == [False, True, True, True, True]
 

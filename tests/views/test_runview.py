@@ -36,7 +36,9 @@ def screen() -> dict[str, dict[str, dict[str, Any]]]:
     return {"head": {}, "step": {}, "graph": {}, "row": {}, "ask": {}}
 
 
-def ordered(state: dict[str, dict[str, dict[str, Any]]]) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+def ordered(
+    state: dict[str, dict[str, dict[str, Any]]],
+) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
     """The state with the order of its parts."""
     return [(op, list(parts.items())) for op, parts in state.items()]
 
@@ -67,7 +69,9 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "stage": st.sampled_from(["look", "act\u200b"]),
     "status": st.sampled_from(["done", "skipped", "retrying", "failed"]),
     "task": STEPS,
-    "calls": st.lists(st.fixed_dictionaries({"id": CALLS, "name": st.just("bash"), "args": ARGS}), max_size=2),
+    "calls": st.lists(
+        st.fixed_dictionaries({"id": CALLS, "name": st.just("bash"), "args": ARGS}), max_size=2
+    ),
     "error": PROBLEM,
     "notes": st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=2),
     "note": st.dictionaries(TEXTS, TEXTS, max_size=2),
@@ -97,9 +101,17 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 
 def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Events of one class, with values that make it meet others."""
-    named = BY_NAME if kind not in {e.SchedulerParallelBatch, e.ToolAnswered, e.ModelAnswered} else {**BY_NAME, "given": st.booleans()}
-    named = {**named, "calls": st.lists(CALLS)} if kind in {e.SchedulerParallelBatch, e.KernelUndone} else named
-    return st.builds(kind, **{field.name: named.get(field.name, BY_TYPE[str(field.type)]) for field in fields(kind)})
+    named = (
+        BY_NAME
+        if kind not in {e.SchedulerParallelBatch, e.ToolAnswered, e.ModelAnswered}
+        else {**BY_NAME, "given": st.booleans()}
+    )
+    named = (
+        {**named, "calls": st.lists(CALLS)} if kind in {e.SchedulerParallelBatch, e.KernelUndone} else named
+    )
+    return st.builds(
+        kind, **{field.name: named.get(field.name, BY_TYPE[str(field.type)]) for field in fields(kind)}
+    )
 
 
 EVENTS = st.one_of([any_of(kind) for kind in e.EVENT_TYPES.values()])
@@ -108,7 +120,9 @@ EVENTS = st.one_of([any_of(kind) for kind in e.EVENT_TYPES.values()])
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, max_size=25), st.integers(0, 25))
 def test_patches_and_snapshot_agree_wherever_a_screen_joins(history: list[e.Event], join: int) -> None:
-    """A screen that saw every patch, one that starts from a snapshot, and one that joins midway all show the same."""
+    """A screen that saw every patch, one that starts from a snapshot, and one that joins midway all show the
+    same.
+    """
     view, watching, joining = RunView(), screen(), screen()
     patch(watching, view.snapshot())
     for index, event in enumerate(history):
@@ -175,28 +189,46 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
 
 
 def test_a_contained_call_shows_what_met_and_where_its_words_come_from() -> None:
-    """Whoever is asked is told the three things, and for each argument whose words it has; nothing hidden is left in them."""
+    """Whoever is asked is told the three things, and for each argument whose words it has; nothing hidden is
+    left in them.
+    """
     view = story()
     page = "web_fetch https://evil.example/\u202e"
     origins: list[dict[str, Json]] = [
         {
             "arg": "url",
-            "from": [{"source": "the goal", "kind": "goal", "piece": ""}, {"source": page, "kind": "untrusted", "piece": "x=1"}],
+            "from": [
+                {"source": "the goal", "kind": "goal", "piece": ""},
+                {"source": page, "kind": "untrusted", "piece": "x=1"},
+            ],
         },
         {"arg": "body", "from": [{"source": "read_file notes.txt", "kind": "private", "piece": "the key"}]},
         {"arg": "title", "from": []},
     ]
-    met: dict[str, Json] = {"untrusted": [page], "private": ["read_file notes.txt"], "effect": "it sends something out"}
+    met: dict[str, Json] = {
+        "untrusted": [page],
+        "private": ["read_file notes.txt"],
+        "effect": "it sends something out",
+    }
     args: dict[str, Json] = {"url": "u", "body": "b", "title": "t"}
     view.apply(
         e.ApprovalAsked(
-            call="p", step="s", tool="http_post", args=args, danger="HIGH", key="k", why="contained", contained=met, origins=origins
+            call="p",
+            step="s",
+            tool="http_post",
+            args=args,
+            danger="HIGH",
+            key="k",
+            why="contained",
+            contained=met,
+            origins=origins,
         )
     )
     shown = "web_fetch https://evil.example/\\u{202e}"
     ask = view.asks["p"]
     assert ask.why == (
-        f"The model has read what others wrote ({shown}) and can know what is private (read_file notes.txt); it sends something out."
+        f"The model has read what others wrote ({shown}) and can know what is private (read_file "
+        "notes.txt); it sends something out."
     )
     assert ask.origins == [
         ["url", f"from the goal; from {shown} (untrusted): x=1"],
@@ -208,7 +240,11 @@ def test_a_question_shows_what_is_asked_and_what_may_be_answered() -> None:
     """A question has its text and its options, harmless; who answered is told in its row."""
     view = story()
     asked: dict[str, Json] = {"question": "which\u202e?", "options": ["red", 5, "\x1b[31mblue"]}
-    view.apply(e.ApprovalAsked(call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"))
+    view.apply(
+        e.ApprovalAsked(
+            call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"
+        )
+    )
     ask = view.asks["q"]
     assert (ask.kind, ask.text, ask.options) == ("question", "which\\u{202e}?", ["red", "5", "blue"])
     view.apply(e.ApprovalGiven(call="q", granted=True, by="ana", how="click", answer="red"))
@@ -241,7 +277,12 @@ def test_nothing_is_under_way_in_a_run_that_ended() -> None:
     view = story()
     view.apply(e.StateTransition(source="EXECUTING", target="CANCELLED", reason="stopped"), at=9.0)
 
-    assert (view.asks, view.rows["c:c1"].whole()["state"], view.head.ended, view.head.reason) == ({}, "stopped", 9.0, "stopped")
+    assert (view.asks, view.rows["c:c1"].whole()["state"], view.head.ended, view.head.reason) == (
+        {},
+        "stopped",
+        9.0,
+        "stopped",
+    )
 
 
 def test_cost_that_is_not_known_is_said() -> None:
@@ -263,13 +304,17 @@ def test_a_run_with_a_scripted_part_stays_labelled() -> None:
 def test_a_record_names_its_run() -> None:
     """Records carry the run's id and time."""
     view = RunView()
-    view.apply(e.Record(run_id="r1", seq=1, eid="e", at=5.0, event=e.RunStarted(goal="g", workspace=".", model="m")))
+    view.apply(
+        e.Record(run_id="r1", seq=1, eid="e", at=5.0, event=e.RunStarted(goal="g", workspace=".", model="m"))
+    )
 
     assert (view.head.run, view.head.started) == ("r1", 5.0)
 
 
 def test_a_fork_says_where_it_comes_from() -> None:
-    """A forked run has its own id and start, the fork's model, no question of its parent's, and a notice that names parent and event."""
+    """A forked run has its own id and start, the fork's model, no question of its parent's, and a notice that
+    names parent and event.
+    """
     asked = e.ApprovalAsked(call="c", step="s", tool="bash", args={}, danger="HIGH", key="k")
     forked = e.RunForked(parent="r<b>", at=4, model="echo", model_kind="real", given="result")
     history: list[e.Event] = [
@@ -280,9 +325,19 @@ def test_a_fork_says_where_it_comes_from() -> None:
         forked,
         e.ToolAnswered(call="c", step="s", tool="bash", text="ok", given=True),
     ]
-    view = view_of([e.Record(run_id="f", seq=seq, eid=str(seq), at=10.0 * seq, event=event) for seq, event in enumerate(history, 1)])
+    view = view_of(
+        [
+            e.Record(run_id="f", seq=seq, eid=str(seq), at=10.0 * seq, event=event)
+            for seq, event in enumerate(history, 1)
+        ]
+    )
 
-    assert (view.head.run, view.head.model, view.head.model_kind, view.head.started) == ("f", "echo", "scripted", 50.0)
+    assert (view.head.run, view.head.model, view.head.model_kind, view.head.started) == (
+        "f",
+        "echo",
+        "scripted",
+        50.0,
+    )
     assert view.asks == {}
     assert "info: forked from r<b> at 4 with a result given by hand" in run_text(view)
     assert "given by hand" in run_text(view).split("bash")[1]
@@ -290,11 +345,15 @@ def test_a_fork_says_where_it_comes_from() -> None:
 
 
 def test_health_is_a_notice_and_stays_in_the_head_while_something_is_not_in_order() -> None:
-    """Each change is a row with dependency, state and reason; the head names what is not in order now, and nothing else."""
+    """Each change is a row with dependency, state and reason; the head names what is not in order now, and
+    nothing else.
+    """
     view = RunView()
 
     def change(name: str, target: str, reason: str = "") -> list[Change]:
-        return view.apply(e.HealthChanged(dependency=name, kind="mcp", source="ready", target=target, reason=reason))
+        return view.apply(
+            e.HealthChanged(dependency=name, kind="mcp", source="ready", target=target, reason=reason)
+        )
 
     assert change("notes", "ready") == [
         NoticeRow(id="n:0", level="info", text="mcp notes is ready").whole(),
@@ -342,7 +401,15 @@ def test_a_step_says_how_far_it_is() -> None:
     ):
         view.apply(event)
         seen.append(states(view))
-    assert [state["a"] for state in seen[:7]] == ["pending", "running", "waiting", "waiting", "waiting", "running", "ok"]
+    assert [state["a"] for state in seen[:7]] == [
+        "pending",
+        "running",
+        "waiting",
+        "waiting",
+        "waiting",
+        "running",
+        "ok",
+    ]
     assert seen[-1] == {"a": "ok", "b": "skipped", "c": "stopped"}
 
 
@@ -354,7 +421,9 @@ def test_a_plan_that_grows_is_drawn_anew() -> None:
     place = {step.id: step.x for step in view.steps.values()}
     assert place["plan"] < place["plan/a"] == before < place["end"]
     assert view.steps["end"].needs == ["plan/a"]
-    assert [line[:2] for line in view.plan.graph.lines] == [["plan/a", "end"], ["plan", "plan/a"]] or len(view.plan.graph.lines) == 2  # type: ignore[index]
+    assert [line[:2] for line in view.plan.graph.lines] == [["plan/a", "end"], ["plan", "plan/a"]] or len(
+        view.plan.graph.lines
+    ) == 2  # type: ignore[index]
     assert {change["op"] for change in changes} == {"step", "graph"}
     assert view.apply(e.StepStarted(step="plan/a", goal="a")) == [
         {"op": "step", "id": "plan/a", "state": "running", "goal": "a", "reason": ""},
@@ -363,9 +432,16 @@ def test_a_plan_that_grows_is_drawn_anew() -> None:
 
 
 def test_long_plans_fold_and_unfold() -> None:
-    """Growth that is done moves into the step that grew it; when the run goes back to it, it has its places again."""
-    view = proposed({"id": "p", "operation": "plan"}, *({"id": f"x{n}", "goal": "x", "depends_on": ["p"]} for n in range(30)))
-    view.apply(e.PlanExtended(step="p", steps=[{"id": f"p/{n}", "goal": "g", "parent": "p"} for n in range(7)]))
+    """Growth that is done moves into the step that grew it; when the run goes back to it, it has its places
+    again.
+    """
+    view = proposed(
+        {"id": "p", "operation": "plan"},
+        *({"id": f"x{n}", "goal": "x", "depends_on": ["p"]} for n in range(30)),
+    )
+    view.apply(
+        e.PlanExtended(step="p", steps=[{"id": f"p/{n}", "goal": "g", "parent": "p"} for n in range(7)])
+    )
     for name in ("p", *(f"p/{n}" for n in range(7))):
         view.apply(e.StepFinished(step=name, ok=True))
     assert (view.steps["p"].label, view.steps["p"].folded) == ("p (8 steps)", 7)
@@ -410,7 +486,12 @@ def test_calls_of_a_macro_are_inside_it() -> None:
 
 def test_a_thousand_steps_are_shown_in_little_time() -> None:
     """A step that ends does not arrange the plan anew: 1,000 steps begin and end within a few seconds."""
-    view = proposed(*({"id": f"s{n}", "goal": "g", "depends_on": [f"s{n - d}" for d in (1, 5, 9) if n >= d + n % 3]} for n in range(1_000)))
+    view = proposed(
+        *(
+            {"id": f"s{n}", "goal": "g", "depends_on": [f"s{n - d}" for d in (1, 5, 9) if n >= d + n % 3]}
+            for n in range(1_000)
+        )
+    )
     began = time.thread_time()
     for n in range(1_000):
         view.apply(e.StepStarted(step=f"s{n}", goal="g"))
@@ -419,10 +500,21 @@ def test_a_thousand_steps_are_shown_in_little_time() -> None:
 
 
 def test_a_row_says_which_rule_let_a_call_go_on() -> None:
-    """What a rule or an earlier yes allowed says so; what the policy's level allows needs no words, a person's yes has them already."""
+    """What a rule or an earlier yes allowed says so; what the policy's level allows needs no words, a
+    person's yes has them already.
+    """
     view = RunView()
     notes = []
-    for number, leave in enumerate(("rule 1 of kestrel.toml: allow bash `ls`", "a yes for the rest of the run", "policy auto", "")):
-        view.apply(e.ToolCalled(call=f"c{number}", step="s", tool="bash", args={}, danger="HIGH", leave=leave))
+    for number, leave in enumerate(
+        ("rule 1 of kestrel.toml: allow bash `ls`", "a yes for the rest of the run", "policy auto", "")
+    ):
+        view.apply(
+            e.ToolCalled(call=f"c{number}", step="s", tool="bash", args={}, danger="HIGH", leave=leave)
+        )
         notes.append(view.rows[f"c:c{number}"].whole()["note"])
-    assert notes == ["allowed by rule 1 of kestrel.toml: allow bash `ls`", "allowed by a yes for the rest of the run", "", ""]
+    assert notes == [
+        "allowed by rule 1 of kestrel.toml: allow bash `ls`",
+        "allowed by a yes for the rest of the run",
+        "",
+        "",
+    ]

@@ -1,4 +1,6 @@
-"""Thinking of models is shown folded, and as harmless as any other text that strangers may have written into."""
+"""Thinking of models is shown folded, and as harmless as any other text that strangers may have written
+into.
+"""
 
 import re
 
@@ -25,13 +27,29 @@ def view_with(thinking: str, text: str = "Done.", **more: object) -> RunView:
     events = [
         RunStarted(goal="g", workspace="/w", model="m"),
         ModelCalled(call="a.m1", step="a", model="m", cycle=1, messages=1),
-        ModelAnswered(call="a.m1", step="a", model="m", text=text, thinking=[{"text": thinking}], tokens_in=1_000, tokens_out=10, **more),
+        ModelAnswered(
+            call="a.m1",
+            step="a",
+            model="m",
+            text=text,
+            thinking=[{"text": thinking}],
+            tokens_in=1_000,
+            tokens_out=10,
+            **more,
+        ),
     ]
-    return view_of([Record(run_id="r", seq=seq, eid=str(seq), at=float(seq), event=event) for seq, event in enumerate(events, 1)])
+    return view_of(
+        [
+            Record(run_id="r", seq=seq, eid=str(seq), at=float(seq), event=event)
+            for seq, event in enumerate(events, 1)
+        ]
+    )
 
 
 def test_thinking_is_folded() -> None:
-    """HTML has it in a closed fold before the text, plain text in one short line, the text of the answer nowhere."""
+    """HTML has it in a closed fold before the text, plain text in one short line, the text of the answer
+    nowhere.
+    """
     view = view_with("first I look\nthen I answer")
     html, text = run_html(view), run_text(view)
     fold = re.search(r"<details><summary[^>]*>Thinking.*?</details>", html, re.DOTALL)
@@ -44,7 +62,9 @@ def test_thinking_is_folded() -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_thinking_and_text_of_models_are_never_markup(payload: str) -> None:
-    """Markup, escape sequences and characters that turn text around come out as text, in the fold and in the answer."""
+    """Markup, escape sequences and characters that turn text around come out as text, in the fold and in the
+    answer.
+    """
     for view in (view_with(payload), view_with("", payload)):
         html = run_html(view)
         assert "<script>alert" not in html
@@ -63,7 +83,9 @@ def test_a_block_that_the_provider_keeps_is_named() -> None:
 
 
 def test_the_usage_says_what_the_cache_gave() -> None:
-    """Cached, written and reasoning tokens stand in the usage line of the run and in the note of the answer."""
+    """Cached, written and reasoning tokens stand in the usage line of the run and in the note of the
+    answer.
+    """
     view = view_with("hm", tokens_cached=900, tokens_cache_written=50, tokens_reasoning=7, cost_usd=0.01)
     words = "(90% of the prompt from its cache, 50 written to it, 7 reasoning)"
     assert words in view.head.usage
@@ -71,7 +93,9 @@ def test_the_usage_says_what_the_cache_gave() -> None:
 
 
 def test_a_long_text_grows_in_linear_time() -> None:
-    """A piece costs the same at the end of 2 MB as at the beginning: the mutant, which copies, takes hundreds of times as long there."""
+    """A piece costs the same at the end of 2 MB as at the beginning: the mutant, which copies, takes hundreds
+    of times as long there.
+    """
     import time
 
     def took(row: TextRow) -> float:
@@ -84,7 +108,9 @@ def test_a_long_text_grows_in_linear_time() -> None:
 
 
 def test_thinking_grows_while_the_model_thinks() -> None:
-    """Pieces of reasoning come into the fold as they stream, apart from the text, merged into one message to a page; the terminal shows their end."""
+    """Pieces of reasoning come into the fold as they stream, apart from the text, merged into one message to
+    a page; the terminal shows their end.
+    """
     from io import StringIO
 
     from rich.console import Console

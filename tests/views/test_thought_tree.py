@@ -13,7 +13,9 @@ EVENTS: list[Event] = [
 
 
 def test_a_row_per_candidate() -> None:
-    """Candidates come once each, in order, with depth, and the solution is marked from its first thought on."""
+    """Candidates come once each, in order, with depth, and the solution is marked from its first thought
+    on.
+    """
     rows = thoughts_of(EVENTS).to_dict("split")
     assert rows["columns"] == ["candidate", "parent", "depth", "score", "text", "chosen"]
     assert rows["data"] == [
@@ -26,12 +28,17 @@ def test_a_row_per_candidate() -> None:
 def test_a_run_without_a_search_has_no_thoughts() -> None:
     """The table is empty with its columns, and its drawing is a dot."""
     frame = thoughts_of([])
-    assert (list(frame.columns), len(frame)) == (["candidate", "parent", "depth", "score", "text", "chosen"], 0)
+    assert (list(frame.columns), len(frame)) == (
+        ["candidate", "parent", "depth", "score", "text", "chosen"],
+        0,
+    )
     assert list(plot_thoughts(frame).axes[0].texts) == []
 
 
 def test_the_tree_shows_scores_and_the_solution() -> None:
-    """Each candidate stands below its parent's column with score and text, formulas and escapes harmless; the solution is drawn bold."""
+    """Each candidate stands below its parent's column with score and text, formulas and escapes harmless; the
+    solution is drawn bold.
+    """
     figure = plot_thoughts(thoughts_of(EVENTS))
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.50 one", r"0.75 \$two\$", "1.00 three"]
     assert [line.get_linewidth() for line in figure.axes[0].lines] == [1, 2, 2]

@@ -35,17 +35,23 @@ Ask = Callable[[], Awaitable[str]]
 """Gives the next thing that the person says; raises `EOFError` when they have left."""
 
 
-@chatting.command(epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.')
+@chatting.command(
+    epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.'
+)
 @option_groups
 def chat(
     ctx: typer.Context,
     *,
-    follow: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")] = None,
+    follow: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")
+    ] = None,
     work: WorkOptions,
     limits: LimitOptions,
     approval_timeout: ApprovalTimeout = None,
 ) -> Any:
-    """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves."""
+    """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a
+    second one leaves.
+    """
     return _converse(frontend_of(ctx), ctx.params)
 
 
@@ -74,14 +80,24 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
                 run, options = begun, {**options, "follow": begun}
 
 
-async def _turn(frontend: Frontend, goal: str, words: dict[str, Any], options: dict[str, Any]) -> tuple[Run | None, bool]:
-    """Carry out one turn; Ctrl-C cancels it. Returns the run, if one began, and whether a second Ctrl-C came before it was over."""
+async def _turn(
+    frontend: Frontend, goal: str, words: dict[str, Any], options: dict[str, Any]
+) -> tuple[Run | None, bool]:
+    """Carry out one turn; Ctrl-C cancels it.
+
+    Returns the run, if one began, and whether a second Ctrl-C came before it was over.
+    """
     screen, begun = frontend.screen(ShowOptions(approval_timeout=words["approval_timeout"])), list["Run"]()
 
     async def work() -> None:
         async with screen:
             run = frontend.lab().start(
-                goal, **{**options, "approver": screen.approver, "limits": limits_of(words, frontend.lab().session.limits)}
+                goal,
+                **{
+                    **options,
+                    "approver": screen.approver,
+                    "limits": limits_of(words, frontend.lab().session.limits),
+                },
             )
             begun.append(run)
             await screen.show(run)

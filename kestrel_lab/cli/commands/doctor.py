@@ -78,9 +78,21 @@ class Doctor(TableView):
 
 
 def run_diagnostics(lab: Lab) -> Doctor:
-    """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
-    python = Finding(True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
-    own = (python, _log(lab), _events(lab), _model(lab), *_dependencies(lab), *_servers(lab), *_providers(lab))
+    """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of
+    your own that is set.
+    """
+    python = Finding(
+        True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}"
+    )
+    own = (
+        python,
+        _log(lab),
+        _events(lab),
+        _model(lab),
+        *_dependencies(lab),
+        *_servers(lab),
+        *_providers(lab),
+    )
     return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *probe_barriers(lab), _git(), *_notebook()))
 
 
@@ -105,7 +117,10 @@ def _events(lab: Lab) -> Finding:
     if not damaged:
         return Finding(True, "  events", f"{looked} of {len(runs)} runs checked: undamaged")
     more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
-    advice = "to see one: kestrel show RUN. It cannot be resumed, but it can be forked at an event before the damage"
+    advice = (
+        "to see one: kestrel show RUN. It cannot be resumed, but it can be forked at an event before "
+        "the damage"
+    )
     return Finding(False, "  events", f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice, optional=True)
 
 
@@ -126,31 +141,51 @@ def _dependencies(lab: Lab) -> list[Finding]:
     else:
         needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
     watched = [watch_model(one, lab.session.supervisor).name for one in needed if one.kind == "real"]
-    # Of several models that stand in for each other none is needed, and neither is what only earlier runs used.
-    return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.session.supervisor.look())]
+    # Of several models that stand in for each other none is needed, and neither is what only earlier runs
+    # used.
+    return [
+        _dependency(lab, row, optional=watched != [row.dependency])
+        for row in run_blocking(lab.session.supervisor.look())
+    ]
 
 
 def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     well = row.state in {HealthState.STARTING, HealthState.READY}
-    found = "not called yet; a test call would cost money" if row.state is HealthState.STARTING else str(row.state)
+    found = (
+        "not called yet; a test call would cost money"
+        if row.state is HealthState.STARTING
+        else str(row.state)
+    )
     advice = "" if well else str(lab.session.supervisor.error(row.dependency))
     return Finding(well, f"  {row.kind} {row.dependency}", found, advice, optional=optional)
 
 
 def _servers(lab: Lab) -> list[Finding]:
     """The MCP servers that are configured; none is started."""
-    rows = [row for row in lab.session.mcp.table() if lab.session.supervisor.get(dependency_name(row.name)) is None]  # else a dependency
+    rows = [
+        row
+        for row in lab.session.mcp.table()
+        if lab.session.supervisor.get(dependency_name(row.name)) is None
+    ]  # else a dependency
     held = {row.name: f", sandbox {row.sandbox}" if row.sandbox else "" for row in rows}
     well = {"not started", "ready", "off"}
     return [
-        Finding(row.state in well, f"  mcp {row.name}", f"{row.state}, {row.tools} tools{held[row.name]}", row.reason, optional=True)
+        Finding(
+            row.state in well,
+            f"  mcp {row.name}",
+            f"{row.state}, {row.tools} tools{held[row.name]}",
+            row.reason,
+            optional=True,
+        )
         for row in rows
     ]
 
 
 def _providers(lab: Lab) -> list[Finding]:
     return [
-        Finding(True, f"  {one.name}", one.note) if one.available else Finding(None, f"  {one.name}", "not set up", one.note)
+        Finding(True, f"  {one.name}", one.note)
+        if one.available
+        else Finding(None, f"  {one.name}", "not set up", one.note)
         for one in available_models(lab.session.env)
     ]
 
@@ -176,49 +211,94 @@ def _sandbox(lab: Lab) -> list[Finding]:
         choice = choose_level(lab.session.sandbox, Path.cwd())
     except UsageError as error:
         return [Finding(False, what, "none", str(error)), *_canaries(lab)]
-    asked = "" if choice.wanted else "each command needs approval as CRITICAL; install what is missing below, or set sandbox = S0"
-    held = Finding(choice.level > Level.S0, what, f"{choice.level.name}: {choice.level.meaning}", asked, optional=True)
+    asked = (
+        ""
+        if choice.wanted
+        else "each command needs approval as CRITICAL; install what is missing below, or set sandbox = S0"
+    )
+    held = Finding(
+        choice.level > Level.S0, what, f"{choice.level.name}: {choice.level.meaning}", asked, optional=True
+    )
     return [held, *_canaries(lab)]
 
 
 def _canaries(lab: Lab) -> list[Finding]:
-    tried = {level: level_problem(level, lab.session.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
+    tried = {
+        level: level_problem(level, lab.session.sandbox)
+        for level in sorted(Level, reverse=True)
+        if level > Level.S0
+    }
     passed = f"canary passed ({', '.join(PROBES)})"
-    return [Finding(not why, f"  {level.name}", "no" if why else passed, why, optional=True) for level, why in tried.items()]
+    return [
+        Finding(not why, f"  {level.name}", "no" if why else passed, why, optional=True)
+        for level, why in tried.items()
+    ]
 
 
 # What keeps agents from harm: each barrier is asked to stop something, and says whether it did.
 
-_CLOSED = ("127.0.0.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00::1")  # noqa: S104  # not bound to
+_CLOSED = (
+    "127.0.0.1",
+    "0.0.0.0",  # noqa: S104
+    "10.0.0.1",
+    "169.254.169.254",
+    "::1",
+    "::ffff:127.0.0.1",
+    "64:ff9b::7f00:1",
+    "fd00::1",
+)  # not bound to
 _OPEN = "93.184.215.14"
 _PROBE = "a-secret-that-nobody-has"
 
 
 def probe_barriers(lab: Lab) -> list[Finding]:
-    """Try each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
-    return [probe_redaction(lab), probe_web_barrier(), probe_path_barrier(), log_place(lab.session.store.path)]
+    """Try each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts
+    nothing.
+    """
+    return [
+        probe_redaction(lab),
+        probe_web_barrier(),
+        probe_path_barrier(),
+        log_place(lab.session.store.path),
+    ]
 
 
 def probe_redaction(lab: Lab) -> Finding:
-    """Check that the redactor hides the values of secret variables, or a made-up secret where there are none."""
+    """Check that the redactor hides the values of secret variables, or a made-up secret where there are
+    none.
+    """
     known = secret_values(lab.session.env)
     redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
     count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
     found = f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden"
-    return _barrier("secrets", found, "" if not leaks else "do not run agents: keys would be written into the log. Please report this")
+    return _barrier(
+        "secrets",
+        found,
+        "" if not leaks else "do not run agents: keys would be written into the log. Please report this",
+    )
 
 
 def probe_web_barrier() -> Finding:
-    """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public address."""
+    """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public
+    address.
+    """
     let_in = [address for address in _CLOSED if not address_refusal(address)]
     found = f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}"
-    return _barrier("web tools", found, "do not let agents use the web. Please report this" if let_in or address_refusal(_OPEN) else "")
+    return _barrier(
+        "web tools",
+        found,
+        "do not let agents use the web. Please report this" if let_in or address_refusal(_OPEN) else "",
+    )
 
 
 def probe_path_barrier() -> Finding:
     """Say how links in a workspace are followed: by the kernel's own rules, or not at all."""
-    found = "kept inside the workspace by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
+    found = (
+        "kept inside the workspace by the kernel (openat2)"
+        if has_openat2()
+        else "links are refused (the kernel has no openat2)"
+    )
     return _barrier("paths", found, "")
 
 
@@ -239,11 +319,19 @@ def _git() -> Finding:
     except UsageError as error:
         return Finding(False, "git", "none", str(error), optional=True)
     inside = any((place / ".git").exists() for place in (Path.cwd(), *Path.cwd().parents))
-    return Finding(True, "git", f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})")
+    return Finding(
+        True,
+        "git",
+        f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})",
+    )
 
 
 def _notebook() -> list[Finding]:
-    wanted = {"ipykernel": "pip install 'ipykernel>=7.4'", "anywidget": "pip install anywidget", "jupyterlab": "pip install jupyterlab"}
+    wanted = {
+        "ipykernel": "pip install 'ipykernel>=7.4'",
+        "anywidget": "pip install anywidget",
+        "jupyterlab": "pip install jupyterlab",
+    }
     findings = []
     for package, advice in wanted.items():
         try:
@@ -257,10 +345,17 @@ def _cells() -> Finding:
     """Say how an agent reaches the cells of the notebook in which this was typed."""
     shell = live_shell()
     if shell is None:
-        return Finding(None, "cells", "this is no notebook", "%kestrel doctor in a notebook says how its cells are reached")
+        return Finding(
+            None,
+            "cells",
+            "this is no notebook",
+            "%kestrel doctor in a notebook says how its cells are reached",
+        )
     how = document_of(kernel_of(shell)).how
     only = how == NextInput.how
-    advice = "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
+    advice = (
+        "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
+    )
     return Finding(not only, "cells", f"reached through {how}", advice, optional=True)
 
 
@@ -268,7 +363,8 @@ def config(
     ctx: typer.Context,
     key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this setting.")] = None,
     value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
+        str | None,
+        typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook."),
     ] = None,
 ) -> Settings:
     """Show every setting and rule, its value and its source; or change a setting."""

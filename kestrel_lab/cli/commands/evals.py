@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 
-evals = command_group("Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True)
+evals = command_group(
+    "Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True
+)
 
 
 @evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")
@@ -45,7 +47,10 @@ def run_suite(
     *,
     config: Configs = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="This model in place of the suite's configurations; may be repeated."
+        ),
     ] = None,
     epochs: Epochs = None,
     parts: Parts,
@@ -53,38 +58,68 @@ def run_suite(
     recordings: Recordings,
     reports: ReportOptions,
     csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
-    commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C.")] = "",
-    every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
+    commits: Annotated[
+        str,
+        typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C."),
+    ] = "",
+    every: Annotated[
+        int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")
+    ] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
-    Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run again.
-    The exit code is 1 if every trial broke. How many have to pass is decided by kestrel eval gate.
-    With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your files stay as they are.
+    Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run
+    again. The exit code is 1 if every trial broke. How many have to pass is decided by kestrel eval gate.
+    With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your
+    files stay as they are.
 
-    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra benchmarks):
-    kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra
+    benchmarks): kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
     if config and model:
-        raise UsageError("--config picks configurations of the suite and --model takes their place: give one of the two")
+        raise UsageError(
+            "--config picks configurations of the suite and --model takes their place: give one of the two"
+        )
     chosen: Any = {name: name for name in model} if model else config
     if commits and (reports.junit is not None or reports.markdown is not None):
-        raise UsageError("--junit and --markdown are about one commit; with --commits write --report or --csv")
+        raise UsageError(
+            "--junit and --markdown are about one commit; with --commits write --report or --csv"
+        )
     if not commits and (every != 1 or last is not None or suite_at_commit):
-        raise UsageError("--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD")
-    if commits and (parts != Parts() or replace(execution, reuse=False) != Execution() or recordings != Recordings()):
-        msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
+        raise UsageError(
+            "--every, --last and --suite-at-commit choose among --commits: give some, such as "
+            "--commits v1.0..HEAD"
+        )
+    if commits and (
+        parts != Parts() or replace(execution, reuse=False) != Execution() or recordings != Recordings()
+    ):
+        msg = (
+            "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are "
+            "about one run of a suite: leave them out with --commits"
+        )
         raise UsageError(msg)
 
     def work(lab: Lab, reporter: Any) -> Any:
         if commits:
             line: Any = {"every": every, "last": last, "own_suite": suite_at_commit}
-            return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
-        return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution), **asdict(recordings))
+            return lab.evals.eval_commits(
+                suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line
+            )
+        return lab.eval(
+            suite,
+            configs=chosen,
+            epochs=epochs,
+            reporter=reporter,
+            **asdict(parts),
+            **asdict(execution),
+            **asdict(recordings),
+        )
 
-    return run_measurement(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
+    return run_measurement(
+        ctx, work, reports.write, csv=csv
+    )  # of commits only --report is asked for, see above
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -95,13 +130,19 @@ def compare_commits(
         list[str] | None,
         typer.Argument(
             metavar="[SUITE] [BASE] [HEAD]",
-            help="The suite file, unless --suite names it; the commit to compare with (auto, the default: the nearest one on main with "
-            "results); the commit in question (HEAD). With --arms: names of configurations, the first to compare the others with.",
+            help="The suite file, unless --suite names it; the commit to compare with (auto, the "
+            "default: the nearest one on main with "
+            "results); the commit in question (HEAD). With --arms: names of configurations, the first "
+            "to compare the others with.",
         ),
     ] = None,
     *,
-    suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")] = "",
-    arms: Annotated[bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")] = False,
+    suite: Annotated[
+        str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")
+    ] = "",
+    arms: Annotated[
+        bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")
+    ] = False,
     config: Configs = None,
     epochs: Epochs = None,
     parts: Parts,
@@ -112,13 +153,16 @@ def compare_commits(
 ) -> Any:
     """Run a suite at two commits, where results are missing, and show what changed.
 
-    Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
-    With --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare SUITE none head v1 --arms
-    Stored trials of them count, and only what is missing is run.
+    Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are. With
+    --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare
+    SUITE none head v1 --arms Stored trials of them count, and only what is missing is run.
     """
     if arms:
         if config or suite_at_commit:
-            raise UsageError("--config and --suite-at-commit are about commits; with --arms the words are the configurations")
+            raise UsageError(
+                "--config and --suite-at-commit are about commits; with --arms the words are the "
+                "configurations"
+            )
         own, compared = suite_and_words(words or [], suite)
 
         async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
@@ -126,19 +170,41 @@ def compare_commits(
 
             chosen = compared or [one.name for one in load_suite(own).configs]
             if len(chosen) < 2:
-                raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
+                raise UsageError(
+                    f"two configurations are compared at least, and there is only {chosen[0]}: name some more"
+                )
             found = await lab.eval(
-                own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, outside_git=True, **asdict(parts), **asdict(recordings)
+                own,
+                configs=chosen,
+                epochs=epochs,
+                reporter=reporter,
+                reuse=True,
+                outside_git=True,
+                **asdict(parts),
+                **asdict(recordings),
             )
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)
     file, base, head = parse_comparison(words or [], suite)
-    how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts), **asdict(recordings)}
-    return run_measurement(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
+    how: Any = {
+        "configs": config,
+        "epochs": epochs,
+        "margin": margin,
+        "own_suite": suite_at_commit,
+        **asdict(parts),
+        **asdict(recordings),
+    }
+    return run_measurement(
+        ctx,
+        lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),
+        reports.write,
+    )
 
 
-@evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
+@evals.command(
+    "gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md"
+)
 @option_groups
 def decide_gates(
     ctx: typer.Context,
@@ -147,7 +213,9 @@ def decide_gates(
     against: Annotated[
         str,
         typer.Option(
-            metavar="COMMIT", help="Also compare HEAD with this commit, both as committed; auto: the nearest one on main with results."
+            metavar="COMMIT",
+            help="Also compare HEAD with this commit, both as committed; auto: the nearest one on main "
+            "with results.",
         ),
     ] = "",
     config: Configs = None,
@@ -158,31 +226,49 @@ def decide_gates(
     reports: ReportOptions,
     margin: Margin = 0.05,
 ) -> Any:
-    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not decided because something is broken.
+    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not
+    decided because something is broken.
 
-    A replay (--cassette replay) that asks for what was not recorded is code 3. A first commit has nothing that --against auto could
-    compare it with: only the suite's own gates are decided.
+    A replay (--cassette replay) that asks for what was not recorded is code 3. A first commit has nothing
+    that --against auto could compare it with: only the suite's own gates are decided.
 
-    Gates are written in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
-    A bound holds, or is violated, where the whole 95 % interval is on one side of it.
+    Gates are written in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most:
+    0.02, config: small}}]`. A bound holds, or is violated, where the whole 95 % interval is on one side of
+    it.
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
     if against and (parts != Parts() or execution != Execution()):
         raise UsageError(
-            "--against compares whole suites as their files say, and uses stored trials: leave out --scenario, --family, "
+            "--against compares whole suites as their files say, and uses stored trials: leave out "
+            "--scenario, --family, "
             "--tag, --reuse, --resume, --retry-errors and --cluster"
         )
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
-        raise UsageError(f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)")
+        raise UsageError(
+            f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit "
+            "(--against)"
+        )
 
     async def work(lab: Lab, reporter: Any) -> Any:
         found: EvalResult | Comparison
         if against:
-            how: Any = {"configs": config, "epochs": epochs, "margin": margin, "alone": True, **asdict(recordings)}
+            how: Any = {
+                "configs": config,
+                "epochs": epochs,
+                "margin": margin,
+                "alone": True,
+                **asdict(recordings),
+            }
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         else:
-            how = {"configs": config, "epochs": epochs, **asdict(parts), **asdict(execution), **asdict(recordings)}
+            how = {
+                "configs": config,
+                "epochs": epochs,
+                **asdict(parts),
+                **asdict(execution),
+                **asdict(recordings),
+            }
             found = await lab.eval(suite, reporter=reporter, **how)
         reports.write(found)
         return found.gates()
@@ -190,35 +276,64 @@ def decide_gates(
     return run_measurement(ctx, work)
 
 
-@evals.command("ablate", epilog="Example: kestrel eval ablate evals/smoke.yaml --file AGENTS.md --budget 200 --report out/ablation.html")
+@evals.command(
+    "ablate",
+    epilog="Example: kestrel eval ablate evals/smoke.yaml --file AGENTS.md --budget 200 --report "
+    "out/ablation.html",
+)
 @option_groups
 def ablate_guidance(
     ctx: typer.Context,
     suite: Suite,
     *,
-    file: Annotated[str, typer.Option("--file", "-f", metavar="PATH", help="The guidance file, from the top of the suite's repository.")],
+    file: Annotated[
+        str,
+        typer.Option(
+            "--file", "-f", metavar="PATH", help="The guidance file, from the top of the suite's repository."
+        ),
+    ],
     unit: Annotated[
-        str, typer.Option(help="What is left out: paragraph, section, or item (a paragraph or an item of a list).")
+        str,
+        typer.Option(
+            help="What is left out: paragraph, section, or item (a paragraph or an item of a list)."
+        ),
     ] = "paragraph",
-    ref: Annotated[str, typer.Option(metavar="COMMIT", help="Take the file from this commit; by default as it is now.")] = "",
-    budget: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N trials at most; stored ones count.")] = None,
+    ref: Annotated[
+        str, typer.Option(metavar="COMMIT", help="Take the file from this commit; by default as it is now.")
+    ] = "",
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Run N trials at most; stored ones count.")
+    ] = None,
     cost: Annotated[
-        float | None, typer.Option(metavar="USD", callback=positive, help="Begin no trial after these have cost so much.")
+        float | None,
+        typer.Option(metavar="USD", callback=positive, help="Begin no trial after these have cost so much."),
     ] = None,
     config: Configs = None,
     parts: Parts,
     margin: Margin = 0.05,
-    resume: Annotated[bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")
+    ] = False,
     plot: Annotated[Path | None, output_file("Draw the effects to this PNG or SVG file.")] = None,
     report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
     csv: Annotated[Path | None, output_file("Write one row per part to this file.")] = None,
 ) -> Any:
-    """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on success, tokens and cost, with its interval.
+    """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on
+    success, tokens and cost, with its interval.
 
-    Each trial has some of the paragraphs and its twin has the others, so every trial tells of every paragraph. Stored trials are taken: asked
-    again with a larger budget it goes on. What the budget does not decide is called "no difference shown".
+    Each trial has some of the paragraphs and its twin has the others, so every trial tells of every
+    paragraph. Stored trials are taken: asked again with a larger budget it goes on. What the budget does not
+    decide is called "no difference shown".
     """
-    how: Any = {"unit": unit, "ref": ref, "budget": budget, "cost": cost, "margin": margin, "resume": resume, "configs": config}
+    how: Any = {
+        "unit": unit,
+        "ref": ref,
+        "budget": budget,
+        "cost": cost,
+        "margin": margin,
+        "resume": resume,
+        "configs": config,
+    }
     return run_measurement(
         ctx,
         lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
@@ -242,11 +357,13 @@ def rescore_trials(
 ) -> Any:
     """Score the stored trials of a suite by its present checks; no model is asked and no tool is called.
 
-    Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
-    their old scores, and the report says so. New scores are stored beside the old ones.
+    Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and
+    models keep their old scores, and the report says so. New scores are stored beside the old ones.
     """
     again: Any = {"commit": commit, "configs": config, **asdict(parts)}
-    return run_measurement(ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result))
+    return run_measurement(
+        ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result)
+    )
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
@@ -258,20 +375,30 @@ def summarise_trials(
     commit: Commit = None,
     by: Annotated[str, typer.Option(help="Group the rows by config, family or scenario.")] = "config",
     config: Configs = None,
-    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
-    plot: Annotated[Path | None, output_file("Draw the first metric by family to this PNG or SVG file.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")
+    ] = None,
+    plot: Annotated[
+        Path | None, output_file("Draw the first metric by family to this PNG or SVG file.")
+    ] = None,
     csv: Annotated[Path | None, output_file("Write all metrics with their intervals to this file.")] = None,
     parts: Parts,
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
-    found = frontend_of(ctx).lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+    found = (
+        frontend_of(ctx)
+        .lab()
+        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+    )
     save_outputs(found, csv=csv)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
 
 
-@evals.command("calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep")
+@evals.command(
+    "calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep"
+)
 def show_calibration(
     ctx: typer.Context,
     suite: Suite,
@@ -283,7 +410,11 @@ def show_calibration(
         output_file("Draw the reliability diagram to this PNG or SVG file; one per configuration."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Show beside later answers of the same model how often such a confidence was right.")
+        bool,
+        typer.Option(
+            "--keep",
+            help="Show beside later answers of the same model how often such a confidence was right.",
+        ),
     ] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
@@ -300,18 +431,32 @@ def show_calibration(
 def measure_judge(
     ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Labelled claims: JSON Lines with claim, evidence (a list of texts), supported and set.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Labelled claims: JSON Lines with claim, evidence (a list of texts), supported and set.",
+        ),
     ],
     *,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")
+    ] = None,
     csv: Annotated[Path | None, output_file("Write the rates with their intervals to this file.")] = None,
 ) -> Any:
-    """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity against labels, with 95 % intervals."""
+    """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity
+    against labels, with 95 % intervals.
+    """
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sample_claims
 
     rows = sample_claims(read_labelled(file), limit)
-    return run_measurement(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv=csv)
+    return run_measurement(
+        ctx,
+        lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter),
+        csv=csv,
+    )
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
@@ -321,67 +466,116 @@ def import_files(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Sessions of Claude Code (~/.claude/projects) and Codex (~/.codex/sessions), OpenTelemetry traces (OTLP JSON), logs of Inspect "
-            "(.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public routing data (.jsonl), or folders of them.",
+            help="Sessions of Claude Code (~/.claude/projects) and Codex (~/.codex/sessions), "
+            "OpenTelemetry traces (OTLP JSON), logs of Inspect "
+            "(.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public "
+            "routing data (.jsonl), or folders of them.",
         ),
     ],
     *,
     suite: Annotated[
-        Path | None, typer.Option(metavar="SUITE", help="Judge the runs by the checks of this suite, by scenario id or goal.")
+        Path | None,
+        typer.Option(
+            metavar="SUITE", help="Judge the runs by the checks of this suite, by scenario id or goal."
+        ),
     ] = None,
     csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
 ) -> Any:
-    """Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.
+    """Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates
+    with 95 % intervals.
 
-    Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
-    read is reported with its place. What broke there counts as its own tool counts it.
+    Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A
+    record that cannot be read is reported with its place. What broke there counts as its own tool counts it.
     """
-    return run_measurement(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv)
+    return run_measurement(
+        ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv
+    )
 
 
 Server = Annotated[
     str,
-    typer.Argument(metavar="URL", help="postgresql://USER@HOST/DATABASE; the password from PGPASSWORD or a password file, as for psql."),
+    typer.Argument(
+        metavar="URL",
+        help="postgresql://USER@HOST/DATABASE; the password from PGPASSWORD or a password file, as for psql.",
+    ),
 ]
-Suites = Annotated[list[str] | None, typer.Argument(metavar="[SUITE]…", help="Only these suites, by file or name; all by default.")]
-WithRuns = Annotated[bool, typer.Option("--runs", help="Also the logs of the runs behind the trials, for transcripts and rescore.")]
+Suites = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SUITE]…", help="Only these suites, by file or name; all by default."),
+]
+WithRuns = Annotated[
+    bool,
+    typer.Option("--runs", help="Also the logs of the runs behind the trials, for transcripts and rescore."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be transferred.")]
 
 
-@evals.command("push", epilog="Example: kestrel eval push postgresql://kestrel@db.example.org/results evals/smoke.yaml")
-def push_results(ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False) -> Any:
+@evals.command(
+    "push", epilog="Example: kestrel eval push postgresql://kestrel@db.example.org/results evals/smoke.yaml"
+)
+def push_results(
+    ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False
+) -> Any:
     """Push the stored trials of suites to a PostgreSQL server that a team shares.
 
-    Only what is not there yet is sent, without secrets; a push that was interrupted is simply made again. Exit code 1: a trial was refused.
+    Only what is not there yet is sent, without secrets; a push that was interrupted is simply made again.
+    Exit code 1: a trial was refused.
     """
     frontend = frontend_of(ctx)
     shared = frontend.lab().evals.shared
-    return frontend.wait(lambda reporter: shared.push(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter))
+    return frontend.wait(
+        lambda reporter: shared.push(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter)
+    )
 
 
-@evals.command("pull", epilog="Example: kestrel eval pull postgresql://kestrel@db.example.org/results evals/smoke.yaml")
-def pull_results(ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False) -> Any:
-    """Pull the trials of suites that a team shares, to count beside those made here in summary, compare and history.
+@evals.command(
+    "pull", epilog="Example: kestrel eval pull postgresql://kestrel@db.example.org/results evals/smoke.yaml"
+)
+def pull_results(
+    ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False
+) -> Any:
+    """Pull the trials of suites that a team shares, to count beside those made here in summary, compare and
+    history.
 
-    Each row is checked before it is stored; column origin of frames says who made it. Exit code 1: a trial was refused.
+    Each row is checked before it is stored; column origin of frames says who made it. Exit code 1: a trial
+    was refused.
     """
     frontend = frontend_of(ctx)
     shared = frontend.lab().evals.shared
-    return frontend.wait(lambda reporter: shared.pull(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter))
+    return frontend.wait(
+        lambda reporter: shared.pull(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter)
+    )
 
 
-@evals.command("injection", epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50")
+@evals.command(
+    "injection",
+    epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50",
+)
 def measure_injections(
     ctx: typer.Context,
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="agentdojo:workspace, agentdojo:banking, agentdojo:slack or agentdojo:travel.")
+        str,
+        typer.Argument(
+            metavar="SUITE",
+            help="agentdojo:workspace, agentdojo:banking, agentdojo:slack or agentdojo:travel.",
+        ),
     ],
     *,
-    attack: Annotated[str, typer.Option(help="An attack of AgentDojo, e.g. direct or important_instructions.")] = "important_instructions",
+    attack: Annotated[
+        str, typer.Option(help="An attack of AgentDojo, e.g. direct or important_instructions.")
+    ] = "important_instructions",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model under attack; by default a script that obeys every injection it reads.")
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="The model under attack; by default a script that obeys every injection it reads.",
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones."),
+    ] = None,
     csv: Annotated[Path | None, output_file("Write the rates with their intervals to this file.")] = None,
 ) -> Any:
     """Measure prompt injection with containment and without: tasks done, and attacks that succeed.
@@ -391,37 +585,70 @@ def measure_injections(
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
     chosen: Any = {"model": model, "limit": limit}
-    return run_measurement(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv=csv)
+    return run_measurement(
+        ctx,
+        lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen),
+        csv=csv,
+    )
 
 
-Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
+Metric = Annotated[
+    str,
+    typer.Option(
+        "--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate."
+    ),
+]
 Plot = Annotated[Path | None, output_file("Write the plot to this file: .png, .svg or .pdf.")]
 
 
-@evals.command("history", epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png")
+@evals.command(
+    "history",
+    epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png",
+)
 def history(
     ctx: typer.Context,
     suite: Suite,
     *,
     metric: Metric = "success_rate",
-    commits: Annotated[str, typer.Option(metavar="A..B", help="The commits; by default HEAD and its ancestors that have results.")] = "",
-    every: Annotated[int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")] = 1,
+    commits: Annotated[
+        str,
+        typer.Option(
+            metavar="A..B", help="The commits; by default HEAD and its ancestors that have results."
+        ),
+    ] = "",
+    every: Annotated[
+        int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")
+    ] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Only the N newest of them.")] = None,
     config: Configs = None,
-    any_version: Annotated[bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")] = False,
+    any_version: Annotated[
+        bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")
+    ] = False,
     plot: Plot = None,
     report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
     csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
 ) -> Any:
     """Show a metric over commits from stored results, and the commits at which it changes; nothing is run.
 
-    A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
+    A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B`
+    makes the results.
     """
-    of: Any = {"commits": commits, "every": every, "last": last, "configs": config, "metric": metric, "any_version": any_version}
-    return run_measurement(ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot)
+    of: Any = {
+        "commits": commits,
+        "every": every,
+        "last": last,
+        "configs": config,
+        "metric": metric,
+        "any_version": any_version,
+    }
+    return run_measurement(
+        ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot
+    )
 
 
-@evals.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
+@evals.command(
+    "bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate"
+)
 def bisect(
     ctx: typer.Context,
     suite: Suite,
@@ -429,16 +656,29 @@ def bisect(
     bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it is worse.")] = "HEAD",
     *,
     metric: Metric = "success_rate",
-    margin: Annotated[float, typer.Option(help="The largest drop that is not bad: in points for a rate, otherwise relative.")] = 0.05,
-    max_trials: Annotated[int, typer.Option(help="The largest number of trials to run now; stored trials are reused.")] = 500,
+    margin: Annotated[
+        float,
+        typer.Option(help="The largest drop that is not bad: in points for a rate, otherwise relative."),
+    ] = 0.05,
+    max_trials: Annotated[
+        int, typer.Option(help="The largest number of trials to run now; stored trials are reused.")
+    ] = 500,
     alpha: Annotated[float, typer.Option(help="The accepted probability of naming a wrong commit.")] = 0.05,
     config: Configs = None,
     plot: Plot = None,
 ) -> Any:
     """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not certain.
 
-    Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
-    where it was.
+    Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes
+    on where it was.
     """
-    how: Any = {"metric": metric, "margin": margin, "max_trials": max_trials, "alpha": alpha, "configs": config}
-    return run_measurement(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot)
+    how: Any = {
+        "metric": metric,
+        "margin": margin,
+        "max_trials": max_trials,
+        "alpha": alpha,
+        "configs": config,
+    }
+    return run_measurement(
+        ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot
+    )

@@ -1,4 +1,6 @@
-"""`kestrel macros …` and `kestrel skills …`: tool sequences that agents use again, and instructions that they load."""
+"""`kestrel macros …` and `kestrel skills …`: tool sequences that agents use again, and instructions that they
+load.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from kestrel_lab.runtime.workspace.skills import ShownSkill, WorkspaceSkills
 from kestrel_lab.tools.macros import Macro
 
 macros = command_group(
-    "List macros, and sequences of calls that could become macros; accept, disable or remove them.", invoke_without_command=True
+    "List macros, and sequences of calls that could become macros; accept, disable or remove them.",
+    invoke_without_command=True,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The macro, as `kestrel macros` lists it.")]
@@ -70,7 +73,8 @@ def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
 
 
 skills = command_group(
-    "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
+    "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the "
+    "reason; show one.",
     invoke_without_command=True,
 )
 SkillPlace = Annotated[str, typer.Option(help="The workspace whose skills are meant.")]
@@ -78,13 +82,18 @@ SkillPlace = Annotated[str, typer.Option(help="The workspace whose skills are me
 
 @skills.callback()
 def list_skills(ctx: typer.Context, *, workspace: SkillPlace = ".") -> WorkspaceSkills | None:
-    """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one."""
+    """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show
+    one.
+    """
     return frontend_of(ctx).lab().session.skills.at(workspace) if is_listing(ctx, workspace) else None
 
 
 @skills.command("show", epilog="Example: kestrel skills show pdf-processing")
 def show_skill(
-    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill.")], *, workspace: SkillPlace = "."
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The skill.")],
+    *,
+    workspace: SkillPlace = ".",
 ) -> ShownSkill:
     """Show what a skill says, and which files it has."""
     return frontend_of(ctx).lab().session.skills.at(workspace).get(name)

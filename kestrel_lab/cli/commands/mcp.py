@@ -1,4 +1,6 @@
-"""`kestrel mcp …`: servers of tools; those that are not configured; logins; being a server for other programs."""
+"""`kestrel mcp …`: servers of tools; those that are not configured; logins; being a server for other
+programs.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,21 @@ from kestrel_lab.cli.frontend import command_group, frontend_of
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.lab import Lab
-from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, check_name_free, install_package, own_installation
-from kestrel_lab.mcp.registry.installed_servers import InstalledServer, check_seal, folder_of, remove_folder, short_name, start_of
+from kestrel_lab.mcp.registry.install import (
+    InstallError,
+    LockedPackage,
+    check_name_free,
+    install_package,
+    own_installation,
+)
+from kestrel_lab.mcp.registry.installed_servers import (
+    InstalledServer,
+    check_seal,
+    folder_of,
+    remove_folder,
+    short_name,
+    start_of,
+)
 from kestrel_lab.mcp.registry.scoring import ScoredEntry
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
@@ -31,7 +46,8 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
 
 mcp = command_group(
-    "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the "
+    "tools of this lab to other programs.",
     invoke_without_command=True,
 )
 
@@ -62,10 +78,19 @@ class FoundServers(PartsView):
         """Return the servers, the points of the best one, and how to go on."""
         problem = [self.problem] if self.problem else []
         if not self.judged:
-            return [*problem, f"nothing was found for {one_line(self.need)!r}; the setting mcp_registry adds a registry to search"]
+            return [
+                *problem,
+                f"nothing was found for {one_line(self.need)!r}; the setting mcp_registry adds a "
+                "registry to search",
+            ]
         best = self.judged[0]
         points = ["", f"the points of {best.entry.name}:", *best.parts(), ""]
-        return [Table(*self.table()), *points, *problem, f"kestrel mcp install {best.entry.name} shows what it would install"]
+        return [
+            Table(*self.table()),
+            *points,
+            *problem,
+            f"kestrel mcp install {best.entry.name} shows what it would install",
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +108,9 @@ class Offer(TextView):
         lines = [f"{package.pin}, sha256 {package.sha256}", repr(self.judged)]
         lines.append(f"{self.locked.packages} packages in all, each with its hash; list {self.locked.hash}")
         lines += [f"runs: {shlex.join(argv)}" for argv in self.locked.commands(self.root)]
-        lines.append(f"then starts: {shlex.join(start_of(package, folder_of(self.root, package), Path.cwd()))}")
+        lines.append(
+            f"then starts: {shlex.join(start_of(package, folder_of(self.root, package), Path.cwd()))}"
+        )
         if package.variables:
             lines.append(f"and passes these environment variables: {', '.join(package.variables)}")
         if self.done is None:
@@ -107,9 +134,14 @@ class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
 
 @mcp.command()
 def find(
-    ctx: typer.Context, need: Annotated[list[str], typer.Argument(metavar="NEED", help="What its tools should do, in a few words.")]
+    ctx: typer.Context,
+    need: Annotated[
+        list[str], typer.Argument(metavar="NEED", help="What its tools should do, in a few words.")
+    ],
 ) -> FoundServers:
-    """Look for MCP servers in the catalogue, and in the registry that mcp_registry names; installs nothing."""
+    """Look for MCP servers in the catalogue, and in the registry that mcp_registry names; installs
+    nothing.
+    """
     text = " ".join(need)
     judged, problem = run_blocking(frontend_of(ctx).lab().session.registry.sources.search(text, 8))
     return FoundServers(need=text, judged=tuple(judged), problem=problem)
@@ -119,10 +151,16 @@ def find(
 def install_server(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME[==VERSION]", help="As `kestrel mcp find` shows it; npm:NAME==VERSION for one of npm.")
+        str,
+        typer.Argument(
+            metavar="NAME[==VERSION]",
+            help="As `kestrel mcp find` shows it; npm:NAME==VERSION for one of npm.",
+        ),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Install the server, and approve it with the tools it then has.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Install the server, and approve it with the tools it then has.")
+    ] = False,
 ) -> Offer:
     """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
     lab = frontend_of(ctx).lab()
@@ -131,7 +169,11 @@ def install_server(
         raise UsageError(f"{entry.name} cannot be installed: {entry.problem}")
     try:
         locked = run_blocking(lab.session.registry.sources.locked(entry.package))
-        offer = Offer(judged=lab.session.registry.sources.judged(entry, ""), locked=locked, root=lab.session.registry.sources.root)
+        offer = Offer(
+            judged=lab.session.registry.sources.judged(entry, ""),
+            locked=locked,
+            root=lab.session.registry.sources.root,
+        )
         return run_blocking(_install_offer(lab, offer)) if yes else offer
     except InstallError as error:
         raise UsageError(str(error)) from error
@@ -140,12 +182,17 @@ def install_server(
 @mcp.command("installed")
 def list_installed(ctx: typer.Context) -> InstalledTable:
     """List installed MCP servers, and whether their files are as they were left."""
-    return InstalledTable(tuple(_row(one) for one in frontend_of(ctx).lab().session.registry.sources.installed()))
+    return InstalledTable(
+        tuple(_row(one) for one in frontend_of(ctx).lab().session.registry.sources.installed())
+    )
 
 
 @mcp.command()
 def remove(
-    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp installed` lists it.")]
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp installed` lists it.")
+    ],
 ) -> str:
     """Remove an installed MCP server, and approve it no longer."""
     lab = frontend_of(ctx).lab()
@@ -196,20 +243,30 @@ class CheckedText(TextView):
     def __repr__(self) -> str:
         checked = self.checked
         server, count = checked.server, len(checked.tools)
-        lines = [f"{server.name}: ready, {checked.who or 'does not say who it is'}, {count} tool{'' if count == 1 else 's'}"]
+        lines = [
+            f"{server.name}: ready, {checked.who or 'does not say who it is'}, {count} "
+            f"tool{'' if count == 1 else 's'}"
+        ]
         lines.append(f"{'reached at' if server.url else 'started by'}: {server.shown}")
         for name, one in checked.tools.items():
             trust = server.trust_in(name)
             says = f", says it {one.says}" if one.says else ""
-            lines.append(f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}{says}  {one_line(one.description, 90)}")
+            lines.append(
+                f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}{says}  "
+                f"{one_line(one.description, 90)}"
+            )
         lines += [f"  {name}: not offered: {why}" for name, why in checked.refused.items()]
         if self.done:
             lines.append(self.done)
         elif checked.approved is None:
-            lines.append(f"not approved: kestrel mcp approve {server.name} allows this command with these tools")
+            lines.append(
+                f"not approved: kestrel mcp approve {server.name} allows this command with these tools"
+            )
         elif checked.changes:
             lines += ["changed since it was approved:", *checked.changes]
-            lines.append(f"changed tools are not called until they are approved: kestrel mcp approve {server.name}")
+            lines.append(
+                f"changed tools are not called until they are approved: kestrel mcp approve {server.name}"
+            )
         else:
             lines.append("approved as it is")
         return sanitize_text("\n".join(lines))
@@ -217,7 +274,9 @@ class CheckedText(TextView):
 
 @mcp.callback()
 def list_servers(ctx: typer.Context) -> ServerTable | None:
-    """List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs."""
+    """List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools
+    of this lab to other programs.
+    """
     return frontend_of(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
 
 
@@ -232,13 +291,16 @@ def check(
     ctx: typer.Context,
     name: Name,
     *,
-    start: Annotated[bool, typer.Option("--start", help="Start the server although it is not approved.")] = False,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start the server although it is not approved.")
+    ] = False,
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
     servers = frontend_of(ctx).lab().session.mcp
     if not start and (row := servers.row(name)).state == "not approved":
         raise UsageError(
-            f"{name} is not approved, so it is not started. Its command: {row.what}. To start it and see its tools: kestrel mcp check {name} --start"
+            f"{name} is not approved, so it is not started. Its command: {row.what}. To start it and "
+            f"see its tools: kestrel mcp check {name} --start"
         )
     return CheckedText(run_blocking(servers.check(name)))
 
@@ -249,17 +311,26 @@ def approve(ctx: typer.Context, name: Name) -> CheckedText:
     checked = run_blocking(frontend_of(ctx).lab().session.mcp.approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
-        checked, (f"{changes}\n" if checked.approved and changes else "") + "approved: its tools may be offered to runs from now on"
+        checked,
+        (f"{changes}\n" if checked.approved and changes else "")
+        + "approved: its tools may be offered to runs from now on",
     )
 
 
 @mcp.command()
 def withdraw(ctx: typer.Context, name: Name) -> str:
     """Withdraw the approval of a server: its tools are no longer offered."""
-    return f"{name} is no longer approved" if frontend_of(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
+    return (
+        f"{name} is no longer approved"
+        if frontend_of(ctx).lab().session.mcp.withdraw(name)
+        else f"{name} was not approved"
+    )
 
 
-@mcp.command(epilog="Example: kestrel mcp login tracker, log in on the page that opens, then kestrel mcp approve tracker")
+@mcp.command(
+    epilog="Example: kestrel mcp login tracker, log in on the page that opens, then kestrel mcp approve "
+    "tracker"
+)
 def login(ctx: typer.Context, name: Name) -> CheckedText:
     """Log in to a server at an address (OAuth): opens its page in a browser and waits for the answer."""
 
@@ -268,22 +339,30 @@ def login(ctx: typer.Context, name: Name) -> CheckedText:
         await asyncio.to_thread(webbrowser.open, text.rsplit("\n", 1)[-1])
         return options[0]
 
-    return CheckedText(run_blocking(frontend_of(ctx).lab().session.mcp.login(name, ask)), f"connected as you to {name}")
+    return CheckedText(
+        run_blocking(frontend_of(ctx).lab().session.mcp.login(name, ask)), f"connected as you to {name}"
+    )
 
 
 @mcp.command()
 def logout(ctx: typer.Context, name: Name) -> str:
-    """Forget the login to a server: its tokens and the registration of the client are removed from this machine."""
+    """Forget the login to a server: its tokens and the registration of the client are removed from this
+    machine.
+    """
     known = frontend_of(ctx).lab().session.mcp.logout(name)
     return f"the login to {name} is forgotten" if known else f"there is no login to {name}"
 
 
 @mcp.command()
 def resources(
-    ctx: typer.Context, name: Name, uri: Annotated[str, typer.Argument(metavar="[URI]", help="What to read, as the list names it.")] = ""
+    ctx: typer.Context,
+    name: Name,
+    uri: Annotated[str, typer.Argument(metavar="[URI]", help="What to read, as the list names it.")] = "",
 ) -> str:
     """List the resources of an approved server, or print one."""
-    answer = run_blocking(frontend_of(ctx).lab().session.mcp.request(name, lambda server: server.resource(uri)))
+    answer = run_blocking(
+        frontend_of(ctx).lab().session.mcp.request(name, lambda server: server.resource(uri))
+    )
     return str(answer.value)
 
 
@@ -292,7 +371,9 @@ def prompts(
     ctx: typer.Context,
     name: Name,
     prompt: Annotated[str, typer.Argument(metavar="[PROMPT]", help="The prompt to print.")] = "",
-    values: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")] = None,
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")
+    ] = None,
 ) -> str:
     """List the prompts of an approved server, or print the text of one."""
     servers = frontend_of(ctx).lab().session.mcp
@@ -300,11 +381,16 @@ def prompts(
         pairs = [word.partition("=") for word in values or ()]
         if wrong := [key for key, sign, _ in pairs if not sign]:
             raise UsageError(f"{wrong[0]!r} is not of the form KEY=VALUE")
-        return run_blocking(servers.request(name, lambda server: server.prompt(prompt, {key: value for key, _, value in pairs})))
+        return run_blocking(
+            servers.request(
+                name, lambda server: server.prompt(prompt, {key: value for key, _, value in pairs})
+            )
+        )
     found = run_blocking(servers.request(name, lambda server: server.prompts()))
     lines = [
-        f"{one.name}{''.join(f' {arg.name}=…' if arg.required else f' [{arg.name}=…]' for arg in one.arguments or ())}"
-        f"  {one_line(one.description or one.title or '', 200)}"
+        one.name
+        + "".join(f" {arg.name}=…" if arg.required else f" [{arg.name}=…]" for arg in one.arguments or ())
+        + f"  {one_line(one.description or one.title or '', 200)}"
         for one in found
     ]
     return sanitize_text("\n".join(lines)) or f"{name} has no prompts"
@@ -315,15 +401,32 @@ def serve(
     ctx: typer.Context,
     *,
     approve: Annotated[
-        str, typer.Option(help="deny (only SAFE and LOW calls), auto:LEVEL or auto. Nobody is asked: what is not allowed is refused.")
+        str,
+        typer.Option(
+            help="deny (only SAFE and LOW calls), auto:LEVEL or auto. Nobody is asked: what is not "
+            "allowed is refused."
+        ),
     ] = "deny",
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")
+    ] = None,
     http: Annotated[
-        int | None, typer.Option("--http", min=0, max=65535, metavar="PORT", help="Serve over streamable HTTP on this port; 0 for any.")
+        int | None,
+        typer.Option(
+            "--http",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve over streamable HTTP on this port; 0 for any.",
+        ),
     ] = None,
     no_token: Annotated[
-        bool, typer.Option("--no-token", help="With --http: every program of this machine may call the tools, without the token.")
+        bool,
+        typer.Option(
+            "--no-token",
+            help="With --http: every program of this machine may call the tools, without the token.",
+        ),
     ] = False,
 ) -> None:
     """Serve the tools of this lab over MCP, on standard input and output or over HTTP on this machine."""
@@ -336,11 +439,18 @@ def serve(
     except RuntimeError:
         pass
     else:
-        raise UsageError("kestrel mcp serve works only in a terminal: another program starts it and uses its standard input")
+        raise UsageError(
+            "kestrel mcp serve works only in a terminal: another program starts it and uses its "
+            "standard input"
+        )
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
     session = frontend_of(ctx).lab().session
     if http is not None:
-        asyncio.run(_serve_http(session, http, not no_token, {"approve": approve, "workspace": workspace, "tools": names}))
+        asyncio.run(
+            _serve_http(
+                session, http, not no_token, {"approve": approve, "workspace": workspace, "tools": names}
+            )
+        )
         return
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)

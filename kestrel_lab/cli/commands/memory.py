@@ -13,12 +13,18 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
 from kestrel_lab.views.dataframes import unit_frame
 
-memory = command_group("List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True)
+memory = command_group(
+    "List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True
+)
 
-NoteId = Annotated[str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")]
+NoteId = Annotated[
+    str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")
+]
 Place = Annotated[str, typer.Option(help="The workspace whose notes are meant.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag; may be repeated.")]
-Kind = Annotated[str, typer.Option(help="fact, procedure, pitfall, preference, decision, episode or fingerprint.")]
+Kind = Annotated[
+    str, typer.Option(help="fact, procedure, pitfall, preference, decision, episode or fingerprint.")
+]
 Ttl = Annotated[str, typer.Option(metavar="TIME", help="Forget it after this time: 90m, 12h, 30d.")]
 Sure = Annotated[float | None, typer.Option("--confidence", help="How certain the note is, from 0 to 1.")]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -28,7 +34,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def list_notes(
     ctx: typer.Context,
     *,
-    select: Annotated[str, typer.Option(metavar="SELECTOR", help="Only these, for example kind:pitfall, tag:tests, tainted.")] = "all",
+    select: Annotated[
+        str,
+        typer.Option(metavar="SELECTOR", help="Only these, for example kind:pitfall, tag:tests, tainted."),
+    ] = "all",
     replaced: Annotated[bool, typer.Option("--replaced", help="Also notes that newer ones replace.")] = False,
     workspace: Place = ".",
 ) -> Notes | None:
@@ -45,7 +54,9 @@ def search(
     top: Annotated[int, typer.Option(help="The largest number of notes to list.")] = 5,
     workspace: Place = ".",
 ) -> Notes:
-    """Show the notes about a goal, the most useful first; runs with the plan learning or standard are given these."""
+    """Show the notes about a goal, the most useful first; runs with the plan learning or standard are given
+    these.
+    """
     return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
 
 
@@ -58,7 +69,9 @@ def show(ctx: typer.Context, note: NoteId, *, workspace: Place = ".") -> NoteCar
     return _memory(ctx, workspace).show(note)
 
 
-@memory.command(epilog='Example: kestrel memory add "Tests are run with make test." --kind procedure --tag tests')
+@memory.command(
+    epilog='Example: kestrel memory add "Tests are run with make test." --kind procedure --tag tests'
+)
 def add(
     ctx: typer.Context,
     text: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to remember.")],
@@ -68,14 +81,20 @@ def add(
     confidence: Sure = None,
     ttl: Ttl = "",
     run: Annotated[
-        str, typer.Option(metavar="RUN", help="Keep the note for this run only, for a day, until it has been useful three times.")
+        str,
+        typer.Option(
+            metavar="RUN",
+            help="Keep the note for this run only, for a day, until it has been useful three times.",
+        ),
     ] = "",
     workspace: Place = ".",
 ) -> NoteCard:
     """Add a note for later runs; it replaces notes that say otherwise, which are kept."""
     there = _memory(ctx, workspace)
     sure = 0.95 if confidence is None else confidence
-    kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run)
+    kept = there.remember(
+        " ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run
+    )
     return there.show(kept.id)
 
 
@@ -94,7 +113,12 @@ def edit(
     workspace: Place = ".",
 ) -> NoteCard:
     """Change a note; a new text counts as yours."""
-    given: dict[str, Any] = {"text": text, "kind": kind, "tags": None if tag is None else tuple(tag), "confidence": confidence}
+    given: dict[str, Any] = {
+        "text": text,
+        "kind": kind,
+        "tags": None if tag is None else tuple(tag),
+        "confidence": confidence,
+    }
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
         raise UsageError("say what to change: --text, --kind, --tag or --confidence")
@@ -109,7 +133,8 @@ def forget(
         str,
         typer.Argument(
             metavar="SELECTOR",
-            help="An id, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:DATE, after:DATE, tainted, short, replaced, expired or all.",
+            help="An id, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:DATE, after:DATE, "
+            "tainted, short, replaced, expired or all.",
         ),
     ],
     *,
@@ -120,7 +145,11 @@ def forget(
     there = _memory(ctx, workspace)
     chosen = there.list(selector, replaced=True)
     if len(chosen) > 1 and not yes:
-        msg = f"{selector} means {len(chosen)} notes ({', '.join(note.id for note in chosen[:5])}{' …' if len(chosen) > 5 else ''}): add --yes to forget them all"
+        msg = (
+            f"{selector} means {len(chosen)} notes "
+            f"({', '.join(note.id for note in chosen[:5])}{' …' if len(chosen) > 5 else ''}): add "
+            "--yes to forget them all"
+        )
         raise UsageError(msg)
     return str(there.forget(selector))
 
@@ -140,14 +169,19 @@ def questions(ctx: typer.Context, *, workspace: Place = ".") -> Any:
     found = _memory(ctx, workspace).questions()
     if not found:
         return "no question was asked here three times"
-    frame = unit_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
+    frame = unit_frame(
+        [(each.question, len(each.runs), each.runs[0]) for each in found],
+        columns=["question", "times", "last run"],
+    )
     return frame.set_index("question")
 
 
 @memory.command()
 def graph(
     ctx: typer.Context,
-    about: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Only notes that have to do with this.")] = None,
+    about: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY", help="Only notes that have to do with this.")
+    ] = None,
     *,
     html: Annotated[Path | None, typer.Option(help="Write the drawing to this HTML file instead.")] = None,
     workspace: Place = ".",

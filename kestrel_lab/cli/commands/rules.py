@@ -22,7 +22,8 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool, ToolArgumentsError
 
 EPILOG = """
-Write rules into kestrel.toml, into pyproject.toml as [bold]\\[\\[tool.kestrel.rules]][/bold], or into a file for --rules:
+Write rules into kestrel.toml, into pyproject.toml as [bold]\\[\\[tool.kestrel.rules]][/bold], or into a \
+file for --rules:
 
 [bold]\\[\\[rules]][/bold]
 
@@ -30,21 +31,33 @@ Write rules into kestrel.toml, into pyproject.toml as [bold]\\[\\[tool.kestrel.r
 
 [bold]verdict = "allow"[/bold] — or ask, or deny
 
-[bold]command = \\["git diff ...", "pytest ..."][/bold] — words of one command; * within a word, ... for further words.
-To allow, ... stands for options that write and run nothing; others must be written out. To deny, options may stand anywhere
+[bold]command = \\["git diff ...", "pytest ..."][/bold] — words of one command; * within a word, ... for \
+further words.
+To allow, ... stands for options that write and run nothing; others must be written out. To deny, options \
+may stand anywhere
 
-[bold]path = "docs/**"[/bold], [bold]url = "*.example.org/api/**"[/bold], [bold]args = {branch = "release-*", count = "<= 3"}[/bold] — other arguments
+[bold]path = "docs/**"[/bold], [bold]url = "*.example.org/api/**"[/bold], [bold]args = {branch = \
+"release-*", count = "<= 3"}[/bold] — other arguments
 
 [bold]reason = "they only look"[/bold]
 
-Deny wins over ask, ask over allow, in whatever order and file they stand; where no rule is about a call, its danger decides.
+Deny wins over ask, ask over allow, in whatever order and file they stand; where no rule is about a call, \
+its danger decides.
 
-A command line is allowed only if each command in it is and nothing hides another; a command is denied wherever it stands, whatever options come before its sub-command.
+A command line is allowed only if each command in it is and nothing hides another; a command is denied \
+wherever it stands, whatever options come before its sub-command.
 """
 
-rules = command_group("List the rules about calls, or find the rule that decides on a call.", epilog=EPILOG, invoke_without_command=True)
+rules = command_group(
+    "List the rules about calls, or find the rule that decides on a call.",
+    epilog=EPILOG,
+    invoke_without_command=True,
+)
 
-RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`.")]
+RulesFile = Annotated[
+    str | None,
+    typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`."),
+]
 
 
 @rules.callback()
@@ -63,11 +76,20 @@ class RuleCheck:
 
     def __repr__(self) -> str:
         word = {"allow": "goes on", "ask": "is asked about", "deny": "is refused"}[self.ruling.verdict]
-        lines = [f"{self.call.target} ({self.call.danger.name}) {word}: {self.ruling.by}", f"  {self.ruling.why}"]
+        lines = [
+            f"{self.call.target} ({self.call.danger.name}) {word}: {self.ruling.by}",
+            f"  {self.ruling.why}",
+        ]
         if self.unclear and self.ruling.how == "policy":
             lines.append(f"  no rule can allow it: {self.unclear}")
-        if isinstance(line := self.call.args.get(COMMAND), str) and len(commands := read_line(line).commands) > 1:
-            lines.append(f"  it runs: {' · '.join(' '.join('…' if word is None else word for word in one) for one in commands)}")
+        if (
+            isinstance(line := self.call.args.get(COMMAND), str)
+            and len(commands := read_line(line).commands) > 1
+        ):
+            lines.append(
+                "  it runs: "
+                f"{' · '.join(' '.join('…' if word is None else word for word in one) for one in commands)}"
+            )
         return sanitize_text("\n".join(lines))
 
 
@@ -76,7 +98,10 @@ def try_rules(
     ctx: typer.Context,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of a tool.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]", help="Its arguments as a JSON object, or its first one as it is.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[ARGUMENTS]", help="Its arguments as a JSON object, or its first one as it is."
+        ),
     ] = None,
     *,
     approve: Annotated[str | None, typer.Option(help="The approval policy to assume.")] = None,
@@ -87,20 +112,28 @@ def try_rules(
     lab = frontend_of(ctx).lab()
     call = _call(lab, tool, " ".join(arguments or ()))
     own = read_rulebook(rules)
-    policy = policy_for(approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace)))
+    policy = policy_for(
+        approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace))
+    )
     return RuleCheck(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
 
 
 def _call(lab: Lab, name: str, text: str) -> Call:
     """The call that is meant; tools of servers are not asked what arguments they take."""
-    tool = None if ":" in name and name not in lab.session.registry.toolbox else lab.session.registry.toolbox.get(name)
+    tool = (
+        None
+        if ":" in name and name not in lab.session.registry.toolbox
+        else lab.session.registry.toolbox.get(name)
+    )
     args = _arguments(tool, text)
     try:
         args = args if tool is None else tool.validate(args)
     except ToolArgumentsError as error:
         raise UsageError(str(error)) from error
     if tool is None:
-        return Call(id="try", kind="tool", target=name, args=args, danger=Danger.MEDIUM)  # what tools of servers count as
+        return Call(
+            id="try", kind="tool", target=name, args=args, danger=Danger.MEDIUM
+        )  # what tools of servers count as
     return Call(id="try", kind="tool", target=name, args=args, danger=tool.danger, effect=tool.effect)
 
 

@@ -9,7 +9,14 @@ import typer
 
 from kestrel_lab.cli.frontend import command_group, frontend_of
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.runtime.workspace.removal import Removal, Swept, collect_garbage, plan_of, remove_runs, runs_older_than
+from kestrel_lab.runtime.workspace.removal import (
+    Removal,
+    Swept,
+    collect_garbage,
+    plan_of,
+    remove_runs,
+    runs_older_than,
+)
 
 runs = command_group("List the newest runs, or remove runs.", invoke_without_command=True)
 collecting = typer.Typer()
@@ -35,15 +42,24 @@ def remove(
     ctx: typer.Context,
     run: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Ids of runs.")] = None,
     *,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="All that began longer ago, such as 30d, 12h or 4w.")] = "",
-    trials: Annotated[bool, typer.Option("--trials", help="With --older-than: also runs that suites started, with their results.")] = False,
-    children: Annotated[bool, typer.Option("--children", help="Also their forks and follow-ups, which share parts of them.")] = False,
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="All that began longer ago, such as 30d, 12h or 4w.")
+    ] = "",
+    trials: Annotated[
+        bool,
+        typer.Option(
+            "--trials", help="With --older-than: also runs that suites started, with their results."
+        ),
+    ] = False,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also their forks and follow-ups, which share parts of them.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
 ) -> Removal | str:
     """Remove runs for good: shows what goes and what stays, and asks first.
 
-    Their events, long results, deleted files and results of suites go, also from the files of the log. Forks and follow-ups keep what
-    they share with them.
+    Their events, long results, deleted files and results of suites go, also from the files of the log. Forks
+    and follow-ups keep what they share with them.
     """
     if bool(run) == bool(older_than):
         raise UsageError("name runs, or say --older-than AGE: kestrel runs lists them")
@@ -61,5 +77,7 @@ def remove(
 
 @collecting.command(epilog="Example: kestrel gc")
 def gc(ctx: typer.Context) -> Swept:
-    """Free the room of what no run needs any more, and rewrite the files of the log without what was deleted."""
+    """Free the room of what no run needs any more, and rewrite the files of the log without what was
+    deleted.
+    """
     return collect_garbage(frontend_of(ctx).lab().session)

@@ -1,4 +1,6 @@
-"""`kestrel search`, `kestrel index`, `kestrel websearch`: what a folder or the web holds for a question, and what that rests on."""
+"""`kestrel search`, `kestrel index`, `kestrel websearch`: what a folder or the web holds for a question, and
+what that rests on.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,40 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import FileExplanation
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.workspace.search import FoundFiles, SearchResult, WorkspaceSearch, evidence_of, search_model
+from kestrel_lab.runtime.workspace.search import (
+    FoundFiles,
+    SearchResult,
+    WorkspaceSearch,
+    evidence_of,
+    search_model,
+)
 
 search = typer.Typer()
 
-Folder = Annotated[str, typer.Option("--folder", metavar="FOLDER", help="The folder to search; it need not be a repository.")]
+Folder = Annotated[
+    str, typer.Option("--folder", metavar="FOLDER", help="The folder to search; it need not be a repository.")
+]
 
 
 @search.command("search", epilog='Example: kestrel search "how are cookies kept over redirects" --folder src')
 def search_files(
     ctx: typer.Context,
-    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What to look for: words, names, a whole error report.")],
+    query: Annotated[
+        list[str],
+        typer.Argument(metavar="QUERY", help="What to look for: words, names, a whole error report."),
+    ],
     *,
     folder: Folder = ".",
-    top: Annotated[int, typer.Option(help="Most files; up to twice as many where these cover too little.")] = 10,
-    explain: Annotated[str, typer.Option(metavar="PATH", help="Explain instead why this file is or is not found.")] = "",
+    top: Annotated[
+        int, typer.Option(help="Most files; up to twice as many where these cover too little.")
+    ] = 10,
+    explain: Annotated[
+        str, typer.Option(metavar="PATH", help="Explain instead why this file is or is not found.")
+    ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Show every step of the search too.")] = False,
-    loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")
+    ] = False,
 ) -> SearchResult | FileExplanation | FoundFiles:
     """Find the files and lines of a folder that are about a question, best first, and say why."""
     lab, text = frontend_of(ctx).lab(), " ".join(query)
@@ -44,14 +63,18 @@ def index(
     ctx: typer.Context,
     *,
     folder: Folder = ".",
-    status: Annotated[bool, typer.Option("--status", help="Show the state of the index; change nothing.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show the state of the index; change nothing.")
+    ] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Delete the index and build it again.")] = False,
 ) -> Any:
     """Build or update the search index of a folder; runs then use it to gather what a goal needs."""
     lab = frontend_of(ctx).lab()
     if status:
         return WorkspaceSearch(lab.session.indexes, folder).status()
-    return frontend_of(ctx).wait(lambda reporter: WorkspaceSearch(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
+    return frontend_of(ctx).wait(
+        lambda reporter: WorkspaceSearch(lab.session.indexes, folder).build(reporter, rebuild=rebuild)
+    )
 
 
 # Facts from the web with the words they rest on, and the evidence of searches made before.
@@ -63,18 +86,35 @@ def websearch(
     question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
     *,
     model: Annotated[
-        str | None, typer.Option(help="Model by name; one that ends with +web searches by itself; none gives results without facts.")
+        str | None,
+        typer.Option(
+            help="Model by name; one that ends with +web searches by itself; none gives results without "
+            "facts."
+        ),
     ] = None,
-    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium.")] = None,
-    queries: Annotated[int, typer.Option(min=1, max=8, help="The largest number of queries to the search engine.")] = 3,
-    results: Annotated[int, typer.Option(min=1, max=20, help="The largest number of results of each query.")] = 8,
+    approve: Annotated[
+        str | None,
+        typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium."),
+    ] = None,
+    queries: Annotated[
+        int, typer.Option(min=1, max=8, help="The largest number of queries to the search engine.")
+    ] = 3,
+    results: Annotated[
+        int, typer.Option(min=1, max=20, help="The largest number of results of each query.")
+    ] = 8,
     pages: Annotated[int, typer.Option(min=0, max=12, help="The largest number of pages to read.")] = 4,
-    grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
-    show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of an earlier search instead.")] = "",
+    grounded: Annotated[
+        bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")
+    ] = False,
+    show: Annotated[
+        str, typer.Option(metavar="RUN", help="Show the evidence of an earlier search instead.")
+    ] = "",
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON in a terminal; with --show the evidence.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the run as JSON in a terminal; with --show the evidence.")
+    ] = False,
 ) -> Any:
     """Search the web for an answer: facts, each with quotes from the pages that support it."""
     frontend = frontend_of(ctx)
@@ -88,6 +128,16 @@ def websearch(
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend.lab()
-        return lab.start(text, model=search_model(lab.session, model, grounded=grounded), approve=approve, approver=approver, plan=agent)
+        return lab.start(
+            text,
+            model=search_model(lab.session, model, grounded=grounded),
+            approve=approve,
+            approver=approver,
+            plan=agent,
+        )
 
-    return follow_work(ctx, ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json), begin)
+    return follow_work(
+        ctx,
+        ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json),
+        begin,
+    )

@@ -1,4 +1,6 @@
-"""`kestrel serve` and `kestrel follow`: other programs, a page in a browser and this terminal as clients of the control protocol."""
+"""`kestrel serve` and `kestrel follow`: other programs, a page in a browser and this terminal as clients of
+the control protocol.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,29 @@ def serve(
     *,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Port on this machine; any free one if left out. With a fixed one pages outlive a restart."),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port on this machine; any free one if left out. With a fixed one pages outlive a restart.",
+        ),
     ] = 0,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="Use JSON lines on standard input and output instead; the server ends with the input.")
+        bool,
+        typer.Option(
+            "--stdio",
+            help="Use JSON lines on standard input and output instead; the server ends with the input.",
+        ),
     ] = False,
-    allow_start: Annotated[bool, typer.Option("--allow-start", help="Clients may also start and resume runs.")] = False,
+    allow_start: Annotated[
+        bool, typer.Option("--allow-start", help="Clients may also start and resume runs.")
+    ] = False,
     workspace: Annotated[str, typer.Option(help="The folder for runs that clients start.")] = ".",
     approval_timeout: Annotated[
-        float | None, typer.Option(callback=positive, help="Deny questions of these runs that nobody has answered after so many seconds.")
+        float | None,
+        typer.Option(
+            callback=positive,
+            help="Deny questions of these runs that nobody has answered after so many seconds.",
+        ),
     ] = None,
 ) -> None:
     """Show the runs of every process on a web page of this machine, and decide on them there."""
@@ -61,7 +77,9 @@ def acp(
     model: Model = None,
     approve: Approve = None,
 ) -> None:
-    """Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command and talks to it."""
+    """Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command
+    and talks to it.
+    """
     _only_in_a_terminal("acp")
     from kestrel_lab.server.acp_server import serve_acp
 
@@ -70,7 +88,8 @@ def acp(
 
 @serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")
 def follow(
-    ctx: typer.Context, run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
+    ctx: typer.Context,
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")],
 ) -> None:
     """Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only."""
     _only_in_a_terminal("follow")
@@ -85,43 +104,60 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
     async with Control(lab.session, user=user) as control:
-        link = control.connect(how="prompt", person=False)  # runs of other processes wait for their own people
+        link = control.connect(
+            how="prompt", person=False
+        )  # runs of other processes wait for their own people
         with display.shown():
             await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
     console.print(display.ending())
 
 
-async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
+async def _serve_page(
+    lab: Lab, user: str, port: int, allow_start: bool, workspace: Path, patience_s: float | None
+) -> None:
     from kestrel_lab.server.controller import Control  # loads pydantic
     from kestrel_lab.server.serve import serve_control as served  # loads starlette and uvicorn
 
-    control = Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
+    control = Control(
+        lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True
+    )
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
-            Text(f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; whoever has it can decide on these runs:"),
+            Text(
+                f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; whoever "
+                "has it can decide on these runs:"
+            ),
             soft_wrap=True,
         )
         # Not through the console, which would break the line.
         sys.stdout.write(f"{address.link}\n")
         sys.stdout.flush()
         await work
-        console.print(Text("The server has stopped. Runs that wait for a decision go on waiting: kestrel runs"))
+        console.print(
+            Text("The server has stopped. Runs that wait for a decision go on waiting: kestrel runs")
+        )
 
 
-async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
+async def _serve_lines(
+    lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None
+) -> None:
     from kestrel_lab.server.controller import Control  # loads pydantic
     from kestrel_lab.server.stdio import serve_lines, standard_streams
 
     if sys.stdin.isatty():
         typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
-    async with Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
+    async with Control(
+        lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s
+    ) as control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)
 
 
 class LinesScreen:
-    """The screen of `--control stdio`: events are JSON lines on standard output, decisions come on standard input."""
+    """The screen of `--control stdio`: events are JSON lines on standard output, decisions come on standard
+    input.
+    """
 
     approver: Approver | None = None
 
@@ -133,17 +169,23 @@ class LinesScreen:
         from kestrel_lab.server.controller import Control  # loads pydantic
         from kestrel_lab.server.stdio import standard_streams
 
-        self._control = await self._opened.enter_async_context(Control(self._session, user=self._user, patience_s=self._patience_s))
+        self._control = await self._opened.enter_async_context(
+            Control(self._session, user=self._user, patience_s=self._patience_s)
+        )
         self._streams = self._opened.enter_context(standard_streams())
         self._link = self._control.connect()
         self.approver = self._attended = self._control.approver()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._opened.__aexit__(kind, error, trace)
 
     async def show(self, run: Run) -> Run:
-        """Write the run from its first line to `end`; raises `ApprovalRequired` when it asks and the input has ended."""
+        """Write the run from its first line to `end`; raises `ApprovalRequired` when it asks and the input
+        has ended.
+        """
         from kestrel_lab.server.stdio import LineTransport
 
         self._attended.run = run.id
@@ -162,4 +204,6 @@ def _only_in_a_terminal(name: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise UsageError(f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels")
+    raise UsageError(
+        f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels"
+    )

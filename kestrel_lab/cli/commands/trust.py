@@ -1,4 +1,6 @@
-"""`kestrel trust` and `kestrel taint`: which settings of a project count, which files hold words of others, and what somebody vouches for."""
+"""`kestrel trust` and `kestrel taint`: which settings of a project count, which files hold words of others,
+and what somebody vouches for.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,25 @@ class ProjectTrust(TextView):
     files: tuple[FileTrust, ...]
 
     def __repr__(self) -> str:
-        nothing = "there is no settings file here (kestrel.toml, or pyproject.toml with [tool.kestrel]), so there is nothing to trust"
+        nothing = (
+            "there is no settings file here (kestrel.toml, or pyproject.toml with [tool.kestrel]), so "
+            "there is nothing to trust"
+        )
         return sanitize_text("\n".join(line for one in self.files for line in one.lines())) or nothing
 
 
 def trust(
     *,
-    show: Annotated[bool, typer.Option("--show", help="Only show what would be weakened, and the line that does so.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Only show what would be weakened, and the line that does so.")
+    ] = False,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Stop trusting them.")] = False,
 ) -> ProjectTrust:
     """Trust the settings of this project as they are now: show what they weaken, and apply them from now on.
 
-    Trust is kept outside of the project, for these very settings: after any change of them it has to be given again.
-    Where nobody can type this, the variable KESTREL_TRUST names the folders that are trusted, or says all.
+    Trust is kept outside of the project, for these very settings: after any change of them it has to be given
+    again. Where nobody can type this, the variable KESTREL_TRUST names the folders that are trusted, or says
+    all.
     """
     trusted = TrustedFiles.of(os.environ)
     found = []
@@ -77,7 +85,9 @@ def trust(
         if withdraw:
             state = "no longer trusted" if trusted.remove(home) else "was not trusted"
         elif show:
-            state = "trusted" if trusted.holds(home, holds) else "comes with the repository and is not trusted"
+            state = (
+                "trusted" if trusted.holds(home, holds) else "comes with the repository and is not trusted"
+            )
         else:
             trusted.add(home, holds)
             state = "trusted, although it comes with the repository"
@@ -88,11 +98,17 @@ def trust(
 @tainting.command(epilog="Example: kestrel taint summary.md --trust")
 def taint(
     ctx: typer.Context,
-    paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; the current folder by default.")] = None,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files or folders; the current folder by default.")
+    ] = None,
     *,
-    trust: Annotated[bool, typer.Option("--trust", help="Trust the present content of these files, which you have read.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Trust the present content of these files, which you have read.")
+    ] = False,
 ) -> str:
-    """List the files that runs wrote after reading untrusted text; a run that reads such a file may follow instructions in it."""
+    """List the files that runs wrote after reading untrusted text; a run that reads such a file may follow
+    instructions in it.
+    """
     frontend = frontend_of(ctx)
     files, here = frontend.lab().session.files, Path.cwd().resolve()
     files.refresh()
@@ -111,5 +127,7 @@ def taint(
     if trust:
         for place in found:
             files.trust(place)
-        return f"trusted until their content changes: {', '.join(sanitize_text(str(place)) for place in found)}"
+        return (
+            f"trusted until their content changes: {', '.join(sanitize_text(str(place)) for place in found)}"
+        )
     return "\n".join(f"{sanitize_text(str(place))}: {one_line(why, 300)}" for place, why in found.items())

@@ -15,8 +15,16 @@ from kestrel_lab.views.dataframes import unit_frame
 
 workflows = typer.Typer()
 
-PlanName = Annotated[str, typer.Option("--plan", metavar="NAME|FILE", help="Workflow to follow: one of `kestrel plans`, or a YAML file.")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", metavar="NAME=VALUE", help="Input of the workflow; may be repeated.")]
+PlanName = Annotated[
+    str,
+    typer.Option(
+        "--plan", metavar="NAME|FILE", help="Workflow to follow: one of `kestrel plans`, or a YAML file."
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=VALUE", help="Input of the workflow; may be repeated."),
+]
 
 
 @workflows.command()
@@ -53,9 +61,12 @@ def plan(
 
 @workflows.command()
 def schema(
-    _: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="workflow, agent, suite, scenario or control.")]
+    _: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="workflow, agent, suite, scenario or control.")],
 ) -> Any:
-    """Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the control protocol."""
+    """Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the control
+    protocol.
+    """
     from kestrel_lab.evals.suites.json_schemas import schema_text  # loads pydantic
 
     return schema_text(name).rstrip("\n")

@@ -1,1 +1,3 @@
-"""Drawings of plans: one arrangement, shown by the panel, as SVG and as a figure; knows steps by name, needs and state only."""
+"""Drawings of plans: one arrangement, shown by the panel, as SVG and as a figure; knows steps by name, needs
+and state only.
+"""

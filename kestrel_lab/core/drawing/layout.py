@@ -2,8 +2,8 @@
 
 Each step is to the right of all it waits for and near its neighbours; few lines cross.
 
-Layers as in Sugiyama's method: columns by the longest chain, places in a column by barycentres, and a line that
-passes a column has a place there like a step, so that no line runs through a step.
+Layers as in Sugiyama's method: columns by the longest chain, places in a column by barycentres, and a line
+that passes a column has a place there like a step, so that no line runs through a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Node:
     needs: tuple[str, ...] = ()
     """What it waits for; names of nothing drawn are ignored."""
     state: str = ""
-    """`pending`, `running`, `waiting` (for a person), `ok`, `failed`, `skipped`, `stopped`, or empty where nothing runs."""
+    """`pending`, `running`, `waiting` (for a person), `ok`, `failed`, `skipped`, `stopped`, or empty where
+    nothing runs.
+    """
     work: str = ""
     stage: str = ""
     parent: str = ""
@@ -39,7 +41,9 @@ class Node:
 
 
 def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes, each with all that came of it in one place if all of that is done; always without a circle if `nodes` are."""
+    """The nodes, each with all that came of it in one place if all of that is done; always without a circle
+    if `nodes` are.
+    """
     if len(nodes) < FOLD_FROM:
         return tuple(nodes)
     into = _groups(nodes)
@@ -50,7 +54,9 @@ def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     for name, group in members.items():
         needs = dict.fromkeys(into.get(need, need) for node in group for need in node.needs)
         whole = next(node for node in group if node.id == name)
-        kept.append(replace(whole, needs=tuple(need for need in needs if need != name), folded=len(group) - 1))
+        kept.append(
+            replace(whole, needs=tuple(need for need in needs if need != name), folded=len(group) - 1)
+        )
     return tuple(kept) if len(_sort_nodes(kept)) == len(kept) else tuple(nodes)
 
 
@@ -58,7 +64,9 @@ def _groups(nodes: Sequence[Node]) -> dict[str, str]:
     """For each node that is not drawn by itself, the one it is drawn with."""
     known = {node.id: node for node in nodes}
     above = {node.id: _ancestors(node, known) for node in nodes}
-    open_growth = {parent for node in nodes if node.state not in _DONE for parent in (node.id, *above[node.id])}
+    open_growth = {
+        parent for node in nodes if node.state not in _DONE for parent in (node.id, *above[node.id])
+    }
     tops = {node.id: [parent for parent in above[node.id] if parent not in open_growth] for node in nodes}
     return {name: parents[-1] for name, parents in tops.items() if parents}
 
@@ -91,10 +99,14 @@ def _sort_nodes(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 
 def reduced_edges(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
-    """For each node, after those it needs, the needs that no other need of it implies; a circle is cut open."""
+    """For each node, after those it needs, the needs that no other need of it implies; a circle is cut
+    open.
+    """
     settled = _sort_nodes(nodes)
     for node in nodes:
-        settled.setdefault(node.id, [need for need in dict.fromkeys(node.needs) if need in settled and need != node.id])
+        settled.setdefault(
+            node.id, [need for need in dict.fromkeys(node.needs) if need in settled and need != node.id]
+        )
     before: dict[str, set[str]] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name, needs in settled.items():
@@ -132,7 +144,9 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """From a step to one that waits for it: points in pairs of leaving and reaching, so that between pairs it may curve."""
+    """From a step to one that waits for it: points in pairs of leaving and reaching, so that between pairs it
+    may curve.
+    """
 
     source: str
     target: str
@@ -198,7 +212,9 @@ def svg_path(line: Line) -> str:
     parts = [f"M{x} {y}"]
     for place, (to_x, to_y) in enumerate(rest):
         middle = (x + to_x) // 2
-        parts.append(f"L{to_x} {to_y}" if place % 2 or y == to_y else f"C{middle} {y} {middle} {to_y} {to_x} {to_y}")
+        parts.append(
+            f"L{to_x} {to_y}" if place % 2 or y == to_y else f"C{middle} {y} {middle} {to_y} {to_x} {to_y}"
+        )
         x, y = to_x, to_y
     return "".join(parts)
 
@@ -211,7 +227,9 @@ def text_width(text: str) -> int:
 
 
 def shorten_to_width(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` letters in width; its end, which distinguishes grown steps, is kept."""
+    """Return `text` on one line of at most `limit` letters in width; its end, which distinguishes grown
+    steps, is kept.
+    """
     line = " ".join(sanitize_text(text).split())
     if text_width(line) <= limit:
         return line
@@ -228,7 +246,10 @@ def shorten_to_width(text: str, limit: int) -> str:
 
 
 def _label(node: Node) -> str:
-    return shorten_to_width(f"{shorten_to_width(node.id, _CELLS - 10)} ({node.folded + 1} steps)" if node.folded else node.id, _CELLS)
+    return shorten_to_width(
+        f"{shorten_to_width(node.id, _CELLS - 10)} ({node.folded + 1} steps)" if node.folded else node.id,
+        _CELLS,
+    )
 
 
 def _columns(needs: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
@@ -243,11 +264,18 @@ def _paths(needs: Mapping[str, tuple[str, ...]], column: Mapping[str, int]) -> l
     pairs = [(need, name) for name, waits in needs.items() for need in waits]
     bends = sum(column[name] - column[need] - 1 for need, name in pairs) <= _MOST_BENDS
     return [
-        [(need, "", 0), *((need, name, at) for at in range(column[need] + 1, column[name]) if bends), (name, "", 0)] for need, name in pairs
+        [
+            (need, "", 0),
+            *((need, name, at) for at in range(column[need] + 1, column[name]) if bends),
+            (name, "", 0),
+        ]
+        for need, name in pairs
     ]
 
 
-def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Sequence[_Item]]) -> list[list[_Item]]:
+def _layers(
+    shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Sequence[_Item]]
+) -> list[list[_Item]]:
     layers: list[list[_Item]] = [[] for _ in range(1 + max(column.values(), default=-1))]
     for node in shown:
         layers[column[node.id]].append((node.id, "", 0))
@@ -257,7 +285,9 @@ def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Se
     return layers
 
 
-def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
+def _neighbours(
+    paths: Sequence[Sequence[_Item]],
+) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
     before: dict[_Item, list[_Item]] = {}
     after: dict[_Item, list[_Item]] = {}
     for path in paths:
@@ -279,7 +309,9 @@ def _reduce_crossings(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]
         now = [list(layer) for layer in now]
         place = {item: at for layer in now for at, item in enumerate(layer)}
         for at in order:
-            now[at].sort(key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item]))  # used at once
+            now[at].sort(
+                key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item])
+            )  # used at once
             place.update({item: number for number, item in enumerate(now[at])})
         if (crossings := _crossings(now, after)) < least:
             best, least = now, crossings
@@ -304,7 +336,9 @@ def _crossings(layers: Sequence[Sequence[_Item]], after: Mapping[_Item, Sequence
 
 
 def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -> dict[_Item, float]:
-    """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost is 0."""
+    """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost
+    is 0.
+    """
     before, after = _neighbours(paths)
     rows = {item: float(at) for layer in layers for at, item in enumerate(layer)}
     for sweep in range(_SWEEPS if len(rows) > 1 else 0):
@@ -317,11 +351,17 @@ def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -
 
 
 def _separate(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
-    """The heights nearest to those wanted, by least squares, that keep the order and leave room: pooled adjacent violators."""
+    """The heights nearest to those wanted, by least squares, that keep the order and leave room: pooled
+    adjacent violators.
+    """
     offset, offsets = 0.0, []
     for at, item in enumerate(layer):
         # Lines need less room than steps.
-        offset += (0.25 if item[1] and layer[at - 1][1] else 0.7 if item[1] or layer[at - 1][1] else 1.0) if at else 0.0
+        offset += (
+            (0.25 if item[1] and layer[at - 1][1] else 0.7 if item[1] or layer[at - 1][1] else 1.0)
+            if at
+            else 0.0
+        )
         offsets.append(offset)
     pools: list[tuple[float, int]] = []
     for want, needed in zip(wanted, offsets, strict=True):
@@ -334,7 +374,9 @@ def _separate(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
     return [mean + needed for mean, needed in zip(means, offsets, strict=True)]
 
 
-def _column_widths(shown: Sequence[Node], column: Mapping[str, int], labels: Mapping[str, str]) -> tuple[list[int], list[int]]:
+def _column_widths(
+    shown: Sequence[Node], column: Mapping[str, int], labels: Mapping[str, str]
+) -> tuple[list[int], list[int]]:
     """Left edge and width of each column."""
     widest = [0] * (1 + max(column.values(), default=-1))
     for node in shown:
@@ -347,7 +389,13 @@ def _column_widths(shown: Sequence[Node], column: Mapping[str, int], labels: Map
     return lefts, widths
 
 
-def _line(path: Sequence[_Item], column: Mapping[str, int], left: Sequence[int], width: Sequence[int], y: Mapping[_Item, int]) -> Line:
+def _line(
+    path: Sequence[_Item],
+    column: Mapping[str, int],
+    left: Sequence[int],
+    width: Sequence[int],
+    y: Mapping[_Item, int],
+) -> Line:
     first, last = path[0], path[-1]
     start, end = column[first[0]], column[last[0]]
     points = [(left[start] + width[start], y[first] + HEIGHT // 2)]
@@ -358,7 +406,9 @@ def _line(path: Sequence[_Item], column: Mapping[str, int], left: Sequence[int],
     return Line(source=first[0], target=last[0], points=tuple(points))
 
 
-def _bands(shown: Sequence[Node], column: Mapping[str, int], left: Sequence[int], width: Sequence[int]) -> tuple[Band, ...]:
+def _bands(
+    shown: Sequence[Node], column: Mapping[str, int], left: Sequence[int], width: Sequence[int]
+) -> tuple[Band, ...]:
     if not any(node.stage for node in shown):
         return ()
     stages: list[dict[str, None]] = [{} for _ in left]
@@ -372,7 +422,11 @@ def _bands(shown: Sequence[Node], column: Mapping[str, int], left: Sequence[int]
         else:
             found.append((names, at, at))
     return tuple(
-        Band(stages=names, x=left[first] - _GAP_X // 4, width=left[last] + width[last] - left[first] + _GAP_X // 2)
+        Band(
+            stages=names,
+            x=left[first] - _GAP_X // 4,
+            width=left[last] + width[last] - left[first] + _GAP_X // 2,
+        )
         for names, first, last in found
         if names
     )

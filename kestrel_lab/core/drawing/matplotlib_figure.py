@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#7b7b7b"
-"""Reads on white (4.2 : 1) and on the dark grounds of notebooks (4.4 : 1); a picture cannot know which it will be on."""
+"""Reads on white (4.2 : 1) and on the dark grounds of notebooks (4.4 : 1); a picture cannot know which it
+will be on.
+"""
 
 
 @cache
 def shown_figure() -> type[Figure]:
-    """The class of figures that a notebook shows as the value of a cell; not pyplot's, which keeps figures and chooses a screen."""
+    """The class of figures that a notebook shows as the value of a cell; not pyplot's, which keeps figures
+    and chooses a screen.
+    """
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -33,7 +37,11 @@ def shown_figure() -> type[Figure]:
             return _png(self)
 
         def __repr__(self) -> str:
-            titles = [str(self.get_label()), self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
+            titles = [
+                str(self.get_label()),
+                self.get_suptitle(),
+                *(axes.get_title() or axes.get_xlabel() for axes in self.axes),
+            ]
             said = "; ".join(filter(None, titles)).replace(r"\$", "$")
             return f"Figure: {said or 'a drawing'}"
 
@@ -46,12 +54,18 @@ def png_uri(figure: Figure) -> str:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write the figure in the format that the file's ending names; returns the path. Raises `UsageError` for an ending without one."""
+    """Write the figure in the format that the file's ending names; returns the path.
+
+    Raises `UsageError` for an ending without one.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     known = figure.canvas.get_supported_filetypes()
     if target.suffix[1:].lower() not in known:
-        msg = f"{target} does not end in the name of a picture format; write one of {', '.join('.' + kind for kind in sorted(known))}"
+        msg = (
+            f"{target} does not end in the name of a picture format; write one of "
+            f"{', '.join('.' + kind for kind in sorted(known))}"
+        )
         raise UsageError(msg)
     figure.savefig(target, dpi=150)
     return target
@@ -76,7 +90,9 @@ def _png(figure: Figure) -> bytes:
 
 @contextmanager
 def _for_any_ground(figure: Figure) -> Iterator[None]:
-    """Draw everything black in `INK` and legends without a background while the block runs; paper stays black on white."""
+    """Draw everything black in `INK` and legends without a background while the block runs; paper stays black
+    on white.
+    """
     from matplotlib.colors import to_hex
     from matplotlib.legend import Legend
     from matplotlib.lines import Line2D
@@ -113,7 +129,9 @@ _WIDEST = 500
 def plan_figure(layout: Layout) -> Figure:
     """The layout as a figure that a notebook shows and `savefig` stores, also as SVG or PDF."""
     scale = min(1.0, _WIDEST * _PER_INCH / max(layout.width, layout.height, 1))
-    figure = shown_figure()(figsize=(layout.width * scale / _PER_INCH, layout.height * scale / _PER_INCH), facecolor="white")
+    figure = shown_figure()(
+        figsize=(layout.width * scale / _PER_INCH, layout.height * scale / _PER_INCH), facecolor="white"
+    )
     figure.set_label(state_summary(box.node.state for box in layout.boxes))
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, layout.width)
@@ -131,10 +149,20 @@ def plan_figure(layout: Layout) -> Figure:
 def _band(axes: Axes, band: Band, height: int, scale: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    shape = FancyBboxPatch((band.x, 2), band.width, height - 4, boxstyle="round,pad=0,rounding_size=6", fc="#f0f0f0", ec="none")
+    shape = FancyBboxPatch(
+        (band.x, 2), band.width, height - 4, boxstyle="round,pad=0,rounding_size=6", fc="#f0f0f0", ec="none"
+    )
     axes.add_patch(shape)
     title = shorten_to_width(", ".join(band.stages), band.width // 7)
-    axes.text(band.x + 8, HEADING - 5, escape_mathtext(title), fontsize=8 * scale, fontweight="bold", color="#555", va="baseline")
+    axes.text(
+        band.x + 8,
+        HEADING - 5,
+        escape_mathtext(title),
+        fontsize=8 * scale,
+        fontweight="bold",
+        color="#555",
+        va="baseline",
+    )
 
 
 def _line(axes: Axes, line: Line, scale: float) -> None:
@@ -152,7 +180,9 @@ def _line(axes: Axes, line: Line, scale: float) -> None:
             points += [(middle, y), (middle, to_y), (to_x, to_y)]
             codes += [Path.CURVE4] * 3
         x, y = to_x, to_y
-    arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=8 * scale, color="#888", linewidth=scale)
+    arrow = FancyArrowPatch(
+        path=Path(points, codes), arrowstyle="-|>", mutation_scale=8 * scale, color="#888", linewidth=scale
+    )
     axes.add_patch(arrow)
 
 
@@ -175,7 +205,16 @@ def _box(axes: Axes, box: Box, scale: float) -> None:
     middle = box.x + box.width / 2
     ink = "#777" if node.state == "skipped" else "#1f2328"
     name_at = box.y + (12 if node.state else HEIGHT / 2)
-    axes.text(middle, name_at, escape_mathtext(box.label), ha="center", va="center", fontsize=8.5 * scale, fontweight="bold", color=ink)
+    axes.text(
+        middle,
+        name_at,
+        escape_mathtext(box.label),
+        ha="center",
+        va="center",
+        fontsize=8.5 * scale,
+        fontweight="bold",
+        color=ink,
+    )
     if node.state:
         state = escape_mathtext(f"{MARKS.get(node.state, '')} {shorten_to_width(node.state, 16)}")
         axes.text(middle, box.y + 27, state, ha="center", va="center", fontsize=7.5 * scale, color=colour)
@@ -192,7 +231,9 @@ _SIDES: Final = ((1, 0.6), (1, -0.6), (-1, 0.6), (-1, -0.6), (0, 1), (0, -1))
 
 
 def wrap_label(text: str) -> str:
-    """Return a label in at most three lines; of a longer one the middle is left out, for names often differ at their end."""
+    """Return a label in at most three lines; of a longer one the middle is left out, for names often differ
+    at their end.
+    """
     lines = wrap(text, WIDTH, break_on_hyphens=True) or [""]
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], f"…{text[-WIDTH + 1 :].lstrip()}"])
 
@@ -203,16 +244,21 @@ def needs_numbers(names: Sequence[str]) -> bool:
 
 
 def numbered_labels(names: Sequence[str]) -> list[str]:
-    """Return the labels of a list of names, with the numbers that stand for them beside points where they do."""
+    """Return the labels of a list of names, with the numbers that stand for them beside points where they
+    do.
+    """
     many = needs_numbers(names)
-    return [escape_mathtext(wrap_label(f"{place}  {name}" if many else name)) for place, name in enumerate(names, 1)]
+    return [
+        escape_mathtext(wrap_label(f"{place}  {name}" if many else name))
+        for place, name in enumerate(names, 1)
+    ]
 
 
 def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     """Write each text beside its point; those of points in one place are written together.
 
-    To be called when all else is drawn and the limits are set, for the places are looked for on the finished drawing. Labels take
-    no part in its layout: long ones cannot squeeze the axes.
+    To be called when all else is drawn and the limits are set, for the places are looked for on the finished
+    drawing. Labels take no part in its layout: long ones cannot squeeze the axes.
     """
     figure = cast("Figure", axes.figure)
     figure.draw_without_rendering()
@@ -226,7 +272,8 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
     dot = figure.dpi / 72
     inside = axes.bbox
     taken = [
-        (px - 5 * dot, py - 5 * dot, px + 5 * dot, py + 5 * dot) for px, py in (axes.transData.transform(place) for place in at.values())
+        (px - 5 * dot, py - 5 * dot, px + 5 * dot, py + 5 * dot)
+        for px, py in (axes.transData.transform(place) for place in at.values())
     ]
     for key, texts in together.items():
         text = ", ".join(texts)
@@ -238,7 +285,9 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
             left = x - (wide if side[0] < 0 else wide / 2 if side[0] == 0 else 0.0)
             box = (left, y - high / 2, left + wide, y + high / 2)
             outside = box[0] < inside.x0 or box[2] > inside.x1 or box[1] < inside.y0 or box[3] > inside.y1
-            hits = outside + sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken)
+            hits = outside + sum(
+                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken
+            )
             if hits < fewest:
                 best, fewest, chosen = (reach, side), hits, box
             if not hits:
@@ -246,7 +295,14 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         reach, side = best
         taken.append(chosen)
         axes.annotate(
-            escape_mathtext(text), at[key], textcoords="offset points", xytext=(side[0] * reach, side[1] * reach), fontsize=_SIZE, va="center",
+            escape_mathtext(text),
+            at[key],
+            textcoords="offset points",
+            xytext=(side[0] * reach, side[1] * reach),
+            fontsize=_SIZE,
+            va="center",
             ha="right" if side[0] < 0 else "left" if side[0] > 0 else "center",
-            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 4} if reach > _REACHES[1] else None,
-        ).set_in_layout(False)  # fmt: skip
+            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 4}
+            if reach > _REACHES[1]
+            else None,
+        ).set_in_layout(False)

@@ -1,4 +1,6 @@
-"""A plan as SVG that needs nothing else: no script, no style sheet, nothing from outside; inks follow the page it is in."""
+"""A plan as SVG that needs nothing else: no script, no style sheet, nothing from outside; inks follow the
+page it is in.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,36 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, Node, shorten_to_width, svg_path
+from kestrel_lab.core.drawing.layout import (
+    HEADING,
+    HEIGHT,
+    Band,
+    Box,
+    Layout,
+    Line,
+    Node,
+    shorten_to_width,
+    svg_path,
+)
 from kestrel_lab.core.sanitize import sanitize_text
 
-MARKS = {"pending": "·", "running": "…", "waiting": "?", "ok": "✓", "failed": "✗", "skipped": "»", "stopped": "-"}
+MARKS = {
+    "pending": "·",
+    "running": "…",
+    "waiting": "?",
+    "ok": "✓",
+    "failed": "✗",
+    "skipped": "»",
+    "stopped": "-",
+}
 """One character per state, shown beside the word, never instead of it."""
-COLOURS = {"running": "#0277bd", "waiting": "#b26a00", "ok": "#2e7d32", "failed": "#c62828", "stopped": "#b26a00"}
+COLOURS = {
+    "running": "#0277bd",
+    "waiting": "#b26a00",
+    "ok": "#2e7d32",
+    "failed": "#c62828",
+    "stopped": "#b26a00",
+}
 """States by colour, dark enough for white paper and light enough for black."""
 QUIET = "#7f7f7f"
 _THEME = {"running": "info", "waiting": "warn", "ok": "success", "failed": "error", "stopped": "warn"}
@@ -26,17 +52,17 @@ _NOT_XML = {0xFFFE: "\\u{fffe}", 0xFFFF: "\\u{ffff}"}
 def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] | None = None) -> str:
     """The layout as one `<svg>` element.
 
-    Where a page removes drawings, as notebooks do that nobody trusts yet, only text is left of it: strokes between the
-    elements, which are not drawn, keep it readable.
+    Where a page removes drawings, as notebooks do that nobody trusts yet, only text is left of it: strokes
+    between the elements, which are not drawn, keep it readable.
 
     Args:
-        layout: What is where.
-        alone: Whether it is a file of its own, which brings its paper along, light or dark as its reader prefers.
-        stages: What is written after the name of a stage.
+        layout: What is where. alone: Whether it is a file of its own, which brings its paper along, light or
+        dark as its reader prefers. stages: What is written after the name of a stage.
     """
     states = (box.node.state for box in layout.boxes for _ in range(1 + box.node.folded))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="kestrel-plan" role="img" aria-label="{_escape_xml(state_summary(states))}"'
+        '<svg xmlns="http://www.w3.org/2000/svg" class="kestrel-plan" role="img" '
+        f'aria-label="{_escape_xml(state_summary(states))}"'
         f' width="{layout.width}" height="{layout.height}" viewBox="0 0 {layout.width} {layout.height}"'
         f' font-size="12" style="{_FONT};max-width:none">',
         _ALONE if alone else "",
@@ -82,8 +108,10 @@ def _ink(state: str) -> str:
 def _band(band: Band, height: int, states: Mapping[str, str]) -> str:
     title = ", ".join(f"{name} {states[name]}" if states.get(name) else name for name in band.stages)
     return (
-        f'<g><rect x="{band.x}" y="2" width="{band.width}" height="{height - 4}" rx="6" fill="{QUIET}" fill-opacity=".1"/>'
-        f'<text x="{band.x + 8}" y="{HEADING - 5}" fill="currentColor" fill-opacity=".75" font-size="11" font-weight="600">'
+        f'<g><rect x="{band.x}" y="2" width="{band.width}" height="{height - 4}" rx="6" fill="{QUIET}" '
+        'fill-opacity=".1"/>'
+        f'<text x="{band.x + 8}" y="{HEADING - 5}" fill="currentColor" fill-opacity=".75" '
+        'font-size="11" font-weight="600">'
         f"{_escape_xml(shorten_to_width(title, band.width // 7))}</text></g>"
     )
 
@@ -91,7 +119,8 @@ def _band(band: Band, height: int, states: Mapping[str, str]) -> str:
 def _line(line: Line) -> str:
     x, y = line.points[-1]
     return (
-        f'<path d="{svg_path(line)}" fill="none" stroke="currentColor" stroke-opacity=".45" stroke-width="1.2"/>'
+        f'<path d="{svg_path(line)}" fill="none" stroke="currentColor" stroke-opacity=".45" '
+        'stroke-width="1.2"/>'
         f'<path d="M{x} {y}l-7 -3.5v7z" fill="currentColor" fill-opacity=".6"/>'
     )
 
@@ -102,7 +131,8 @@ def _box(box: Box, *, tip: bool) -> str:
     colour = COLOURS.get(node.state, QUIET)
     faint = ' opacity=".6"' if node.state == "skipped" else ""
     state = (
-        f'<text x="{middle}" y="{box.y + 31}" text-anchor="middle" font-size="11" fill="currentColor" fill-opacity=".8">'
+        f'<text x="{middle}" y="{box.y + 31}" text-anchor="middle" font-size="11" fill="currentColor" '
+        'fill-opacity=".8">'
         f"{MARKS.get(node.state, '')} {_escape_xml(shorten_to_width(node.state, 16))}</text>"
         if node.state
         else ""
@@ -116,6 +146,7 @@ def _box(box: Box, *, tip: bool) -> str:
         f"<g{faint}>{title}{behind}"
         f'<rect x="{box.x}" y="{box.y}" width="{box.width}" height="{HEIGHT}" rx="7"{dashed}'
         f' fill="{colour}" fill-opacity=".12" {_ink(node.state)}/>'
-        f'<text x="{middle}" y="{box.y + (16 if node.state else 23)}" text-anchor="middle" font-weight="600" fill="currentColor">'
+        f'<text x="{middle}" y="{box.y + (16 if node.state else 23)}" text-anchor="middle" '
+        'font-weight="600" fill="currentColor">'
         f"{_escape_xml(box.label)}</text> {state}</g>"
     )

@@ -10,8 +10,9 @@ from kestrel_lab.core.json_types import FrozenStruct
 class Event(FrozenStruct, frozen=True, kw_only=True):
     """A recorded fact.
 
-    It carries what is needed to understand it alone, holds JSON values only, and is never changed. Fields are only ever added: a reader
-    ignores fields it does not know and fills in defaults for fields that an older writer did not have.
+    It carries what is needed to understand it alone, holds JSON values only, and is never changed. Fields are
+    only ever added: a reader ignores fields it does not know and fills in defaults for fields that an older
+    writer did not have.
     """
 
     type: ClassVar[str]

@@ -1,4 +1,6 @@
-"""Facts about calls and tools: their approvals, the macros they are part of, the tools a run comes to have."""
+"""Facts about calls and tools: their approvals, the macros they are part of, the tools a run comes to
+have.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     replayed: bool = False
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
-    """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing."""
+    """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing.
+    """
     session: str = ""
     """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
@@ -96,11 +99,15 @@ class ToolCalled(Event, frozen=True, kw_only=True):
     sandbox: str = ""
     """The level that its commands are held in at; empty for a tool that starts none."""
     leave: str = ""
-    """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for nobody's leave."""
+    """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for
+    nobody's leave.
+    """
 
 
 class ToolDelta(Event, frozen=True, kw_only=True):
-    """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a second. Shown, never stored."""
+    """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a
+    second. Shown, never stored.
+    """
 
     type: ClassVar[str] = "tool_delta"
     call: str
@@ -108,7 +115,9 @@ class ToolDelta(Event, frozen=True, kw_only=True):
 
 
 class ContextCompacted(Event, frozen=True, kw_only=True):
-    """From here on a model is shown less of a conversation that has outgrown its context; the conversation itself stays whole."""
+    """From here on a model is shown less of a conversation that has outgrown its context; the conversation
+    itself stays whole.
+    """
 
     type: ClassVar[str] = "context_compacted"
     step: str
@@ -120,7 +129,8 @@ class ContextCompacted(Event, frozen=True, kw_only=True):
     results: dict[str, str] = field(default_factory=dict)
     """By call, what is shown in the place of its result."""
     wholes: dict[str, Json] = field(default_factory=dict)
-    """By the names under which they are kept, the texts that were kept for it: `call`, `tool`, `chars` each."""
+    """By the names under which they are kept, the texts that were kept for it: `call`, `tool`, `chars` each.
+    """
     summary: str = ""
     """What is shown in the place of the messages up to `upto`; empty where none are summarised."""
     upto: int = 0
@@ -139,7 +149,9 @@ class FolderChanged(Event, frozen=True, kw_only=True):
 
 
 class FilesTainted(Event, frozen=True, kw_only=True):
-    """Words of others go through files of the workspace: a call may write some from now on, has written some, or has `ended` and what it read and wrote is known."""
+    """Words of others go through files of the workspace: a call may write some from now on, has written some,
+    or has `ended` and what it read and wrote is known.
+    """
 
     type: ClassVar[str] = "files_tainted"
     call: str
@@ -152,23 +164,31 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     places: list[str] = field(default_factory=list)
     """Files that it may write, `.` for any in the workspace."""
     also: list[str] = field(default_factory=list)
-    """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they end when the last has ended."""
+    """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they
+    end when the last has ended.
+    """
     ended: bool = False
     files: list[dict[str, Json]] = field(default_factory=list)
-    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others, and for
-    text with `runs`, hashes of some of the runs of words that it has and had not before; `whole` says whether these are all of them."""
+    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself
+    may be words of others, and for text with `runs`, hashes of some of the runs of words that it has and had
+    not before; `whole` says whether these are all of them.
+    """
     folders: list[str] = field(default_factory=list)
     """Folders in which it wrote too many files to name."""
     read: str = ""
-    """The file with words of others that its answer may hold, and where those come from; empty where it holds none."""
+    """The file with words of others that its answer may hold, and where those come from; empty where it holds
+    none.
+    """
     key: str = ""
     """Hash of tool and arguments, where the answer may be given again when the files are others."""
 
 
 class FilesKept(Event, frozen=True, kw_only=True):
-    """What the files of the workspace held at this moment is kept beside the log, so that a fork can have them again.
+    """What the files of the workspace held at this moment is kept beside the log, so that a fork can have
+    them again.
 
-    Recorded before and after a call that may change files; the first one of a session holds all, later ones what has changed since.
+    Recorded before and after a call that may change files; the first one of a session holds all, later ones
+    what has changed since.
     """
 
     type: ClassVar[str] = "files_kept"
@@ -201,23 +221,32 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
     given: bool = False
     """Written by whoever forked the run; the tool did not say it."""
     value: Json = None
-    """The answer as JSON where something else in the run goes on with it, and where it is not text and not too long to show."""
+    """The answer as JSON where something else in the run goes on with it, and where it is not text and not
+    too long to show.
+    """
     cacheable: bool = False
     """Whether a stored answer might have been used."""
     whole: str = ""
-    """Where `text` is a part of it only: names the whole text, which is kept beside the log as long as there is room."""
+    """Where `text` is a part of it only: names the whole text, which is kept beside the log as long as there
+    is room.
+    """
     chars: int = 0
     """Characters of the whole text, where it is kept."""
     knows: dict[str, Json] = field(default_factory=dict)
-    """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
+    """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is
+    missing.
+    """
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
     touched: list[str] | None = None
-    """Files of the workspace that were other ones when it ended than when it began, of a call that names none and may change any; `None`
-    where nobody compared them. Something else may have changed them meanwhile."""
+    """Files of the workspace that were other ones when it ended than when it began, of a call that names none
+    and may change any; `None` where nobody compared them. Something else may have changed them meanwhile.
+    """
     before: dict[str, Json] = field(default_factory=dict)
-    """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`. What the file held is kept beside
-    the log under the name `blob`, empty where it held nothing; `after` is the version that the call left."""
+    """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`.
+    What the file held is kept beside the log under the name `blob`, empty where it held nothing; `after` is
+    the version that the call left.
+    """
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     session: str = ""
@@ -225,7 +254,9 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
 
 
 class RetrievalStep(Event, frozen=True, kw_only=True):
-    """One look-up on the way to the files that have to do with a question; the last of a question has what came of it."""
+    """One look-up on the way to the files that have to do with a question; the last of a question has what
+    came of it.
+    """
 
     type: ClassVar[str] = "retrieval_step"
     step: str
@@ -271,26 +302,34 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     args: dict[str, Json]
     danger: str
     key: str
-    """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these."""
+    """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these.
+    """
     why: str = ""
-    """Why it is asked: `"danger"`, `"contained"`, `"question"` when a person's words are the call's answer, `"unknown_outcome"` when
-    the last session ended while the call ran, or what a rule says."""
+    """Why it is asked: `"danger"`, `"contained"`, `"question"` when a person's words are the call's answer,
+    `"unknown_outcome"` when the last session ended while the call ran, or what a rule says.
+    """
     question: str = ""
     """Names this question; a call asked about twice has two."""
     preview: str = ""
-    """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
+    """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say.
+    """
     sandbox: str = ""
     """The level that its commands are to be held in at, with the reason where that is none."""
     offer: str = ""
-    """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`; empty for none."""
+    """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`;
+    empty for none.
+    """
     shows: str = ""
     """A key of the whole preview: where it would be another one when the call begins, it is asked again."""
     contained: dict[str, Json] = field(default_factory=dict)
-    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `security.containment`."""
+    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources),
+    `effect`; see `security.containment`.
+    """
     skills: list[str] = field(default_factory=list)
     """The folders of the skills that the agent had loaded."""
     origins: list[dict[str, Json]] = field(default_factory=list)
-    """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words are the model's own.
+    """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words
+    are the model's own.
 
     `kind` is `goal`, `untrusted`, `private`, `tool`, or `filled`: then `source` says who filled it in.
     """
@@ -310,8 +349,9 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     args: dict[str, Json] | None = None
     """Edited arguments, when the person changed them."""
     scope: str = "once"
-    """`once`; or what of this run is not asked about again: `same` for equal calls, `like` for commands that the `offer` of
-    the question describes, `run` for all calls of the tool."""
+    """`once`; or what of this run is not asked about again: `same` for equal calls, `like` for commands that
+    the `offer` of the question describes, `run` for all calls of the tool.
+    """
     waited: float = 0.0
     """Seconds between question and answer."""
     question: str = ""
@@ -362,11 +402,15 @@ class ToolsShown(Event, frozen=True, kw_only=True):
     need: str = ""
     """What they were looked for with."""
     messages: int = 0
-    """How many of the step's questions had been put when they were chosen for one of these; 0 when the model asked for them."""
+    """How many of the step's questions had been put when they were chosen for one of these; 0 when the model
+    asked for them.
+    """
 
 
 class ToolsAdded(Event, frozen=True, kw_only=True):
-    """Servers were started for the first time when the run began, and these tools of theirs are among those that it is offered."""
+    """Servers were started for the first time when the run began, and these tools of theirs are among those
+    that it is offered.
+    """
 
     type: ClassVar[str] = "tools_added"
     tools: list[dict[str, Json]]
@@ -374,7 +418,9 @@ class ToolsAdded(Event, frozen=True, kw_only=True):
 
 
 class McpCandidateFound(Event, frozen=True, kw_only=True):
-    """A server that is not there was found for something that is needed, and judged; nothing of it was installed or run."""
+    """A server that is not there was found for something that is needed, and judged; nothing of it was
+    installed or run.
+    """
 
     type: ClassVar[str] = "mcp_candidate_found"
     need: str
@@ -400,7 +446,9 @@ class McpCandidateFound(Event, frozen=True, kw_only=True):
 
 
 class McpInstalled(Event, frozen=True, kw_only=True):
-    """A server was installed, started and its tools taken into the run; also one that had been installed before."""
+    """A server was installed, started and its tools taken into the run; also one that had been installed
+    before.
+    """
 
     type: ClassVar[str] = "mcp_installed"
     server: str

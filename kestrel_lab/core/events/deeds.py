@@ -1,7 +1,9 @@
-"""What a run really did, folded from its log: files it changed, commands it ran, other calls that act, what was denied or is unknown.
+"""What a run really did, folded from its log: files it changed, commands it ran, other calls that act, what
+was denied or is unknown.
 
-Nothing here reads prose. A call counts by what its tool declares: a pure call does nothing, and one that is SAFE changes nothing of anybody's. A file counts as changed where
-the tool says so; of a command it is known which files were touched while it ran, where somebody compared them.
+Nothing here reads prose. A call counts by what its tool declares: a pure call does nothing, and one that is
+SAFE changes nothing of anybody's. A file counts as changed where the tool says so; of a command it is known
+which files were touched while it ran, where somebody compared them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
 Kind = Literal["change", "command", "other"]
-TYPES: Final = tuple(kind.type for kind in (ToolCalled, ToolAnswered, ApprovalAsked, ApprovalGiven, KernelChanged, CellsChanged))
+TYPES: Final = tuple(
+    kind.type
+    for kind in (ToolCalled, ToolAnswered, ApprovalAsked, ApprovalGiven, KernelChanged, CellsChanged)
+)
 """The types of the events that are folded, beside those that say which tools are offered."""
 _EXIT_CODE: Final = re.compile(r"\bexit_code\b[\"']?\s*[:=]\s*(-?\d+)")
 _DIFF_LINE: Final = re.compile(r"^([+-])(?!\+\+ |-- )", re.MULTILINE)
@@ -125,11 +130,13 @@ class DeedLog:
 
     def _take_effects(self, event: Event) -> None:
         if isinstance(event, RunStarted | RunForked):
-            # Of a tool that is SAFE it is supposed, as of all tools of a run that was recorded elsewhere: it excludes nothing.
+            # Of a tool that is SAFE it is supposed, as of all tools of a run that was recorded elsewhere: it
+            # excludes nothing.
             self._reaches |= {
                 str(tool.get("name")): str(tool.get("reaches") or "")
                 for tool in event.tools
-                if tool.get("danger") != "SAFE" and "reaches" not in cast("list[str]", tool.get("unsaid") or [])
+                if tool.get("danger") != "SAFE"
+                and "reaches" not in cast("list[str]", tool.get("unsaid") or [])
             }
         elif isinstance(event, KernelChanged):
             names = tuple(str(change.get("name")) for change in event.changes)
@@ -147,7 +154,15 @@ class DeedLog:
         begun, end, asked = self._calls.get(call), self._ends.get(call), self._asked.get(call)
         if begun is not None and (begun.effect == "pure" or begun.danger == "SAFE"):
             return None
-        tool = begun.tool if begun is not None else asked.tool if asked is not None else end.tool if end is not None else ""
+        tool = (
+            begun.tool
+            if begun is not None
+            else asked.tool
+            if asked is not None
+            else end.tool
+            if end is not None
+            else ""
+        )
         args = begun.args if begun is not None else asked.args if asked is not None else {}
         text = "" if end is None else end.text if end.error is None else str(end.error.get("message", ""))
         files = tuple(end.changed) if end is not None else ()
@@ -155,11 +170,22 @@ class DeedLog:
         kind: Kind = "change" if files else "command" if isinstance(args.get("command"), str) else "other"
         code = _EXIT_CODE.search(text) if kind == "command" else None
         return Deed(
-            call=call, tool=tool, args=args, outcome=self._outcome(call, end), kind=kind, files=files, added=added, removed=removed,
-            exit_code=int(code[1]) if code else None, output=text,
-            touched=None if end is None or end.touched is None else tuple(end.touched), variables=self._variables.get(call),
-            cells=call in self._cells, sandbox="" if begun is None else begun.sandbox, reaches=self._reaches.get(tool, ""),
-        )  # fmt: skip
+            call=call,
+            tool=tool,
+            args=args,
+            outcome=self._outcome(call, end),
+            kind=kind,
+            files=files,
+            added=added,
+            removed=removed,
+            exit_code=int(code[1]) if code else None,
+            output=text,
+            touched=None if end is None or end.touched is None else tuple(end.touched),
+            variables=self._variables.get(call),
+            cells=call in self._cells,
+            sandbox="" if begun is None else begun.sandbox,
+            reaches=self._reaches.get(tool, ""),
+        )
 
     def _outcome(self, call: str, end: ToolAnswered | None) -> Outcome:
         if call in self._denied:

@@ -1,4 +1,5 @@
-"""Facts about code and cells of a notebook: what code would do, what it did, which cells were changed, which calls were undone.
+"""Facts about code and cells of a notebook: what code would do, what it did, which cells were changed, which
+calls were undone.
 
 The code of `run_python` is the argument of its call.
 """
@@ -23,8 +24,10 @@ class KernelPreviewed(Event, frozen=True, kw_only=True):
     problem: str = ""
     """Why there is no preview, or none to its end; empty where it is whole."""
     changes: list[dict[str, Json]] = field(default_factory=list)
-    """What would be different: `{name, kind, text, rebound, lost, inside}`. `lost` says why the old value could not be restored, `inside`
-    that the object was changed. The kind is `new`, `changed` or `deleted`, and `state` for what is no variable: an attribute, a setting, a file."""
+    """What would be different: `{name, kind, text, rebound, lost, inside}`. `lost` says why the old value
+    could not be restored, `inside` that the object was changed. The kind is `new`, `changed` or `deleted`,
+    and `state` for what is no variable: an attribute, a setting, a file.
+    """
     refused: list[str] = field(default_factory=list)
     """Effects that the code asked for and did not get, in words."""
     error: str = ""
@@ -45,7 +48,9 @@ class KernelChanged(Event, frozen=True, kw_only=True):
     kernel: str
     """Names the kernel; another name means that the variables are not there any more."""
     before: str = ""
-    """A key of the variables that the code could reach, before it ran; equal keys in one kernel mean equal variables."""
+    """A key of the variables that the code could reach, before it ran; equal keys in one kernel mean equal
+    variables.
+    """
     changes: list[dict[str, Json]] = field(default_factory=list)
     """As in `kernel_previewed`."""
     images: list[dict[str, Json]] = field(default_factory=list)
@@ -65,11 +70,15 @@ class CellsChanged(Event, frozen=True, kw_only=True):
     how: str
     """What carried it out: see `tools.kernel.documents`."""
     changes: list[dict[str, Json]] = field(default_factory=list)
-    """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and the id of the cell above it."""
+    """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and
+    the id of the cell above it.
+    """
 
 
 class KernelUndone(Event, frozen=True, kw_only=True):
-    """The effect of calls on variables, files and cells was undone, the newest call first; also after the end of the run."""
+    """The effect of calls on variables, files and cells was undone, the newest call first; also after the end
+    of the run.
+    """
 
     type: ClassVar[str] = "kernel_undone"
     calls: list[str]

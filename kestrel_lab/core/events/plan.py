@@ -37,7 +37,9 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 
 class StageFinished(Event, frozen=True, kw_only=True):
-    """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing else."""
+    """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing
+    else.
+    """
 
     type: ClassVar[str] = "stage_finished"
     stage: str
@@ -72,7 +74,9 @@ class StepStarted(Event, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`."""
     parent: str = ""
-    """The step whose model delegated the goal to a sub-agent, which this step is; empty for a step of the plan."""
+    """The step whose model delegated the goal to a sub-agent, which this step is; empty for a step of the
+    plan.
+    """
     call: str = ""
     """The call of `delegate` that the sub-agent answers."""
     limits: dict[str, float] = field(default_factory=dict)
@@ -90,7 +94,9 @@ class Prompted(Event, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the text: `{media_type, blob}`."""
     again: bool = False
-    """Whether it asks once more for the answer to what was asked before; that answer takes the place of the last one."""
+    """Whether it asks once more for the answer to what was asked before; that answer takes the place of the
+    last one.
+    """
 
 
 class StepRetried(Event, frozen=True, kw_only=True):
@@ -155,12 +161,18 @@ class BranchScored(Event, frozen=True, kw_only=True):
 
 
 class MemoryRecalled(Event, frozen=True, kw_only=True):
-    """Notes of earlier runs were given to this one. Its log names them and has not their words, which may be forgotten."""
+    """Notes of earlier runs were given to this one.
+
+    Its log names them and has not their words, which may be forgotten.
+    """
 
     type: ClassVar[str] = "memory_recalled"
     step: str
     notes: list[dict[str, Json]] = field(default_factory=list)
-    """`{id, kind, confidence, run, at}`, and `taint` where there is one. Whoever watches is told the `text` too."""
+    """`{id, kind, confidence, run, at}`, and `taint` where there is one.
+
+    Whoever watches is told the `text` too.
+    """
 
 
 class MemoryStored(Event, frozen=True, kw_only=True):
@@ -185,7 +197,9 @@ class VoteCast(Event, frozen=True, kw_only=True):
     position: str
     """Its answer; empty in a vote."""
     claims: list[dict[str, Json]] = field(default_factory=list)
-    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what tools answered the members."""
+    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what
+    tools answered the members.
+    """
     confidence: float = 0.0
     """From 0 to 1, by its own account."""
     vote: str = ""

@@ -25,7 +25,9 @@ class RunStarted(Event, frozen=True, kw_only=True):
     limits: dict[str, Json] = field(default_factory=dict)
     policy: str = "ask"
     rules: list[dict[str, Json]] = field(default_factory=list)
-    """Rules given for this run alone, `{source, rule}` each; those of settings are read anew by whoever goes on with it."""
+    """Rules given for this run alone, `{source, rule}` each; those of settings are read anew by whoever goes
+    on with it.
+    """
     config: str = ""
     """Name of the model configuration, when a suite ran it."""
     scenario: str = ""
@@ -36,26 +38,37 @@ class RunStarted(Event, frozen=True, kw_only=True):
     follows: str = ""
     """The run whose conversation it goes on with; empty for a run that begins one."""
     earlier: dict[str, Json] = field(default_factory=dict)
-    """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of them (`untrusted`, `doubts`,
-    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See
-    `runtime.conversation`; what of it the log keeps: `eventlog.shared_conversation`."""
+    """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of
+    them (`untrusted`, `doubts`, `private`, `words` of the user, `recalled` notes, `files` with their
+    versions, `wholes` of long results). See `runtime.conversation`; what of it the log keeps:
+    `eventlog.shared_conversation`.
+    """
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """Of a run that follows a fork, the private copy of the workspace in which that worked: see `RunForked.private_copy`."""
+    """Of a run that follows a fork, the private copy of the workspace in which that worked: see
+    `RunForked.private_copy`.
+    """
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     output: dict[str, Json] = field(default_factory=dict)
     """JSON Schema of the answer, when a typed one was asked for."""
     guidance: list[dict[str, Json]] = field(default_factory=list)
-    """Texts of the workspace in the system message: `path`, `size` in bytes, `digest` (SHA-256), `at` (their place in it), `cut`, `tainted` (whose
-    words they hold), `skill` (the name, where it is that and its description), `own` (of the user, not of the workspace), or the `problem`
-    because of which one is not there. See `runtime.context.guidance`."""
+    """Texts of the workspace in the system message: `path`, `size` in bytes, `digest` (SHA-256), `at` (their
+    place in it), `cut`, `tainted` (whose words they hold), `skill` (the name, where it is that and its
+    description), `own` (of the user, not of the workspace), or the `problem` because of which one is not
+    there. See `runtime.context.guidance`.
+    """
     time: dict[str, Json] = field(default_factory=dict)
-    """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
+    """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`.
+
+    What is told from today is told from there.
+    """
     imported: dict[str, Json] = field(default_factory=dict)
-    """Set where another tool recorded the run: `format`, `source` (file and place), `id` there, `at` (when it was imported), `times`
-    (`each`, `total` or `unknown`: which times are the recording's own), `calls` (its ids of calls by ours)."""
+    """Set where another tool recorded the run: `format`, `source` (file and place), `id` there, `at` (when it
+    was imported), `times` (`each`, `total` or `unknown`: which times are the recording's own), `calls` (its
+    ids of calls by ours).
+    """
 
 
 class StateTransition(Event, frozen=True, kw_only=True):
@@ -79,13 +92,17 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True):
-    """Work on the run was broken off, by Ctrl-C for example. Nobody decided that it ends: whoever resumes it goes on from here."""
+    """Work on the run was broken off, by Ctrl-C for example.
+
+    Nobody decided that it ends: whoever resumes it goes on from here.
+    """
 
     type: ClassVar[str] = "run_interrupted"
 
 
 class RunForked(Event, frozen=True, kw_only=True):
-    """The run parts from another one here: the events before this one are those of `parent` up to `at`, not copied.
+    """The run parts from another one here: the events before this one are those of `parent` up to `at`, not
+    copied.
 
     Questions that were open there are not open here: whoever goes on asks them again.
     """
@@ -106,9 +123,11 @@ class RunForked(Event, frozen=True, kw_only=True):
     limits: dict[str, Json] = field(default_factory=dict)
     """In force from here on; empty for the parent's."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that it works in; empty where it works in the folder of its parent. Memory, macros and settings are
-    those of the workspace. `folder` is its path, `whole` names the index of its files as they were made, `source` says what they were made
-    of, `exact` whether they are certainly those of that moment, `notes` what they are not, `objects` has git folders that it shares."""
+    """The private copy of the workspace that it works in; empty where it works in the folder of its parent.
+    Memory, macros and settings are those of the workspace. `folder` is its path, `whole` names the index of
+    its files as they were made, `source` says what they were made of, `exact` whether they are certainly
+    those of that moment, `notes` what they are not, `objects` has git folders that it shares.
+    """
 
 
 class FilesApplied(Event, frozen=True, kw_only=True):
@@ -125,7 +144,9 @@ class FilesApplied(Event, frozen=True, kw_only=True):
 
 
 class BudgetWarned(Event, frozen=True, kw_only=True):
-    """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only a loop."""
+    """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only
+    a loop.
+    """
 
     type: ClassVar[str] = "budget_warned"
     limit: str
@@ -141,7 +162,9 @@ class HealthChanged(Event, frozen=True, kw_only=True):
     """`model`, `mcp`, or another word for what it is."""
     source: str
     target: str
-    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the beginning of a run also why something is not used at all."""
+    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the beginning of a run also why something
+    is not used at all.
+    """
     reason: str = ""
 
 
@@ -197,12 +220,18 @@ class RunFinished(Event, frozen=True, kw_only=True):
     support: float | None = None
     """Logs of earlier versions only: how many words of the answer the run had read, from 0 to 1."""
     claims: list[dict[str, Json]] = field(default_factory=list)
-    """Of an answer that was asked for as claims with citations: `text`, `state`, `citations` of each, as they were when it was given."""
+    """Of an answer that was asked for as claims with citations: `text`, `state`, `citations` of each, as they
+    were when it was given.
+    """
     confirmed: int = 0
     """Deeds that the answer claims in the first person and the log has."""
     checked: int | None = None
-    """How many places, quotes and actions that the answer names the checks could compare; `None` in logs of earlier versions."""
+    """How many places, quotes and actions that the answer names the checks could compare; `None` in logs of
+    earlier versions.
+    """
     calibrated: dict[str, Json] = field(default_factory=dict)
-    """What confidences like this answer's were worth in trials of the same model: `share` that was right, `trials`, `suite`."""
+    """What confidences like this answer's were worth in trials of the same model: `share` that was right,
+    `trials`, `suite`.
+    """
     actions: list[dict[str, Json]] = field(default_factory=list)
     """What can be done next, and could be done when the answer was given: `kind`, `text`, `why` each."""

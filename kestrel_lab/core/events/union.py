@@ -95,15 +95,23 @@ def to_json(event: Event) -> dict[str, Json]:
 
 
 def encode_event(event: Event) -> str:
-    """Return the fields of `event` as JSON text; raises `TypeError` for what is no JSON. Numbers are finite: `loads` and `tools.results` see to it."""
+    """Return the fields of `event` as JSON text; raises `TypeError` for what is no JSON.
+
+    Numbers are finite: `loads` and `tools.results` see to it.
+    """
     try:
         return _ENCODER.encode(event).decode()
-    except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only an escape can hold; a key that is no text
+    except (
+        UnicodeEncodeError,
+        TypeError,
+    ):  # a lone surrogate, which only an escape can hold; a key that is no text
         return dumps(to_json(event))
 
 
 def decode_event(kind: str, body: str) -> Event:
-    """Rebuild an event from what `encode_event` gave; raises what `from_json` raises, and `ValueError` for what is not JSON."""
+    """Rebuild an event from what `encode_event` gave; raises what `from_json` raises, and `ValueError` for
+    what is not JSON.
+    """
     try:
         return from_json(kind, msgspec.json.decode(body))
     except msgspec.DecodeError:  # the escape of a lone surrogate
@@ -111,10 +119,15 @@ def decode_event(kind: str, body: str) -> Event:
 
 
 def from_json(kind: str, body: dict[str, Json]) -> Event:
-    """Rebuild the event; raises `StoreError` for a type this version does not know or a body that lacks a field."""
+    """Rebuild the event; raises `StoreError` for a type this version does not know or a body that lacks a
+    field.
+    """
     cls = EVENT_TYPES.get(kind)
     if cls is None:
-        raise StoreError(f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: upgrade it")
+        raise StoreError(
+            f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: "
+            "upgrade it"
+        )
     known = _NAMES[cls]
     if not body.keys() <= known:
         body = {name: value for name, value in body.items() if name in known}

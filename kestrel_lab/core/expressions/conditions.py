@@ -2,9 +2,9 @@
 
     status == "done" and (score >= 0.8 or attempts in [2, 3]) and not exists(error.message)
 
-Literals (numbers, quoted texts, `true`, `false`, `null`, lists), paths (`name.key[0]`), comparison,
-`in` and `not in` (an item of a list, a part of a text, a key of an object), `and`, `or`, `not`,
-parentheses, and `exists(path)`. No code is evaluated; the time is proportional to the condition and the values it compares.
+Literals (numbers, quoted texts, `true`, `false`, `null`, lists), paths (`name.key[0]`), comparison, `in` and
+`not in` (an item of a list, a part of a text, a key of an object), `and`, `or`, `not`, parentheses, and
+`exists(path)`. No code is evaluated; the time is proportional to the condition and the values it compares.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Condition:
         """Return whether the condition is true for the values in `scope`.
 
         `==` is false across types, except that whole and decimal numbers are compared as numbers; true and
-        false are not numbers. `<`, `<=`, `>` and `>=` compare two numbers or two texts. `and` and `or` evaluate their
-        right side only when it matters. Raises `UsageError` for a missing path outside `exists`, sides that cannot be
-        compared, and a value that is neither true nor false where one of them is needed.
+        false are not numbers. `<`, `<=`, `>` and `>=` compare two numbers or two texts. `and` and `or`
+        evaluate their right side only when it matters. Raises `UsageError` for a missing path outside
+        `exists`, sides that cannot be compared, and a value that is neither true nor false where one of them
+        is needed.
         """
         try:
             return _evaluate(self._question, scope)
@@ -164,7 +165,10 @@ class _Parser:
             return left
         right = self._operand()
         if self._word in {"==", "!=", "in", "not", *_ORDER}:
-            raise UsageError(f"two comparisons follow one another at {self._word!r}: join them with and, or use parentheses")
+            raise UsageError(
+                f"two comparisons follow one another at {self._word!r}: join them with and, or use "
+                "parentheses"
+            )
         return lambda scope: _compare(sign, left(scope), right(scope))
 
     def _operand(self) -> _Question:
@@ -238,7 +242,9 @@ def _unquote(text: str) -> str:
 def _evaluate(question: _Question, scope: Mapping[str, Json]) -> bool:
     value = question(scope)
     if not isinstance(value, bool):
-        raise UsageError(f"{_type_and_value(value)} is not the answer to a yes/no question: compare it with something")
+        raise UsageError(
+            f"{_type_and_value(value)} is not the answer to a yes/no question: compare it with something"
+        )
     return value
 
 
@@ -259,9 +265,12 @@ def _compare(sign: str, left: Json, right: Json) -> bool:
         return _are_equal(left, right) is (sign == "==")
     if sign in {"in", "not in"}:
         return _contains(right, left) is (sign == "in")
-    if not (_is_number(left) and _is_number(right)) and not (isinstance(left, str) and isinstance(right, str)):
+    if not (_is_number(left) and _is_number(right)) and not (
+        isinstance(left, str) and isinstance(right, str)
+    ):
         raise UsageError(
-            f"{_type_and_value(left)} and {_type_and_value(right)} cannot be put in order by {sign}: it takes two numbers or two texts"
+            f"{_type_and_value(left)} and {_type_and_value(right)} cannot be put in order by {sign}: "
+            "it takes two numbers or two texts"
         )
     return _ORDER[sign](left, right)
 
@@ -271,12 +280,17 @@ def _contains(whole: Json, part: Json) -> bool:
         return any(_are_equal(item, part) for item in whole)
     if isinstance(whole, (str, dict)) and isinstance(part, str):
         return part in whole
-    msg = f"{_type_and_value(part)} cannot be looked for in {_type_and_value(whole)}: in takes an item of a list, a part of a text or a key of an object"
+    msg = (
+        f"{_type_and_value(part)} cannot be looked for in {_type_and_value(whole)}: in takes an item "
+        "of a list, a part of a text or a key of an object"
+    )
     raise UsageError(msg)
 
 
 def _are_equal(left: Json, right: Json) -> bool:
-    """Return whether values are equal, true and 1 being different; a loop, as values from models may be deeper than Python's stack."""
+    """Return whether values are equal, true and 1 being different; a loop, as values from models may be
+    deeper than Python's stack.
+    """
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()
@@ -300,5 +314,7 @@ def _is_number(value: Json) -> bool:
 def _type_and_value(value: Json) -> str:
     """Return the type of a value, and its beginning for texts and numbers."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return f"{json_type_name(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
+        return (
+            f"{json_type_name(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
+        )
     return json_type_name(value)

@@ -33,7 +33,9 @@ class JsonPath:
     def parse(cls, text: str) -> JsonPath:
         """Parse a path; raises `UsageError` for anything else."""
         if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
-            raise UsageError(f"{_quote(text)} is not a path: write a name, then .key or [0] as often as needed")
+            raise UsageError(
+                f"{_quote(text)} is not a path: write a name, then .key or [0] as often as needed"
+            )
         first, *rest = _PART.findall(text)
         return cls(first[0], tuple(key or int(place) for key, place in rest))
 
@@ -52,17 +54,22 @@ class JsonPath:
                 value = value[part]
             elif isinstance(value, list) and isinstance(part, int):
                 if part >= len(value):
-                    raise UsageError(f"{self._named()}: {self._until(depth)} has {len(value)} items, counted from [0]")
+                    raise UsageError(
+                        f"{self._named()}: {self._until(depth)} has {len(value)} items, counted from [0]"
+                    )
                 value = value[part]
             else:
                 wanted = "a key of an object" if isinstance(part, str) else "a place in a list"
                 raise UsageError(
-                    f"{self._named()}: {self._until(depth)} is {json_type_name(value)}, and {self._until(depth + 1)} asks for {wanted}"
+                    f"{self._named()}: {self._until(depth)} is {json_type_name(value)}, and "
+                    f"{self._until(depth + 1)} asks for {wanted}"
                 )
         return value
 
     def __str__(self) -> str:
-        return self.root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.parts)
+        return self.root + "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.parts
+        )
 
     def _until(self, depth: int) -> str:
         return one_line(str(JsonPath(self.root, self.parts[:depth])), 100)
@@ -71,7 +78,9 @@ class JsonPath:
         return _quote(str(self))
 
     def _refuse_missing(self, what: str, word: str, there: Iterable[str]) -> NoReturn:
-        raise UsageError(f"{self._named()}: {what}; {did_you_mean(word, [one_line(name) for name in islice(there, 30)])}")
+        raise UsageError(
+            f"{self._named()}: {what}; {did_you_mean(word, [one_line(name) for name in islice(there, 30)])}"
+        )
 
 
 def json_type_name(value: Json) -> str:

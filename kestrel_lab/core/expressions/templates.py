@@ -5,8 +5,9 @@ written: text as it is, anything else as compact JSON. Inserted values are not r
 value cannot bring references of its own. There are no expressions, attributes, filters or loops.
 `{{{{` writes `{{`, and `$${` writes `${`. `${{` is a `$` before a reference in braces.
 
-Calls of one turn refer to the answers of the calls before them in the same way, `${previous.content}` or `${steps[0].content.key}`: only
-an argument that is such a reference and nothing else is one; within a longer text, code for example, `${…}` stays as it is.
+Calls of one turn refer to the answers of the calls before them in the same way, `${previous.content}` or
+`${steps[0].content.key}`: only an argument that is such a reference and nothing else is one; within a longer
+text, code for example, `${…}` stays as it is.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ def referenced_names(value: Json) -> frozenset[str]:
 
 def references_in(value: Json) -> tuple[JsonPath, ...]:
     """Return every reference in `value`, in order. Raises as `referenced_names` does."""
-    return tuple(piece for text in _texts(value) for piece in template_parts(text) if isinstance(piece, JsonPath))
+    return tuple(
+        piece for text in _texts(value) for piece in template_parts(text) if isinstance(piece, JsonPath)
+    )
 
 
 def render_template(value: Json, scope: Mapping[str, Json]) -> Json:
-    """Return `value` with each reference replaced by its value in `scope`; shares no list or object with either.
+    """Return `value` with each reference replaced by its value in `scope`; shares no list or object with
+    either.
 
     Raises `UsageError` for a reference to nothing, and for a template or result that is too long or too deep.
     """
@@ -114,10 +118,15 @@ class _Rendering:
             written = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             copy = json.loads(written) if isinstance(found, (list, dict)) else found
         except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"the value of {one_line(str(path), 100)!r} cannot be put in: {error}") from error
+            raise UsageError(
+                f"the value of {one_line(str(path), 100)!r} cannot be put in: {error}"
+            ) from error
         self._room -= len(written)
         if self._room < 0:
-            msg = f"what {one_line(str(path), 100)!r} puts in makes more than {MAX_RENDERED:,} characters: refer to a part of it"
+            msg = (
+                f"what {one_line(str(path), 100)!r} puts in makes more than {MAX_RENDERED:,} "
+                "characters: refer to a part of it"
+            )
             raise UsageError(msg)
         return copy, written
 
@@ -131,7 +140,9 @@ def _texts(value: Json) -> Iterator[str]:
         if isinstance(item, str):
             room -= len(item)
             if room < 0:
-                raise UsageError(f"a template has at most {MAX_TEMPLATE:,} characters: put long texts into an argument")
+                raise UsageError(
+                    f"a template has at most {MAX_TEMPLATE:,} characters: put long texts into an argument"
+                )
             yield item
         elif isinstance(item, (list, dict)):
             if depth >= MAX_DEPTH:
@@ -141,7 +152,9 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def template_parts(text: str) -> Iterator[str | JsonPath]:
-    """Yield the literal texts and references of a template, in order; raises `UsageError` for an invalid reference."""
+    """Yield the literal texts and references of a template, in order; raises `UsageError` for an invalid
+    reference.
+    """
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:
@@ -151,7 +164,10 @@ def template_parts(text: str) -> Iterator[str | JsonPath]:
             yield match["escape"][-2:]
         elif match["stray"]:
             shown = one_line(text[match.start() :], 60)
-            msg = f"{shown!r} begins a reference that does not end: write {{{{path}}}} or ${{path}}; {{{{{{{{ and $${{ stand for themselves"
+            msg = (
+                f"{shown!r} begins a reference that does not end: write {{{{path}}}} or ${{path}}; "
+                f"{{{{{{{{ and $${{ stand for themselves"
+            )
             raise UsageError(msg)
         else:
             yield JsonPath.parse((match["braces"] or match["dollar"] or "").strip())
@@ -178,7 +194,8 @@ def is_chained(args: Json) -> bool:
 
 
 def with_answers(args: Json, before: Mapping[str, Json | None]) -> Json:
-    """Return `args` with the references replaced by values; `before` has the calls before it in order, `None` for one that failed.
+    """Return `args` with the references replaced by values; `before` has the calls before it in order, `None`
+    for one that failed.
 
     Raises `UsageError` for a call that is not there or failed, and for a part that its answer has not.
     """

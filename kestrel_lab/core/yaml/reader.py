@@ -1,7 +1,7 @@
 """Strict, safe reading of YAML files, with the line of every value for error messages.
 
-PyYAML composes the nodes, which carry their lines; a pass over the parser's events before it refuses what would cost much or
-build objects.
+PyYAML composes the nodes, which carry their lines; a pass over the parser's events before it refuses what
+would cost much or build objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Where = tuple[str | int, ...]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml is ten times faster, where it is built in
-    """Composes nodes whose tags follow YAML 1.2: only `true` and `false` are booleans; `no`, `on` and dates stay text."""
+    """Composes nodes whose tags follow YAML 1.2: only `true` and `false` are booleans; `no`, `on` and dates
+    stay text.
+    """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -54,7 +56,9 @@ class YamlFile:
     """The line, from 1, of each value; of the key, for a value of a mapping."""
 
     def place(self, path: Where = ()) -> str:
-        """Return the place of `path` for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`."""
+        """Return the place of `path` for the beginning of a message: `evals/smoke.yaml:12:
+        scenarios[2].goal`.
+        """
         position = f"{self.name}:{self.line(path)}"
         return f"{position}: {dotted_path(path)}" if path else position
 
@@ -139,7 +143,9 @@ def _check(text: str, name: str) -> None:
         if depth > MAX_DEPTH:
             raise _yaml_error(name, event, f"more than {MAX_DEPTH} levels deep")
         if getattr(event, "anchor", None) is not None:
-            raise _yaml_error(name, event, "anchors and aliases (&name, *name) are not supported; write the value out")
+            raise _yaml_error(
+                name, event, "anchors and aliases (&name, *name) are not supported; write the value out"
+            )
         if getattr(event, "tag", None) is not None:
             raise _yaml_error(name, event, f"tags such as {event.tag!r} are not supported")
 
@@ -167,7 +173,9 @@ class _Values:
                 raise _yaml_error(self._name, key, "a key is empty")
             where = (*path, name)
             if name in found:
-                raise _yaml_error(self._name, key, f"{dotted_path(where)}: the key is already on line {self._lines[where]}")
+                raise _yaml_error(
+                    self._name, key, f"{dotted_path(where)}: the key is already on line {self._lines[where]}"
+                )
             self._lines[where] = key.start_mark.line + 1
             found[name] = self.value(value, where)
         return found
@@ -180,15 +188,23 @@ class _Values:
             case "bool":
                 return text.lower() == "true"
             case "int" if len(text) > 300:
-                raise _yaml_error(self._name, node, "a number of more than 300 digits; put it in quotes to make it text")
+                raise _yaml_error(
+                    self._name, node, "a number of more than 300 digits; put it in quotes to make it text"
+                )
             case "int":
                 return int(text) if text.lstrip("+-").isdecimal() else int(text, 0)
             case "float" if abs(number := float(text)) < float("inf"):
                 return number
             case "float":
-                raise _yaml_error(self._name, node, f"{one_line(text)!r} is too large for a number; put it in quotes to make it text")
+                raise _yaml_error(
+                    self._name,
+                    node,
+                    f"{one_line(text)!r} is too large for a number; put it in quotes to make it text",
+                )
             case "not finite":
-                raise _yaml_error(self._name, node, f"{text!r} is not a finite number; put it in quotes to make it text")
+                raise _yaml_error(
+                    self._name, node, f"{text!r} is not a finite number; put it in quotes to make it text"
+                )
         return text
 
 

@@ -1,4 +1,6 @@
-"""Validation of YAML files by pydantic models; every mistake is reported with file, line, key and the nearest right spelling."""
+"""Validation of YAML files by pydantic models; every mistake is reported with file, line, key and the nearest
+right spelling.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,20 @@ def validate(document: YamlFile, kind: type[_Entry], value: Any = None, at: Wher
     except ValidationError as error:
         details = sorted(error.errors(), key=lambda detail: document.line((*at, *detail["loc"])))
         raise UsageError(
-            join_problems(f"{document.place((*at, *detail['loc']))}: {_explain(kind, detail)}" for detail in details)
+            join_problems(
+                f"{document.place((*at, *detail['loc']))}: {_explain(kind, detail)}" for detail in details
+            )
         ) from error
 
 
-def validate_partly(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
-    """Return the valid part of the document as a `kind`, for further checks, and add its mistakes to `problems`.
+def validate_partly(
+    document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]
+) -> _Entry | None:
+    """Return the valid part of the document as a `kind`, for further checks, and add its mistakes to
+    `problems`.
 
-    Invalid keys are left out and missing ones are taken from `stand_ins`, so that every other value keeps its line.
-    Returns `None` when no valid document is left.
+    Invalid keys are left out and missing ones are taken from `stand_ins`, so that every other value keeps its
+    line. Returns `None` when no valid document is left.
     """
     value = copy.deepcopy(document.value)
     for again in range(_ROUNDS):
@@ -71,7 +78,9 @@ def _repair(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -
     inside: Any = value
     part: Any
     for part in loc:
-        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and isinstance(part, int) and part < len(inside)):
+        if (isinstance(inside, dict) and part in inside) or (
+            isinstance(inside, list) and isinstance(part, int) and part < len(inside)
+        ):
             within.append((inside, part))
             inside = inside[part]
         elif isinstance(inside, dict) and error == "missing":
@@ -105,7 +114,12 @@ def join_problems(problems: Iterable[str]) -> str:
 
 
 _NOT_A_MAPPING: Final = ("model_type", "dict_type", "model_attributes_type")
-_TYPES: Final = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
+_TYPES: Final = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "list_type": "a list",
+    "bool_type": "true or false",
+}
 
 
 def _explain(kind: type[BaseModel], detail: ErrorDetails) -> str:
@@ -132,7 +146,9 @@ def _keys(kind: type[BaseModel], where: Where) -> list[str]:
     for part in where:
         fields = [_fields(model) for annotation in inside for model in _models(annotation)]
         inside = [found[part] for found in fields if part in found] or inside
-    return sorted({str(name) for annotation in inside for model in _models(annotation) for name in _fields(model)})
+    return sorted(
+        {str(name) for annotation in inside for model in _models(annotation) for name in _fields(model)}
+    )
 
 
 def _fields(model: type[BaseModel]) -> dict[str | int, Any]:

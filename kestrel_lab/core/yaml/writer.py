@@ -40,14 +40,25 @@ _Dumper.add_representer(str, _text)
 
 
 def entry_text(key: str, value: Json, indent: int = 0) -> str:
-    """Return `key: value` as lines of YAML, each indented by `indent`; short values stay on one line. `key` is a plain word."""
+    """Return `key: value` as lines of YAML, each indented by `indent`; short values stay on one line.
+
+    `key` is a plain word.
+    """
     if isinstance(value, list | dict):
         flat = f"{key}: {yaml.dump(value, **_options(flow=True))}"
         whole = flat if len(flat) <= _WIDTH else yaml.dump({key: value}, **_options(flow=False))
     else:
         whole = yaml.dump({key: value}, **_options(flow=False))
-    return "".join(f"{' ' * indent}{line}" if line.strip() else line for line in whole.splitlines(keepends=True))
+    return "".join(
+        f"{' ' * indent}{line}" if line.strip() else line for line in whole.splitlines(keepends=True)
+    )
 
 
 def _options(*, flow: bool) -> dict[str, Any]:
-    return {"Dumper": _Dumper, "sort_keys": False, "allow_unicode": True, "width": 10_000, "default_flow_style": flow}
+    return {
+        "Dumper": _Dumper,
+        "sort_keys": False,
+        "allow_unicode": True,
+        "width": 10_000,
+        "default_flow_style": flow,
+    }

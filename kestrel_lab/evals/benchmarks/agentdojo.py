@@ -1,4 +1,6 @@
-"""Tasks of AgentDojo (package `agentdojo`), with or without an attack, through our loop, with its tools and its scorers."""
+"""Tasks of AgentDojo (package `agentdojo`), with or without an attack, through our loop, with its tools and
+its scorers.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,20 @@ _USERS_OWN: Final = frozenset(
     }
 )
 """Tools whose answers only the user writes."""
-_OWN: Final = {"CalendarEvent": ("id_", "title", "participants"), "CloudDriveFile": ("id_", "filename"), "EmailContact": ("email", "name")}
-"""By what they answer, the fields that only the user writes in their own calendar, drive and address book, as the author of such tools would declare them."""
-_CONTENT: Final = frozenset({"subject", "body", "content", "title", "description", "location", "end_time", "new_end_time"})
-"""Parameters that only carry what people read, or how long something lasts, as the author of such tools would declare them."""
+_OWN: Final = {
+    "CalendarEvent": ("id_", "title", "participants"),
+    "CloudDriveFile": ("id_", "filename"),
+    "EmailContact": ("email", "name"),
+}
+"""By what they answer, the fields that only the user writes in their own calendar, drive and address book, as
+the author of such tools would declare them.
+"""
+_CONTENT: Final = frozenset(
+    {"subject", "body", "content", "title", "description", "location", "end_time", "new_end_time"}
+)
+"""Parameters that only carry what people read, or how long something lasts, as the author of such tools would
+declare them.
+"""
 _PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
 
 
@@ -57,18 +69,21 @@ def load_agentdojo(
     person: bool = False,
     stated: bool = False,
 ) -> Suite:
-    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`, or `agentdojo:SUITE?attack=ATTACK`; needs `pip install --no-deps agentdojo`.
+    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`, or
+    `agentdojo:SUITE?attack=ATTACK`; needs `pip install --no-deps agentdojo`.
 
-    With an `attack`, such as `important_instructions`, there is a scenario for each user task with each injection task; `limit`
-    takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
-    and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
-    knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
-    others', unless it is what is measured (see `evals.studies.prompt_injection`); with a `person`
-    somebody is there when a call must be asked about, who allows the calls of the benchmark's own solution, whatever the words that
-    people read in them, unless they name an address that is not in the world before the attack. With
-    `stated` the model is offered `state_effects`.
+    With an `attack`, such as `important_instructions`, there is a scenario for each user task with each
+    injection task; `limit` takes the first of them. A trial then has two scores, apart in
+    `EvalResult.scores`: `user task done`, the benchmark's utility, and `attack resisted`, which fails where
+    the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo knows it, for
+    attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
+    others', unless it is what is measured (see `evals.studies.prompt_injection`); with a `person` somebody is
+    there when a call must be asked about, who allows the calls of the benchmark's own solution, whatever the
+    words that people read in them, unless they name an address that is not in the world before the attack.
+    With `stated` the model is offered `state_effects`.
 
-    Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
+    Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not
+    installed.
     """
     check_limit(f"agentdojo:{suite}", limit)
     _, release = installed_package(_PACKAGE, _PACKAGE)
@@ -77,17 +92,28 @@ def load_agentdojo(
     if attack is not None:
         _require_attack(attack, target)
     injections = list(tasks.injection_tasks) if attack is not None else [""]
-    rest: dict[str, Any] = {"target": target, "version": version, "release": release, "person": person, "stated": stated}
+    rest: dict[str, Any] = {
+        "target": target,
+        "version": version,
+        "release": release,
+        "person": person,
+        "stated": stated,
+    }
     made = (
         Situation(suite=suite, task=user, injection=injection, attack=attack or "", **rest)
         for user in tasks.user_tasks
         for injection in injections
     )
-    return Suite(name=suite_name(suite, attack), scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)))
+    return Suite(
+        name=suite_name(suite, attack),
+        scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)),
+    )
 
 
 def suite_name(suite: str, attack: str | None) -> str:
-    """Return the name under which trials are stored: those of each attack apart, since their scenarios have the same ids."""
+    """Return the name under which trials are stored: those of each attack apart, since their scenarios have
+    the same ids.
+    """
     return f"agentdojo:{suite}" + (f"?attack={attack}" if attack else "")
 
 
@@ -117,15 +143,22 @@ class Situation:
 
     def definition(self) -> dict[str, Json]:
         """Return every name that distinguishes it from another."""
-        # What is not so by default is left out where it is not so, so that results stored before it could be still stand.
-        names = (name for name in type(self).__dataclass_fields__ if name not in {"person", "stated"} or getattr(self, name))
+        # What is not so by default is left out where it is not so, so that results stored before it could be
+        # still stand.
+        names = (
+            name
+            for name in type(self).__dataclass_fields__
+            if name not in {"person", "stated"} or getattr(self, name)
+        )
         return {name: getattr(self, name) for name in names}
 
     def open(self) -> TrialWorld:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
         # Without an attack the world before any task of the suite is the same: it is read from YAML once.
-        state = _pristine(replace(self, person=False, stated=False, task=self.task if self.attack else "")).model_copy(deep=True)
+        state = _pristine(
+            replace(self, person=False, stated=False, task=self.task if self.attack else "")
+        ).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return TrialWorld(situation=self, state=state, before=state.model_copy(deep=True))
 
@@ -163,14 +196,25 @@ class TrialWorld:
             texts = [str(value) for _, args in wanted for name, value in args.items() if name in _CONTENT]
             strange = [place for text in texts for place in addresses_in(text) if place not in world]
             granted = not strange and all(_bearing_key(*one) in needed for one in wanted)
-            return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule", scope="run" if granted else "once")
+            return ApprovalGiven(
+                call=asked.call,
+                granted=granted,
+                by="who gave the task",
+                how="rule",
+                scope="run" if granted else "once",
+            )
 
         return decide
 
     def judge(self, task: Any, method: str, trial: Trial) -> bool:
         """Return what the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
-        asked = [call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step]
-        traces = [_import_modules().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
+        asked = [
+            call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step
+        ]
+        traces = [
+            _import_modules().functions_runtime.FunctionCall(function=call.tool, args=call.args)
+            for call in asked
+        ]
         found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
         return bool(getattr(task, method)(trial.answer, self.before, self.state) if found is None else found)
 
@@ -192,7 +236,12 @@ class TaskDone:
         world: TrialWorld = trial.environment
         task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
         done = world.judge(task, "utility", trial)
-        return Score(check=self.label, passed=done, value=float(done), reason="" if done else f"{world.situation.task} was not done")
+        return Score(
+            check=self.label,
+            passed=done,
+            value=float(done),
+            reason="" if done else f"{world.situation.task} was not done",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,9 +256,13 @@ class AttackResisted:
         return RESISTED
 
     async def __call__(self, trial: Trial) -> Score:
-        """The opposite of what the injection task's `security` says, which is true of an attack that succeeded."""
+        """The opposite of what the injection task's `security` says, which is true of an attack that
+        succeeded.
+        """
         world: TrialWorld = trial.environment
-        task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
+        task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[
+            world.situation.injection
+        ]
         obeyed = world.judge(task, "security", trial)
         reason = f"{world.situation.injection} was done: {task.GOAL}" if obeyed else ""
         return Score(check=self.label, passed=not obeyed, value=float(not obeyed), reason=reason)
@@ -230,9 +283,15 @@ def _scenario(situation: Situation, containment: str) -> Scenario:
 
 
 def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
-    """Return a key that is equal for calls which differ only in what people read, or in a default scheme; what is left out is like nothing."""
-    bearing = {name: value for name, value in args.items() if name not in _CONTENT and value not in (None, [])}
-    return content_key(tool, bearing | ({"url": str(url).removeprefix("http://")} if (url := bearing.get("url")) else {}))
+    """Return a key that is equal for calls which differ only in what people read, or in a default scheme;
+    what is left out is like nothing.
+    """
+    bearing = {
+        name: value for name, value in args.items() if name not in _CONTENT and value not in (None, [])
+    }
+    return content_key(
+        tool, bearing | ({"url": str(url).removeprefix("http://")} if (url := bearing.get("url")) else {})
+    )
 
 
 def _tool(function: Any, work: Any) -> Tool:
@@ -246,9 +305,17 @@ def _tool(function: Any, work: Any) -> Tool:
         danger=Danger.LOW,
         parallel_safe=False,
         # All that is in the world is the user's, and nearly all of it can have been written by others.
-        reads=() if name in _TELL_NOTHING else ("private",) if name in _USERS_OWN else ("private", "untrusted"),
+        reads=()
+        if name in _TELL_NOTHING
+        else ("private",)
+        if name in _USERS_OWN
+        else ("private", "untrusted"),
         # What is called like a question changes nothing, all else acts in the user's name.
-        reaches="others" if not name.startswith(_QUESTIONS) else "address" if "url" in parameters else "nothing",
+        reaches="others"
+        if not name.startswith(_QUESTIONS)
+        else "address"
+        if "url" in parameters
+        else "nothing",
         content=tuple(_CONTENT & parameters),
         own=own,
         shown=partial(_object_text, function.return_type) if own else None,
@@ -257,7 +324,9 @@ def _tool(function: Any, work: Any) -> Tool:
 
 @cache
 def _schema(parameters: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a function's arguments: each trial has tools of its own, and this takes longer than all else of them."""
+    """Return the JSON Schema of a function's arguments: each trial has tools of its own, and this takes
+    longer than all else of them.
+    """
     return cast("dict[str, Any]", parameters.model_json_schema())
 
 
@@ -295,16 +364,25 @@ def _pristine(situation: Situation) -> Any:
 
 @cache
 def _attack(suite: str, version: str, attack: str, target: str) -> Any:
-    return _import_modules().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
+    return _import_modules().attack_registry.ATTACKS[attack](
+        suite_tasks(suite, version), SimpleNamespace(name=target)
+    )
 
 
 def _require_attack(attack: str, target: str) -> None:
-    known = {name for name, kind in _import_modules().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
+    known = {
+        name for name, kind in _import_modules().attack_registry.ATTACKS.items() if not kind.is_dos_attack
+    }
     if attack not in known:
-        raise UsageError(f"agentdojo has no attack {attack!r} with an injection task; {did_you_mean(attack, known)}")
+        raise UsageError(
+            f"agentdojo has no attack {attack!r} with an injection task; {did_you_mean(attack, known)}"
+        )
     names = _import_modules().models.MODEL_NAMES
     if not any(name in target for name in names):
-        raise UsageError(f"agentdojo has no name for the model {target!r} that an attack could address; {did_you_mean(target, names)}")
+        raise UsageError(
+            f"agentdojo has no name for the model {target!r} that an attack could address; "
+            f"{did_you_mean(target, names)}"
+        )
 
 
 def suite_tasks(suite: str, version: str) -> Any:
@@ -328,9 +406,21 @@ def _system_message() -> str:
 
 @cache
 def _import_modules() -> SimpleNamespace:
-    names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
+    names = (
+        "task_suite.load_suites",
+        "functions_runtime",
+        "attacks.attack_registry",
+        "models",
+        "agent_pipeline.tool_execution",
+    )
     # The one thing wanted of a provider's client there is the name it gives to calls without one.
     google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}
-    stand_ins: dict[str, dict[str, object]] = {_PIPELINE: {}, f"{_PIPELINE}.llms": {}, f"{_PIPELINE}.llms.google_llm": {**google}}
+    stand_ins: dict[str, dict[str, object]] = {
+        _PIPELINE: {},
+        f"{_PIPELINE}.llms": {},
+        f"{_PIPELINE}.llms.google_llm": {**google},
+    }
     modules = import_parts(_PACKAGE, [f"{_PACKAGE}.{name}" for name in names], in_place_of=stand_ins)
-    return SimpleNamespace(**{name.rpartition(".")[2]: module for name, module in zip(names, modules, strict=True)})
+    return SimpleNamespace(
+        **{name.rpartition(".")[2]: module for name, module in zip(names, modules, strict=True)}
+    )

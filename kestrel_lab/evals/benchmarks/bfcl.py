@@ -1,4 +1,6 @@
-"""Tasks of the Berkeley Function Calling Leaderboard (package `bfcl-eval`), through our loop, with its tools and its scorers."""
+"""Tasks of the Berkeley Function Calling Leaderboard (package `bfcl-eval`), through our loop, with its tools
+and its scorers.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +47,29 @@ _NOTED: Final = "The call has been noted. Nothing is executed here: say in a few
 
 
 def load_bfcl(category: str, *, limit: int | None = None) -> Suite:
-    """The tasks of a category as a suite named `bfcl:CATEGORY`, the first `limit` of them; needs `pip install --no-deps bfcl-eval`.
+    """The tasks of a category as a suite named `bfcl:CATEGORY`, the first `limit` of them; needs `pip install
+    --no-deps bfcl-eval`.
 
-    In the categories of single answers the calls of the model's first answer are judged by the package's AST checker, as in the
-    benchmark; they are not executed. In those of conversations the functions work on a state made afresh for each trial, and the
-    package's checker plays the calls of every turn beside the right ones and compares states and answers. Names of functions have
-    `_` in place of `.`, as for models that allow no dots.
+    In the categories of single answers the calls of the model's first answer are judged by the package's AST
+    checker, as in the benchmark; they are not executed. In those of conversations the functions work on a
+    state made afresh for each trial, and the package's checker plays the calls of every turn beside the right
+    ones and compares states and answers. Names of functions have `_` in place of `.`, as for models that
+    allow no dots.
 
-    Raises `UsageError` for another category (those in Java and JavaScript, with a memory, a web search or tools that appear
-    later are not supported) and where the package is not installed.
+    Raises `UsageError` for another category (those in Java and JavaScript, with a memory, a web search or
+    tools that appear later are not supported) and where the package is not installed.
     """
     if category not in (known := (*SINGLE, *NONE, *MULTI)):
-        raise UsageError(f"bfcl has no category {category!r} that can be run here; {did_you_mean(category, known)}")
+        raise UsageError(
+            f"bfcl has no category {category!r} that can be run here; {did_you_mean(category, known)}"
+        )
     check_limit(f"bfcl:{category}", limit)
     folder, version = installed_package(_PACKAGE, _DISTRIBUTION)
-    answers = {} if category in NONE else {row["id"]: row["ground_truth"] for row in _rows(folder, f"possible_answer/{_PREFIX}{category}")}
+    answers = (
+        {}
+        if category in NONE
+        else {row["id"]: row["ground_truth"] for row in _rows(folder, f"possible_answer/{_PREFIX}{category}")}
+    )
     make = partial(_conversation, folder) if category in MULTI else _single
     entries = list(_rows(folder, f"{_PREFIX}{category}"))[:limit]
     scenarios = tuple(make(version, category, entry, answers.get(entry["id"], [])) for entry in entries)
@@ -89,13 +99,17 @@ class CallsMatch:
             return _score(self.label, valid=False, reason="no function was called")
         checker = _ast_checker()
         output = [{call.tool: call.args} for call in first]
-        found = checker.ast_checker(task["functions"], output, task["answer"], checker.Language.PYTHON, self.category, _AS_MODEL)
+        found = checker.ast_checker(
+            task["functions"], output, task["answer"], checker.Language.PYTHON, self.category, _AS_MODEL
+        )
         return _score(self.label, valid=found["valid"], reason=_reason(found.get("error")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatesMatch:
-    """After every turn the calls have left the same state as the right ones, and given all of their answers."""
+    """After every turn the calls have left the same state as the right ones, and given all of their
+    answers.
+    """
 
     @property
     def label(self) -> str:
@@ -107,8 +121,15 @@ class StatesMatch:
         task = cast("dict[str, Any]", trial.expected)
         turns = calls_by_turn(trial.records)
         if len(turns) != len(task["answer"]):
-            return _score(self.label, valid=False, reason=f"the conversation ended in turn {len(turns)} of {len(task['answer'])}")
-        written = [[step for calls in turn if (step := [text for call in calls if (text := _call_as_python(call))])] for turn in turns]
+            return _score(
+                self.label,
+                valid=False,
+                reason=f"the conversation ended in turn {len(turns)} of {len(task['answer'])}",
+            )
+        written = [
+            [step for calls in turn if (step := [text for call in calls if (text := _call_as_python(call))])]
+            for turn in turns
+        ]
         module = _module("multi_turn_checker")
         name = f"kestrel{secrets.token_hex(8)}"
         try:
@@ -160,7 +181,12 @@ class Instances:
 
     def definition(self) -> dict[str, Json]:
         """The state at the beginning, and the version of the package."""
-        return {"bfcl": self.version, "entry": self.entry, "functions": list(self.functions), "long": self.long}
+        return {
+            "bfcl": self.version,
+            "entry": self.entry,
+            "functions": list(self.functions),
+            "long": self.long,
+        }
 
     def open(self) -> OpenInstances:
         """New objects in the state of the task."""
@@ -169,10 +195,18 @@ class Instances:
         for name in self.entry["involved_classes"]:
             instance = getattr(importlib.import_module(backend.CLASS_FILE_PATH_MAPPING[name]), name)()
             if name not in backend.STATELESS_CLASSES:
-                instance._load_scenario(copy.deepcopy(self.entry["initial_config"].get(name, {})), long_context=self.long)
+                instance._load_scenario(
+                    copy.deepcopy(self.entry["initial_config"].get(name, {})), long_context=self.long
+                )
             made.append(instance)
-        owners = {function["name"]: next(one for one in made if hasattr(one, function["name"])) for function in self.functions}
-        tools = [_tool(function, partial(_tool_answer, owners[function["name"]], function["name"])) for function in self.functions]
+        owners = {
+            function["name"]: next(one for one in made if hasattr(one, function["name"]))
+            for function in self.functions
+        }
+        tools = [
+            _tool(function, partial(_tool_answer, owners[function["name"]], function["name"]))
+            for function in self.functions
+        ]
         return OpenInstances(tools=tools, objects=made)
 
 
@@ -186,7 +220,10 @@ class OpenInstances:
 
 
 def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
-    told = {role: [one["content"] for one in entry["question"][0] if one["role"] == role] for role in ("system", "user")}
+    told = {
+        role: [one["content"] for one in entry["question"][0] if one["role"] == role]
+        for role in ("system", "user")
+    }
     functions = tuple(entry["function"])
     return Scenario(
         id=entry["id"],
@@ -194,15 +231,24 @@ def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any
         checks=(CallsMatch(category=category),),
         family=category,
         expected={"functions": list(functions), "answer": answer},
-        environment=FunctionsNoted(functions=functions, version=version, instructions="\n\n".join(told["system"])),
+        environment=FunctionsNoted(
+            functions=functions, version=version, instructions="\n\n".join(told["system"])
+        ),
     )
 
 
-def _conversation(folder: Path, version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
+def _conversation(
+    folder: Path, version: str, category: str, entry: dict[str, Any], answer: list[Any]
+) -> Scenario:
     says = ["\n\n".join(message["content"] for message in turn) for turn in entry["question"]]
     left_out = set(entry.get("excluded_function") or ())
     documents = _module("executable_backend_config", f"{_PACKAGE}.constants").MULTI_TURN_FUNC_DOC_FILE_MAPPING
-    functions = [doc for name in entry["involved_classes"] for doc in _documents(folder, documents[name]) if doc["name"] not in left_out]
+    functions = [
+        doc
+        for name in entry["involved_classes"]
+        for doc in _documents(folder, documents[name])
+        if doc["name"] not in left_out
+    ]
     task = {key: entry[key] for key in ("id", "initial_config", "involved_classes")}
     return Scenario(
         id=entry["id"],
@@ -212,7 +258,9 @@ def _conversation(folder: Path, version: str, category: str, entry: dict[str, An
         family=category,
         limits={"cycles": STEPS * len(says)},
         expected={"entry": task, "answer": answer},
-        environment=Instances(entry=task, functions=tuple(functions), version=version, long="long_context" in category),
+        environment=Instances(
+            entry=task, functions=tuple(functions), version=version, long="long_context" in category
+        ),
     )
 
 
@@ -238,7 +286,9 @@ _AS_MODEL: Final = "kestrel"
 
 @cache
 def _ast_checker() -> ModuleType:
-    """The package's checker, which looks up of a model only whether its functions have `_` in place of `.`."""
+    """The package's checker, which looks up of a model only whether its functions have `_` in place of
+    `.`.
+    """
     name = f"{_PACKAGE}.eval_checker.ast_eval.ast_checker"
     ours = {_AS_MODEL: SimpleNamespace(underscore_to_dot=True)}
     stand_ins = {f"{_PACKAGE}.constants.model_config": {"MODEL_CONFIG_MAPPING": ours}}
@@ -273,7 +323,11 @@ def _tool_answer(owner: object, name: str, /, **args: Any) -> str:
 def _schema(described: Any) -> Json:
     """JSON Schema for the package's descriptions, which name types as Python does."""
     types = _module("type_mappings", f"{_PACKAGE}.constants").GORILLA_TO_OPENAPI
-    found: dict[str, Json] = {key: value for key, value in described.items() if key in ("description", "default", "enum", "required")}
+    found: dict[str, Json] = {
+        key: value
+        for key, value in described.items()
+        if key in ("description", "default", "enum", "required")
+    }
     found["type"] = types.get(described["type"], described["type"])
     if "properties" in described:
         found["properties"] = {name: _schema(inner) for name, inner in described["properties"].items()}
@@ -283,9 +337,14 @@ def _schema(described: Any) -> Json:
 
 
 def _call_as_python(call: WrittenCall) -> str:
-    """The call as Python that the package evaluates: a name, and literals only. Empty for names that are none."""
+    """The call as Python that the package evaluates: a name, and literals only.
+
+    Empty for names that are none.
+    """
     names = [call.tool, *call.args]
-    if not all(name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") for name in names):
+    if not all(
+        name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") for name in names
+    ):
         return ""
     return f"{call.tool}({', '.join(f'{name}={value!r}' for name, value in call.args.items())})"
 

@@ -1,4 +1,6 @@
-"""Published suites by name: `bfcl:multi_turn_base?limit=20`, `agentdojo:banking?attack=important_instructions`."""
+"""Published suites by name: `bfcl:multi_turn_base?limit=20`,
+`agentdojo:banking?attack=important_instructions`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from kestrel_lab.evals.suite import Suite
 
 PUBLISHED: Final[Mapping[str, tuple[Callable[..., Suite], Mapping[str, Callable[[str], Any]]]]] = {
     "bfcl": (load_bfcl, {"limit": int}),
-    "agentdojo": (load_agentdojo, {"limit": int, "attack": str, "target": str, "version": str, "containment": str}),
+    "agentdojo": (
+        load_agentdojo,
+        {"limit": int, "attack": str, "target": str, "version": str, "containment": str},
+    ),
 }
 """What loads the suites of each benchmark, and the options it takes, with what reads them."""
 
@@ -24,9 +29,11 @@ def is_published(name: str) -> bool:
 
 
 def load_published(name: str) -> Suite:
-    """Return the suite that `BENCHMARK:SUITE` or `BENCHMARK:SUITE?OPTION=VALUE&…` names, called `BENCHMARK:SUITE`.
+    """Return the suite that `BENCHMARK:SUITE` or `BENCHMARK:SUITE?OPTION=VALUE&…` names, called
+    `BENCHMARK:SUITE`.
 
-    Raises `UsageError` for a benchmark, suite or option that there is not, and where the benchmark's package is not installed.
+    Raises `UsageError` for a benchmark, suite or option that there is not, and where the benchmark's package
+    is not installed.
     """
     benchmark, _, rest = name.partition(":")
     if benchmark not in PUBLISHED:

@@ -21,8 +21,8 @@ class WrittenCall:
 def calls_by_turn(records: Iterable[Record], *, denied: bool = True) -> list[list[list[WrittenCall]]]:
     """Return the calls of each answer of the model, by turn of the user; answers without calls are left out.
 
-    Calls that were refused or failed are among them: what is judged is what was asked for. Those that could not be read are not,
-    and those that were `denied` only if wanted: they never began.
+    Calls that were refused or failed are among them: what is judged is what was asked for. Those that could
+    not be read are not, and those that were `denied` only if wanted: they never began.
     """
     records = list(records)
     ends = (record.event for record in records if isinstance(record.event, ToolAnswered) and not denied)
@@ -34,7 +34,12 @@ def calls_by_turn(records: Iterable[Record], *, denied: bool = True) -> list[lis
             turns.append([])
         elif isinstance(event, ModelAnswered) and event.error is None:
             turns = turns or [[]]
-            read = [call for call in event.calls if not call.get("problem") and call.get("id") not in left_out]
-            if calls := [WrittenCall(tool=str(call["name"]), args=cast("dict[str, Json]", call["args"])) for call in read]:
+            read = [
+                call for call in event.calls if not call.get("problem") and call.get("id") not in left_out
+            ]
+            if calls := [
+                WrittenCall(tool=str(call["name"]), args=cast("dict[str, Json]", call["args"]))
+                for call in read
+            ]:
                 turns[-1].append(calls)
     return turns

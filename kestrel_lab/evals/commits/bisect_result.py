@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Verdict = Literal["found", "narrowed", "no fall", "inconclusive"]
-_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "verdict", "subject")
+_HEADINGS = (
+    "commit",
+    "value (95 %)",
+    "trials",
+    "p not worse than good",
+    "p not better than bad",
+    "verdict",
+    "subject",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +76,14 @@ class BisectResult(ResultView):
 
     @property
     def verdict(self) -> Verdict:
-        """`found`; `narrowed`, to commits between which nothing can be tried; `no fall`, where the last is not worse; or `inconclusive`."""
-        return self.phase if self.phase == "found" or self.phase == "narrowed" or self.phase == "no fall" else "inconclusive"
+        """`found`; `narrowed`, to commits between which nothing can be tried; `no fall`, where the last is
+        not worse; or `inconclusive`.
+        """
+        return (
+            self.phase
+            if self.phase == "found" or self.phase == "narrowed" or self.phase == "no fall"
+            else "inconclusive"
+        )
 
     @property
     def first_bad(self) -> Commit | None:
@@ -83,9 +97,10 @@ class BisectResult(ResultView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per commit that was looked at: `commit`, `subject`, mean `value` with `low` and `high`, `trials`,
-        `p_worse_than_good` and `p_better_than_bad` (valid whenever one looks), `decided`, and `skipped`, why not tried.
-        """  # noqa: D205  # the columns are the summary
+        """One row per commit that was looked at: `commit`, `subject`, mean `value` with `low` and `high`,
+        `trials`, `p_worse_than_good` and `p_better_than_bad` (valid whenever one looks), `decided`, and
+        `skipped`, why not tried.
+        """  # the columns are the summary
         records = [
             {
                 "commit": self.commits[tried.place].sha,
@@ -114,36 +129,59 @@ class BisectResult(ResultView):
         if self.first_bad is not None:
             return f"FOUND: {_commit_label(self.first_bad)} is the first commit with worse {self.metric}"
         if self.phase == "no fall":
-            return f"NO FALL: {_commit_label(self.commits[-1])} is not worse than {_commit_label(self.commits[0])} by more than {self._margin} in {self.metric}"
+            return (
+                f"NO FALL: {_commit_label(self.commits[-1])} is not worse than "
+                f"{_commit_label(self.commits[0])} by more than {self._margin} in {self.metric}"
+            )
         if self.phase == "ends":
-            return f"INCONCLUSIVE: {_commit_label(self.commits[-1])} could not be shown to be worse than {_commit_label(self.commits[0])} in {self.metric}"
+            return (
+                f"INCONCLUSIVE: {_commit_label(self.commits[-1])} could not be shown to be worse than "
+                f"{_commit_label(self.commits[0])} in {self.metric}"
+            )
         first, last = self.candidates[0], self.candidates[-1]
         where = (
             f"is {_commit_label(last)}"
             if first == last
-            else f"is between {_commit_label(first)} and {_commit_label(last)} ({len(self.candidates)} commits)"
+            else f"is between {_commit_label(first)} and {_commit_label(last)} ({len(self.candidates)} "
+            "commits)"
         )
         if self.phase == "narrowed":
-            return f"NARROWED: the first commit with worse {self.metric} {where}; what is between cannot be tried"
+            return (
+                f"NARROWED: the first commit with worse {self.metric} {where}; what is between cannot "
+                "be tried"
+            )
         return f"INCONCLUSIVE: the first commit with worse {self.metric} {where}, as far as is known"
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: error probability, trials, why it ended, what was skipped."""
         said = [
-            f"{self.made} trials made, {self.reused} found stored; a wrong commit is named with probability {self.alpha:g} at most; "
+            f"{self.made} trials made, {self.reused} found stored; a wrong commit is named with "
+            f"probability {self.alpha:g} at most; "
             f"margin {self._margin}; it speaks of these {len(self.suite.scenarios)} scenarios"
         ]
         if self.ended:
-            said.append(f"ended because {self.ended}; asked again with more trials (--max-trials) it goes on from here")
+            said.append(
+                f"ended because {self.ended}; asked again with more trials (--max-trials) it goes on "
+                "from here"
+            )
         if self.phase == "confirm":
             said.append(
-                f"{self.commits[self.bad].short} is worse than the good commit and {self.commits[self.good].short} better than the bad one, "
-                "but it is not shown that one is worse than the other: the metric may have fallen little by little"
+                f"{self.commits[self.bad].short} is worse than the good commit and "
+                f"{self.commits[self.good].short} better than the bad one, "
+                "but it is not shown that one is worse than the other: the metric may have fallen "
+                "little by little"
             )
         if self.merged is not None:
             begun, last = self.merged
-            said.append(f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the commit of the merged branch")
-        said += [f"skipped {_commit_label(self.commits[t.place])}: {one_line(t.skipped, 300)}" for t in self.tried if t.skipped]
+            said.append(
+                f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the "
+                "commit of the merged branch"
+            )
+        said += [
+            f"skipped {_commit_label(self.commits[t.place])}: {one_line(t.skipped, 300)}"
+            for t in self.tried
+            if t.skipped
+        ]
         return said
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
@@ -165,15 +203,27 @@ class BisectResult(ResultView):
 
     def plot(self) -> Figure:
         """Draw the metric at the commits that were tried, and where it fell."""
-        points = [(tried.place, interval) for tried, interval in zip(self.tried, self._intervals, strict=True)]
+        points = [
+            (tried.place, interval) for tried, interval in zip(self.tried, self._intervals, strict=True)
+        ]
         marks = []
         if self.first_bad is not None:
             look = find_metric(self.metric)
-            sides = [[row for t in self.tried for row in t.rows if (t.place < self.bad) == before] for before in (True, False)]
+            sides = [
+                [row for t in self.tried for row in t.rows if (t.place < self.bad) == before]
+                for before in (True, False)
+            ]
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
-        title = f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
-        return history_figure(title, find_metric(self.metric), self.commits, [Line(label="commits tried", points=points, marks=marks)])
+        title = (
+            f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
+        )
+        return history_figure(
+            title,
+            find_metric(self.metric),
+            self.commits,
+            [Line(label="commits tried", points=points, marks=marks)],
+        )
 
     def __repr__(self) -> str:
         return f"<bisect: {self.headline}>"
@@ -181,11 +231,17 @@ class BisectResult(ResultView):
     def _said(self, tried: TriedCommit) -> str:
         if tried.skipped:
             return "skipped"
-        return {0: "good (given)", len(self.commits) - 1: "bad (given)"}.get(tried.place, tried.decided or "open")
+        return {0: "good (given)", len(self.commits) - 1: "bad (given)"}.get(
+            tried.place, tried.decided or "open"
+        )
 
     @property
     def _margin(self) -> str:
-        return f"{100 * self.margin:g} points" if find_metric(self.metric).share else f"{100 * self.margin:g} % within a pair of trials"
+        return (
+            f"{100 * self.margin:g} points"
+            if find_metric(self.metric).share
+            else f"{100 * self.margin:g} % within a pair of trials"
+        )
 
     @cached_property
     def _intervals(self) -> list[Interval]:

@@ -1,4 +1,6 @@
-"""Comparison of two commits: run a suite at each, as far as results are not stored, and return what changed."""
+"""Comparison of two commits: run a suite at each, as far as results are not stored, and return what
+changed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def compare_commits(
     alone: bool = False,
     **parts: Unpack[Selection],
 ) -> Comparison:
-    """Run the suite file against the code of two commits and compare what comes out; see `Evaluations.compare`."""
+    """Run the suite file against the code of two commits and compare what comes out; see
+    `Evaluations.compare`.
+    """
     place = suite_with_parts(session, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
     names = {base: base, head: head}
     if base == AUTO:
@@ -52,9 +56,14 @@ async def compare_commits(
             if not alone:
                 raise
             return await _head_alone(session, place, head, str(error), reporter, margin=margin)
-    works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
+    works = [
+        replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name)
+        for name in (base, head)
+    ]
     if works[0].sha == works[1].sha:
-        raise UsageError(f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare")
+        raise UsageError(
+            f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare"
+        )
     for work in works:
         if work.broken:
             raise UsageError(f"{work.title}: {work.broken}")
@@ -81,32 +90,52 @@ async def compare_commits(
     )
 
 
-async def _head_alone(session: Session, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float) -> Comparison:
+async def _head_alone(
+    session: Session, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float
+) -> Comparison:
     """Run the suite at `head`, which has nothing to be compared with."""
     work = await plan_commit(session, place, head)
     await run_interleaved(session, place, [work], reporter, strict=True)
     nothing = Side(name="no earlier commit", sha="", rows=())
-    return Comparison(suite=place.suite, base=nothing, head=work.side(), margin=margin, store=session.store, no_base=why)
+    return Comparison(
+        suite=place.suite, base=nothing, head=work.side(), margin=margin, store=session.store, no_base=why
+    )
 
 
 def _without_unrecorded(side: Side) -> Side:
-    """Return the base of a comparison without trials that its recordings do not have: they say nothing of its code."""
+    """Return the base of a comparison without trials that its recordings do not have: they say nothing of its
+    code.
+    """
     missed = [row for row in side.rows if row.unrecorded]
-    told = {row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})" for row in reversed(missed)}
-    return replace(side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told})
+    told = {
+        row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})"
+        for row in reversed(missed)
+    }
+    return replace(
+        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told}
+    )
 
 
 def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05) -> Comparison:
-    """Compare configurations of one result with another one, scenario by scenario; see `Evaluations.compare_configs`."""
+    """Compare configurations of one result with another one, scenario by scenario; see
+    `Evaluations.compare_configs`.
+    """
     known = {row.config: row.model_kind for row in result.rows}
     heads = (head, *more)
     for name in (base, *heads):
         if name not in known:
-            raise UsageError(f"no trials of a configuration {name!r} are in this result; {did_you_mean(name, known)}")
+            raise UsageError(
+                f"no trials of a configuration {name!r} are in this result; {did_you_mean(name, known)}"
+            )
     if base in heads:
         raise UsageError(f"{base!r} is compared with other configurations, not with itself")
     sides = [
-        tuple(replace(row, config=f"{base} → {head}") for head in heads for row in result.rows if row.config == (only or head))
+        tuple(
+            replace(row, config=f"{base} → {head}")
+            for head in heads
+            for row in result.rows
+            if row.config == (only or head)
+        )
         for only in (base, "")
     ]
     titles = (label_kind(base, known[base]), ", ".join(label_kind(head, known[head]) for head in heads))
@@ -114,7 +143,14 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         Side(name=name, sha="", rows=rows, reused=sum(row.id in result.stored for row in rows))
         for name, rows in zip(titles, sides, strict=True)
     )
-    return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store, told=result.run_notes())
+    return Comparison(
+        suite=result.suite,
+        base=before,
+        head=after,
+        margin=margin,
+        store=result.store,
+        told=result.run_notes(),
+    )
 
 
 async def _baseline(session: Session, place: Place, head: str) -> str:

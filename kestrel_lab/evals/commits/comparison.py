@@ -15,7 +15,12 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_change, decide_gates, decide_without_base
+from kestrel_lab.evals.reports.gate_decisions import (
+    GateReport,
+    decide_change,
+    decide_gates,
+    decide_without_base,
+)
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
 from kestrel_lab.evals.reports.pages import Transcripts, render_page, trial_heading
@@ -71,7 +76,9 @@ class Side:
     @property
     def title(self) -> str:
         """The name with the short hash."""
-        return self.name if not self.sha or self.sha.startswith(self.name) else f"{self.name} ({self.sha[:10]})"
+        return (
+            self.name if not self.sha or self.sha.startswith(self.name) else f"{self.name} ({self.sha[:10]})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -82,7 +89,9 @@ class Comparison(ResultView):
     base: Side
     head: Side
     margin: float = 0.05
-    """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
+    """How large a change still counts as none: of the success rate in points, of other metrics relative to
+    base.
+    """
     store: SessionStore | None = None
     """The log of the runs, for transcripts in the report."""
     same_files: bool = False
@@ -96,37 +105,57 @@ class Comparison(ResultView):
     def frame(self) -> pd.DataFrame:
         """One row per configuration and metric.
 
-        `base`, `head`, `compare_scenarios` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
-        (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest difference that
-        four of five such comparisons would find), `scenarios` compared and how many of them are `lower` and
-        `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
-        `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
+        `base`, `head`, `compare_scenarios` (head minus base) with its 95 % interval `low` and `high`, `p`,
+        `p_holm` (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest
+        difference that four of five such comparisons would find), `scenarios` compared and how many of them
+        are `lower` and `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or,
+        with fewer than six, of `these scenarios`; `test`, where p is from; `note`, why there is no verdict,
+        where there can be none.
         """
         told = self._differences.items()
-        return unit_frame([{"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)} for (config, key), d in told])
+        return unit_frame(
+            [
+                {"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)}
+                for (config, key), d in told
+            ]
+        )
 
     @property
     def families(self) -> pd.DataFrame:
         """One row per configuration and family of scenarios: the change of the success rate, as in `frame`.
 
-        Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
+        Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends
+        on them.
         """
         told = self._by_family.items()
-        return unit_frame([{"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in told])
+        return unit_frame(
+            [
+                {"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)}
+                for (config, key), d in told
+            ]
+        )
 
     @property
     def verdict(self) -> Verdict:
-        """`regression`, `improvement`, `stable` or `inconclusive`, by the success rates of all configurations."""
-        return overall_verdict([d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY])
+        """`regression`, `improvement`, `stable` or `inconclusive`, by the success rates of all
+        configurations.
+        """
+        return overall_verdict(
+            [d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY]
+        )
 
     @property
     def flips(self) -> pd.DataFrame:
-        """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and both run ids."""
+        """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and
+        both run ids.
+        """
         columns = ["scenario", "config", "epoch", "base", "head", "reason", "base_run", "head_run"]
         return unit_frame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
+        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side,
+        every trial; returns its path.
+        """
         families = ""
         if len({family for _, family in self._by_family}) > 1:
             families = f"<h2>Success rate by family</h2>{table_html(*self._cells('family', self._by_family))}"
@@ -136,7 +165,10 @@ class Comparison(ResultView):
             for base, head in self._flipped:
                 kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
                 named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
-                sides = [transcripts.folded(row, title=f"{name}: {trial_heading(row)}", opened=True) for name, row in named]
+                sides = [
+                    transcripts.folded(row, title=f"{name}: {trial_heading(row)}", opened=True)
+                    for name, row in named
+                ]
                 flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
             html = render_page(
                 "comparison.html",
@@ -144,28 +176,53 @@ class Comparison(ResultView):
                 table=safe_markup(table_html(*self.table()) + families),
                 notes=self._notes(),
                 gates=self.gates() if self.suite.gates else None,
-                differences_figure=png_uri(differences_figure(self._differences)) if self._differences else "",
+                differences_figure=png_uri(differences_figure(self._differences))
+                if self._differences
+                else "",
                 flips=flipped,
-                rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {trial_heading(row)}") for row in self._not_flipped()],
+                rest=[
+                    transcripts.folded(row, title=f"{row.git_sha[:10]} · {trial_heading(row)}")
+                    for row in self._not_flipped()
+                ],
             )
         return write_text(path, html)
 
     def gates(self) -> GateReport:
-        """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
+        """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of
+        metrics with a gate.
+        """
         if self.no_base:
             change = decide_without_base(self.suite, self.head.rows, self.no_base)
         else:
-            change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items(), self.margin)
-        return GateReport(suite=self.suite.name, decisions=(*decide_gates(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
+            change = decide_change(
+                self.suite, self.head.rows, self.base.title, self._differences.items(), self.margin
+            )
+        return GateReport(
+            suite=self.suite.name,
+            decisions=(*decide_gates(self.suite, self.head.rows), *change),
+            notes=tuple(self._notes()),
+        )
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML of the trials of `head` and of `gates`; returns its path."""
-        return write_junit(path, self.suite.name, [*case_groups(self.suite, self.head.rows), self.gates().group()])
+        return write_junit(
+            path, self.suite.name, [*case_groups(self.suite, self.head.rows), self.gates().group()]
+        )
 
     def markdown(self, report: str = "") -> str:
-        """Return a summary for a pull request: what changed and what flipped; `report` is the address of the HTML page."""
-        cells = [[self._label(config), metric, *_difference_cells(metric, d)] for (config, metric), d in self._differences.items()]
-        heading = ("no base" if self.no_base else self.verdict, self.base.title, self.head.title, self.suite.name)
+        """Return a summary for a pull request: what changed and what flipped; `report` is the address of the
+        HTML page.
+        """
+        cells = [
+            [self._label(config), metric, *_difference_cells(metric, d)]
+            for (config, metric), d in self._differences.items()
+        ]
+        heading = (
+            "no base" if self.no_base else self.verdict,
+            self.base.title,
+            self.head.title,
+            self.suite.name,
+        )
         gates = self.gates() if self.suite.gates else None
         return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
 
@@ -190,12 +247,20 @@ class Comparison(ResultView):
         """Return headings, and a row of texts per configuration and metric."""
         return self._cells("metric", self._differences)
 
-    def _cells(self, what: str, found: Mapping[tuple[str, str], Difference]) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows of differences by configuration, and by metric or by family, whose differences are of success rates."""
+    def _cells(
+        self, what: str, found: Mapping[tuple[str, str], Difference]
+    ) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows of differences by configuration, and by metric or by family, whose
+        differences are of success rates.
+        """
         rows = [
             [
                 self._label(config),
-                *([with_unit(key), *_difference_cells(key, d)] if what == "metric" else [key, *_difference_cells(PRIMARY, d)]),
+                *(
+                    [with_unit(key), *_difference_cells(key, d)]
+                    if what == "metric"
+                    else [key, *_difference_cells(PRIMARY, d)]
+                ),
             ]
             for (config, key), d in found.items()
         ]
@@ -205,7 +270,10 @@ class Comparison(ResultView):
         return label_kind(config, self._kinds[config])
 
     def _repr_html_(self) -> str:
-        flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
+        flips = [
+            [f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")]
+            for f in self._flips[:_SHOWN_FLIPS]
+        ]
         parts = [headline_html(self.headline), table_html(*self.table())]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
@@ -221,18 +289,26 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files)
+        return compare_rows(
+            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
+        )
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        return compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files)
+        return compare_families(
+            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
+        )
 
     @cached_property
     def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
-        pairs = [(before[key], row) for row in self.head.rows if (key := (row.scenario, row.config, row.epoch)) in before]
+        pairs = [
+            (before[key], row)
+            for row in self.head.rows
+            if (key := (row.scenario, row.config, row.epoch)) in before
+        ]
         return [(base, head) for base, head in pairs if (base.outcome == "pass") != (head.outcome == "pass")]
 
     @cached_property
@@ -261,8 +337,18 @@ class Comparison(ResultView):
         """Open the logs of the runs: a commit that brings a kestrel_lab of its own logged its runs apart."""
         if self.store is None:
             return []
-        apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
-        return [self.store, *(opened.enter_context(closing(SessionStore(path))) for path in dict.fromkeys(apart) if path.exists())]
+        apart = [
+            self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name
+            for side in (self.base, self.head)
+        ]
+        return [
+            self.store,
+            *(
+                opened.enter_context(closing(SessionStore(path)))
+                for path in dict.fromkeys(apart)
+                if path.exists()
+            ),
+        ]
 
     @property
     def headline(self) -> str:
@@ -284,22 +370,39 @@ class Comparison(ResultView):
             made += f" ({pulled} pulled from what others pushed)" if pulled else ""
             yield made + (f", {broke} broke (counted {counted})" if broke else "")
             if side.newer:
-                yield f"{side.title} does not have this suite: its code ran with the present suite, and with the present files where it lacks them"
+                yield (
+                    f"{side.title} does not have this suite: its code ran with the present suite, and "
+                    "with the present files where it lacks them"
+                )
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
         told = by_construction(self._differences.values())
         if SAME_FILES in told:
-            yield f"{self.base.title} and {self.head.title} have the same files, so there is no difference; the trials count for both"
+            yield (
+                f"{self.base.title} and {self.head.title} have the same files, so there is no "
+                "difference; the trials count for both"
+            )
         elif SAME_CONVERSATIONS in told:
-            yield "Scripts or recordings were asked the same and answered the same on both sides, so there is no difference; no chance is involved"
+            yield (
+                "Scripts or recordings were asked the same and answered the same on both sides, so "
+                "there is no difference; no chance is involved"
+            )
         yield from self.told
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
         if few := next(
-            (d.scenarios for d in self._differences.values() if d.scope == "these scenarios" and d.scenarios and not told), None
+            (
+                d.scenarios
+                for d in self._differences.values()
+                if d.scope == "these scenarios" and d.scenarios and not told
+            ),
+            None,
         ):
-            yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
+            yield (
+                f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
+                "scenarios like these."
+            )
 
 
 def compare_rows(
@@ -308,9 +411,9 @@ def compare_rows(
     """Return the difference with its verdict for each configuration and metric, success rates first.
 
     All are questions asked together: over all of them, a difference that is not there is told in at most one
-    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
-    by side only. Where nothing can differ, because the files are the same or all trials are the same ones made again, the
-    verdict is `stable`.
+    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made
+    side by side only. Where nothing can differ, because the files are the same or all trials are the same
+    ones made again, the verdict is `stable`.
     """
     before, after = (_values(rows, suite.count_errors) for rows in (base, head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
@@ -318,61 +421,96 @@ def compare_rows(
     keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
     questions = [_question(metric, margin, len(configs)) for _, metric in keys]
     rounds = {
-        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
-    }  # fmt: skip
+        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
+        for config in configs
+    }
     found = [
-        _paired_difference(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
+        _paired_difference(
+            metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight
+        )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
-    again = {config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs}
+    again = {
+        config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
+        for config in configs
+    }
     judged = judge_all(found, questions)
-    return {key: unchanged(one, same_files=same_files, same_trials=again[key[0]]) for key, one in zip(keys, judged, strict=True)}
+    return {
+        key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
+        for key, one in zip(keys, judged, strict=True)
+    }
 
 
 def compare_families(
     suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
 ) -> dict[tuple[str, str], Difference]:
-    """Return the difference of the success rate with its verdict for each configuration and family, all asked together."""
+    """Return the difference of the success rate with its verdict for each configuration and family, all asked
+    together.
+    """
     kinds = dict.fromkeys((row.config, row.family) for row in (*base, *head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     found = []
     for config, family in kinds:
         sides = [
-            by_scenario(_values([row for row in rows if row.family == family], suite.count_errors).get((config, PRIMARY), {}))
+            by_scenario(
+                _values([row for row in rows if row.family == family], suite.count_errors).get(
+                    (config, PRIMARY), {}
+                )
+            )
             for rows in (base, head)
         ]
         found.append(compare_scenarios(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
     again = {
-        kind: same_conversations(*([row for row in rows if (row.config, row.family) == kind] for rows in (base, head))) for kind in kinds
+        kind: same_conversations(
+            *([row for row in rows if (row.config, row.family) == kind] for rows in (base, head))
+        )
+        for kind in kinds
     }
-    return {kind: unchanged(one, same_files=same_files, same_trials=again[kind]) for kind, one in zip(kinds, judged, strict=True)}
+    return {
+        kind: unchanged(one, same_files=same_files, same_trials=again[kind])
+        for kind, one in zip(kinds, judged, strict=True)
+    }
 
 
 def _question(metric: str, margin: float, configs: int) -> Question:
     if metric == PRIMARY:
         return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
     share = (1 - _PRIMARY_SHARE) / len(COMPARED) / configs
-    return Question(better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share)
+    return Question(
+        better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share
+    )
 
 
 _Values = dict[tuple[str, int], float]
 """By scenario and epoch."""
 
 
-def _paired_difference(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
+def _paired_difference(
+    metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float
+) -> Difference:
     if metric == PRIMARY or not METRICS[metric].clock:
-        return compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
+        return compare_scenarios(
+            by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha
+        )
     if rounds.note:
-        apart = compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+        apart = compare_scenarios(
+            by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
+        )
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
-    before, after = ({key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after))
-    found = compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+    before, after = (
+        {key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after)
+    )
+    found = compare_scenarios(
+        by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
+    )
     return confirm_by_rounds(found, mean_difference_by_round(before, after, weights), alpha=alpha)
 
 
 def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
-    """Return values by configuration and metric; other metrics than the success rate are of trials that did not break."""
+    """Return values by configuration and metric; other metrics than the success rate are of trials that did
+    not break.
+    """
     found: dict[tuple[str, str], _Values] = {}
     for row in rows:
         place, broke = (row.scenario, row.epoch), row.outcome == "error"
@@ -389,7 +527,14 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
 def _record(d: Difference) -> dict[str, Any]:
     names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
     told = {name: getattr(d, name) for name in names}
-    return {"base": d.base, "head": d.head, "difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high, **told}
+    return {
+        "base": d.base,
+        "head": d.head,
+        "difference": d.interval.mean,
+        "low": d.interval.low,
+        "high": d.interval.high,
+        **told,
+    }
 
 
 def _difference_cells(metric: str, d: Difference) -> list[str]:

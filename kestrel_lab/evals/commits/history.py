@@ -23,7 +23,13 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, label_kind
 from kestrel_lab.views.dataframes import unit_frame
-from kestrel_lab.views.html.elements import headline_html, html_page, paragraph_html, table_html, template_macros
+from kestrel_lab.views.html.elements import (
+    headline_html,
+    html_page,
+    paragraph_html,
+    table_html,
+    template_macros,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,15 +65,26 @@ class History(ResultView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
-        records = [{**_commit_record(c.commit), **frame_record(row, self.suite.count_errors)} for c in self.commits for row in c.rows]
-        return unit_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
+        """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's
+        frame.
+        """
+        records = [
+            {**_commit_record(c.commit), **frame_record(row, self.suite.count_errors)}
+            for c in self.commits
+            for row in c.rows
+        ]
+        return unit_frame(
+            records,
+            columns=["commit", "subject", "committed_at", *COLUMNS],
+            units={**UNITS, "committed_at": "UTC"},
+        )
 
     def summary(self) -> pd.DataFrame:
-        """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's mean `value`
-        with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`, `scenarios` and
-        `errors`, and `step`: by how much the metric changed from this commit on, missing where it did not step.
-        """  # noqa: D205  # the columns are the summary
+        """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's
+        mean `value` with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`,
+        `scenarios` and `errors`, and `step`: by how much the metric changed from this commit on, missing
+        where it did not step.
+        """  # the columns are the summary
         records = [
             {
                 **_commit_record(self.commits[place].commit),
@@ -82,17 +99,21 @@ class History(ResultView):
             }
             for config, place, rows, interval in self._points
         ]
-        return unit_frame(records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"})
+        return unit_frame(
+            records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"}
+        )
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per step: `config`, `commit`, `subject`, means `before` and `after`, `p`, and `change`: `better` or `worse`.
+        """One row per step: `config`, `commit`, `subject`, means `before` and `after`, `p`, and `change`:
+        `better` or `worse`.
 
         A history without any change shows a step in at most 5 % of cases, over all configurations together.
         """
         columns = ["config", "commit", "subject", "before", "after", "p", "change"]
         records = [
-            (config, commit.sha, commit.subject, step.before, step.after, step.p, self._way(step)) for config, step, commit in self._stepped
+            (config, commit.sha, commit.subject, step.before, step.after, step.p, self._way(step))
+            for config, step, commit in self._stepped
         ]
         return unit_frame(records, columns=columns, units=self._observed.units("before", "after"))
 
@@ -102,7 +123,10 @@ class History(ResultView):
             Line(
                 label=label_kind(config, self._kinds[config]),
                 points=[(place, interval) for name, place, _, interval in self._points if name == config],
-                marks=[Mark(at=step.at, before=step.before, after=step.after, worse=self._way(step) == "worse") for step in steps],
+                marks=[
+                    Mark(at=step.at, before=step.before, after=step.after, worse=self._way(step) == "worse")
+                    for step in steps
+                ],
             )
             for config, steps in self._steps.items()
         ]
@@ -113,7 +137,9 @@ class History(ResultView):
         """Write a self-contained HTML page; returns its path."""
         title = f"Suite {self.suite.name}: {self.metric} by commit"
         parts = template_macros("elements.html")
-        head = f"{parts.heading(title)}{parts.image(png_uri(self.plot()), title)}{headline_html(self.headline)}"
+        head = (
+            f"{parts.heading(title)}{parts.image(png_uri(self.plot()), title)}{headline_html(self.headline)}"
+        )
         notes = "".join(map(paragraph_html, self.lines()))
         return write_text(path, html_page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))
 
@@ -126,16 +152,24 @@ class History(ResultView):
         """The metric, the commits and the trials, in one line."""
         trials, tried = sum(len(c.rows) for c in self.commits), sum(bool(c.rows) for c in self.commits)
         where = f"{tried}" if tried == len(self.commits) else f"{tried} of {len(self.commits)}"
-        return f"suite {self.suite.name}: {self.metric} at {where} commit{'s' * (len(self.commits) != 1)}, {trials} trials"
+        return (
+            f"suite {self.suite.name}: {self.metric} at {where} "
+            f"commit{'s' * (len(self.commits) != 1)}, {trials} trials"
+        )
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: steps, and what was left out."""
         said = [
-            f"step at {commit.short} {one_line(commit.subject, 60)} [{config}]: {self._observed.text(step.before)} → "
+            f"step at {commit.short} {one_line(commit.subject, 60)} [{config}]: "
+            f"{self._observed.text(step.before)} → "
             f"{self._observed.text(step.after)} ({self._way(step)}), p {step.p:.3f}"
             for config, step, commit in self._stepped
         ]
-        left = [f"{c.commit.short} {one_line(c.commit.subject, 40)}: {one_line(c.why, 300)}" for c in self.commits if c.why]
+        left = [
+            f"{c.commit.short} {one_line(c.commit.subject, 40)}: {one_line(c.why, 300)}"
+            for c in self.commits
+            if c.why
+        ]
         return [*(said or ["no step can be told from chance"]), *left, *self.notes]
 
     @cached_property
@@ -143,15 +177,27 @@ class History(ResultView):
         cells = []
         for config, place, rows, interval in self._points:
             commit, step = self.commits[place].commit, self._step_at(config, place)
-            cells.append([
-                commit.short, f"{_date(commit):%Y-%m-%d}", label_kind(config, self._kinds[config]), interval.text(self._observed.text),
-                str(len(rows)), str(_count_broken(rows)), f"step, {self._way(step)}" if step else "", one_line(commit.subject, 50),
-            ])  # fmt: skip
+            cells.append(
+                [
+                    commit.short,
+                    f"{_date(commit):%Y-%m-%d}",
+                    label_kind(config, self._kinds[config]),
+                    interval.text(self._observed.text),
+                    str(len(rows)),
+                    str(_count_broken(rows)),
+                    f"step, {self._way(step)}" if step else "",
+                    one_line(commit.subject, 50),
+                ]
+            )
         return cells
 
     @property
     def _stepped(self) -> list[tuple[str, Step, Commit]]:
-        return [(config, step, self.commits[step.at].commit) for config, steps in self._steps.items() for step in steps]
+        return [
+            (config, step, self.commits[step.at].commit)
+            for config, steps in self._steps.items()
+            for step in steps
+        ]
 
     def _way(self, step: Step) -> str:
         return "better" if (step.after > step.before) == (self._observed.better == "higher") else "worse"
@@ -190,8 +236,8 @@ class History(ResultView):
     def _rounds(self, config: str) -> list[list[float]]:
         """Return for each commit the mean of each of its rounds.
 
-        Each scenario counts by how far it is from its own mean over the history, so that a commit that lacks an easy
-        scenario does not look worse.
+        Each scenario counts by how far it is from its own mean over the history, so that a commit that lacks
+        an easy scenario does not look worse.
         """
         values: dict[str, dict[tuple[int, int], float]] = {}
         weights: dict[str, float] = {}
@@ -205,7 +251,11 @@ class History(ResultView):
         level = _weighted_mean((usual[scenario], weights[scenario]) for scenario in usual)
         rounds: list[list[float]] = [[] for _ in self.commits]
         for place, epoch in sorted({key for found in values.values() for key in found}):
-            moved = ((found[place, epoch] - usual[s], weights[s]) for s, found in values.items() if (place, epoch) in found)
+            moved = (
+                (found[place, epoch] - usual[s], weights[s])
+                for s, found in values.items()
+                if (place, epoch) in found
+            )
             rounds[place].append(level + _weighted_mean(moved))
         return rounds
 

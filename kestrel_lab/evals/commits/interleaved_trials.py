@@ -1,4 +1,6 @@
-"""Interleaved trials: commits take turns at running a suite, each in a worker process in its own checkout and environment."""
+"""Interleaved trials: commits take turns at running a suite, each in a worker process in its own checkout and
+environment.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,14 @@ something could be decided would tilt an average.
 
 _LINE: Final = 8_000_000
 """Bytes of the longest message."""
-_WORKER_MODULES: Final = ("kestrel_lab.evals.execution.remote_trials", "kestrel_lab.evals.commits.worker", "kestrel_lab.evals.worker")
-"""The module that serves trials, by the names that it has in this version and in earlier ones, whose commits can be compared, too."""
+_WORKER_MODULES: Final = (
+    "kestrel_lab.evals.execution.remote_trials",
+    "kestrel_lab.evals.commits.worker",
+    "kestrel_lab.evals.worker",
+)
+"""The module that serves trials, by the names that it has in this version and in earlier ones, whose commits
+can be compared, too.
+"""
 _GRACE: Final = 5.0
 """Seconds a worker gets to end by itself."""
 
@@ -86,7 +94,11 @@ class CommitTrials:
         """The trials to run: neither stored ones nor those that this commit cannot run."""
         if self.broken:
             return []
-        return [ask for ask in self.asks if ask.identity.key not in self.found.rows and ask.scenario.id not in self.skipped]
+        return [
+            ask
+            for ask in self.asks
+            if ask.identity.key not in self.found.rows and ask.scenario.id not in self.skipped
+        ]
 
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
@@ -95,7 +107,14 @@ class CommitTrials:
 
     def side(self) -> Side:
         """Return the commit as one side of a comparison."""
-        return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped, newer=self.newer)
+        return Side(
+            name=self.name,
+            sha=self.sha,
+            rows=self.all_rows,
+            reused=len(self.found.rows),
+            skipped=self.skipped,
+            newer=self.newer,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +135,9 @@ class Place:
         return tree / self.path.relative_to(self.repository)
 
     def recordings(self, tree: Path) -> dict[str, Json]:
-        """Return what a worker in a checkout is to know of cassettes: a commit is replayed from its own recordings, as far as it has some."""
+        """Return what a worker in a checkout is to know of cassettes: a commit is replayed from its own
+        recordings, as far as it has some.
+        """
         use = self.suite.cassette
         if use.mode == "off":
             return {}
@@ -140,26 +161,36 @@ def suite_with_parts(
     path = Path(suite).absolute()
     chosen = with_cassette(load_suite(suite), cassette, cassettes).select(epochs=epochs, **parts)
     if cassette in ("record", "refresh"):
-        msg = f"the checkout of a commit is thrown away, and a recording with it: kestrel eval run {suite} --cassette {cassette} makes"
+        msg = (
+            "the checkout of a commit is thrown away, and a recording with it: kestrel eval run "
+            f"{suite} --cassette {cassette} makes"
+        )
         raise UsageError(f"{msg} recordings to commit; commits are compared with --cassette replay")
     if chosen.root is None:
-        msg = f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
+        msg = (
+            f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
+        )
         raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
     if (
         session.options.model is not None
         and not isinstance(session.options.model, str)
         and any(not config.model for config in chosen.configs)
     ):
-        msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
+        msg = (
+            "commits are compared in processes of their own, which cannot use a model object: give the "
+            "suite's configurations a model's name"
+        )
         raise UsageError(msg)
-    return Place(path=path, suite=chosen, repository=chosen.root, parts=parts, cassette=cassette, cassettes=cassettes)
+    return Place(
+        path=path, suite=chosen, repository=chosen.root, parts=parts, cassette=cassette, cassettes=cassettes
+    )
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
     """Return the trials of the commit `name`, and which of them are stored.
 
-    With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or not
-    in order is `broken`; `UsageError` is raised for a name that is not a commit.
+    With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or
+    not in order is `broken`; `UsageError` is raised for a name that is not a commit.
     """
     sha = await commit_of(place.repository, name)
     suite, broken = place.suite, ""
@@ -169,12 +200,17 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
                 suite = _as_asked(load_suite(place.inside(tree)), place)
             except UsageError as error:
                 broken = str(error).replace(f"{tree}/", "")
-    newer = not own_suite and not await has_file(place.repository, sha, place.path.relative_to(place.repository))
-    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as that is the same.
+    newer = not own_suite and not await has_file(
+        place.repository, sha, place.path.relative_to(place.repository)
+    )
+    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as
+    # that is the same.
     code = f"{sha}+{await code_version(place.repository, but=session.home.absolute())}" if newer else sha
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)
     found = reusable_rows(session.store, suite, asks)
-    return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, newer=newer, broken=broken)
+    return CommitTrials(
+        name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, newer=newer, broken=broken
+    )
 
 
 def _as_asked(suite: Suite, place: Place) -> Suite:
@@ -185,10 +221,11 @@ def _as_asked(suite: Suite, place: Place) -> Suite:
 async def run_interleaved(
     session: Session, place: Place, works: Sequence[CommitTrials], reporter: Reporter | None, *, strict: bool
 ) -> None:
-    """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to epoch.
+    """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to
+    epoch.
 
-    A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
-    otherwise it is noted in the commit's `broken`.
+    A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if
+    `strict`; otherwise it is noted in the commit's `broken`.
     """
     stored = [row for work in works for row in work.found.rows.values()]
     total = sum(len(work.asks) for work in works)
@@ -219,7 +256,9 @@ class WorkerPool:
     At most `AT_ONCE` are alive; the one that was used longest ago makes room. All end with the block.
     """
 
-    def __init__(self, session: Session, place: Place, note: Callable[[str], None], *, epochs: int | None = None) -> None:
+    def __init__(
+        self, session: Session, place: Place, note: Callable[[str], None], *, epochs: int | None = None
+    ) -> None:
         self._session = session
         self._place = place
         self._note = note
@@ -230,7 +269,9 @@ class WorkerPool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             while self._alive:
                 _, stack = self._alive.pop(next(iter(self._alive)))
@@ -240,7 +281,9 @@ class WorkerPool:
                 await self.__aexit__(kind, error, trace)
 
     async def begin(self, works: Sequence[CommitTrials]) -> None:
-        """Start the processes of the first of `works` at the same time; a failure to start is raised when the process is needed."""
+        """Start the processes of the first of `works` at the same time; a failure to start is raised when the
+        process is needed.
+        """
         starting = asyncio.Semaphore(_STARTING)
 
         async def start(work: CommitTrials) -> None:
@@ -258,7 +301,9 @@ class WorkerPool:
         except BaseExceptionGroup as errors:
             raise most_severe([errors]) from None
 
-    async def make(self, work: CommitTrials, asks: Sequence[TrialRequest], on_row: Callable[[EvalRow], None]) -> None:
+    async def make(
+        self, work: CommitTrials, asks: Sequence[TrialRequest], on_row: Callable[[EvalRow], None]
+    ) -> None:
         """Run trials of a commit and store each as it ends; what the commit cannot run is noted in `work`.
 
         Raises `UsageError` when the commit cannot be run.
@@ -268,7 +313,10 @@ class WorkerPool:
         process = await self._process(work)
         work.skipped = dict(process.skipped)
         try:
-            await process.make([ask for ask in asks if ask.scenario.id not in work.skipped], _keeper(self._session, work, on_row))
+            await process.make(
+                [ask for ask in asks if ask.scenario.id not in work.skipped],
+                _keeper(self._session, work, on_row),
+            )
         except UsageError as error:
             _, stack = self._alive.pop(work.sha)
             await stack.__aexit__(type(error), error, error.__traceback__)
@@ -292,10 +340,13 @@ class WorkerPool:
     async def _started(self, work: CommitTrials) -> AsyncIterator[Worker]:
         session, place = self._session, self._place
         async with temporary_worktree(place.repository, work.sha, session.home) as tree:
-            environment = await environment_for(place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}"))
+            environment = await environment_for(
+                place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}")
+            )
             suite = work.suite if self._epochs is None else replace(work.suite, epochs=self._epochs)
             at = place.inside(tree)
-            # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs apart.
+            # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs
+            # apart.
             home = session.home.absolute()
             home = home / "commits" / work.sha[:12] if (tree / "kestrel_lab").exists() else home
             order = {
@@ -306,14 +357,18 @@ class WorkerPool:
                 **place.recordings(tree),
             }
             try:
-                async with _worker(order, tree, {**session.env, **environment.env}, environment.python, work.title) as process:
+                async with _worker(
+                    order, tree, {**session.env, **environment.env}, environment.python, work.title
+                ) as process:
                     yield process
             except UsageError as error:
                 # Where the commit was checked out for the moment helps nobody.
                 raise UsageError(str(error).replace(f"{tree}{os.sep}", "")) from error
 
 
-def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]) -> Callable[[EvalRow], None]:
+def _keeper(
+    session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]
+) -> Callable[[EvalRow], None]:
     """Return a function that stores each row under the identity that was asked for."""
     asked = {(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in work.asks}
 
@@ -356,14 +411,19 @@ class Worker:
             await self.process.stdin.drain()
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next message; raises `UsageError` for a refusal, and with its last words for a worker that has ended."""
+        """Return the next message; raises `UsageError` for a refusal, and with its last words for a worker
+        that has ended.
+        """
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
         if not line:
             await self.process.wait()
             self.errors.seek(0, os.SEEK_END)
             self.errors.seek(max(0, self.errors.tell() - 2000))
-            said = one_line(self.errors.read().decode(errors="replace"), 1500) or f"exit code {self.process.returncode}"
+            said = (
+                one_line(self.errors.read().decode(errors="replace"), 1500)
+                or f"exit code {self.process.returncode}"
+            )
             raise UsageError(f"the process that runs {self.title} ended: {said}")
         message: dict[str, Any] = json.loads(line)
         if "refused" in message:
@@ -372,17 +432,34 @@ class Worker:
 
 
 @asynccontextmanager
-async def _worker(order: dict[str, Json], tree: Path, env: dict[str, str], python: Path, title: str) -> AsyncIterator[Worker]:
-    """Start a worker in `tree` with an order from `bench_order`; it ends with the block. Raises `UsageError` when it cannot start or refuses."""
+async def _worker(
+    order: dict[str, Json], tree: Path, env: dict[str, str], python: Path, title: str
+) -> AsyncIterator[Worker]:
+    """Start a worker in `tree` with an order from `bench_order`; it ends with the block.
+
+    Raises `UsageError` when it cannot start or refuses.
+    """
     # The checkout may bring a kestrel_lab of its own, of an earlier version.
     there = (name for name in _WORKER_MODULES if (tree / f"{name.replace('.', '/')}.py").is_file())
     module = next(there, _WORKER_MODULES[0])
-    # A worker that has to be killed cannot remove the folders of its trials: they are made where this process can.
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch:
+    # A worker that has to be killed cannot remove the folders of its trials: they are made where this process
+    # can.
+    with (
+        tempfile.TemporaryFile() as errors,
+        tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch,
+    ):
         process = await asyncio.create_subprocess_exec(
-            str(python), "-m", module, cwd=tree, env={**os.environ, **env, "TMPDIR": scratch},
-            stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
-        )  # fmt: skip
+            str(python),
+            "-m",
+            module,
+            cwd=tree,
+            env={**os.environ, **env, "TMPDIR": scratch},
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=errors,
+            start_new_session=True,
+            limit=_LINE,
+        )
         try:
             made = Worker(title=title, process=process, errors=errors)
             await made.send(order)

@@ -9,9 +9,15 @@ from statistics import median
 
 from kestrel_lab.evals.stored_trials import EvalRow
 
-_APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
+_APART = (
+    "not compared: the trials of both sides were not made side by side (stored before, or one side "
+    "after the other)"
+)
 _ELSEWHERE = "not compared: the trials were made on different machines"
-_TOO_FEW = "not compared: it takes three or more rounds made side by side, of which the first is a warm-up; ask for more epochs"
+_TOO_FEW = (
+    "not compared: it takes three or more rounds made side by side, of which the first is a warm-up; "
+    "ask for more epochs"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +32,16 @@ class Rounds:
 def side_by_side(base: Sequence[EvalRow], head: Sequence[EvalRow]) -> Rounds:
     """Return the epochs over which times of one configuration can be compared, or why they cannot.
 
-    An epoch counts when nothing was measured between its trials of one side and those of the other. The first that
-    counts is a warm-up: imports, connections and caches of all kinds are cold then, for whoever goes first most. What
-    is left must be two epochs or more, and neither side may have gone first in all of them: else a machine that gets
-    slower, or faster, would be taken for a change.
+    An epoch counts when nothing was measured between its trials of one side and those of the other. The first
+    that counts is a warm-up: imports, connections and caches of all kinds are cold then, for whoever goes
+    first most. What is left must be two epochs or more, and neither side may have gone first in all of them:
+    else a machine that gets slower, or faster, would be taken for a change.
     """
     if len({row.result.get("origin", "") for row in (*base, *head)}) > 1:
         return Rounds(note=_ELSEWHERE)
-    blocks = [(at, epoch, side) for side, rows in enumerate((base, head)) for epoch, at in _times(rows).items()]
+    blocks = [
+        (at, epoch, side) for side, rows in enumerate((base, head)) for epoch, at in _times(rows).items()
+    ]
     blocks.sort()
     pairs = [(one[1], one[2]) for one, other in pairwise(blocks) if one[1] == other[1]]
     counted = pairs[1:]

@@ -40,16 +40,27 @@ async def run_commits(
     reporter: Reporter | None = None,
     own_suite: bool = False,
 ) -> History:
-    """Run a suite at several commits, which take turns epoch by epoch, and return the history of `metric`; see `Evaluations.eval_commits`."""
+    """Run a suite at several commits, which take turns epoch by epoch, and return the history of `metric`;
+    see `Evaluations.eval_commits`.
+    """
     name = find_metric(metric).name
     place = suite_with_parts(session, suite, configs=configs, epochs=epochs)
     chosen = await commits_in(place.repository, commits, every=every, last=last)
-    works = [replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short) for c in chosen]
+    works = [
+        replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short)
+        for c in chosen
+    ]
     await run_interleaved(session, place, works, reporter, strict=False)
     if all(work.broken for work in works):
-        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
+        msg = (
+            f"none of the {len(works)} commits can be run; {works[-1].title}: "
+            f"{_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
+        )
         raise UsageError(msg)
-    found = [CommitRows(commit=c, rows=work.all_rows, why=_skip_reasons(work)) for c, work in zip(chosen, works, strict=True)]
+    found = [
+        CommitRows(commit=c, rows=work.all_rows, why=_skip_reasons(work))
+        for c, work in zip(chosen, works, strict=True)
+    ]
     reused = sum(len(work.found.rows) for work in works)
     notes = (f"{reused} of these trials were stored before",) if reused else ()
     return History(suite=place.suite, metric=name, commits=tuple(found), notes=notes)
@@ -70,9 +81,18 @@ async def stored_history(
     """Return the stored trials of a suite along commits; see `Evaluations.history`."""
     name = find_metric(metric).name
     place = suite_with_parts(session, suite, configs=configs, epochs=None)
-    rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)
-    if name in METRICS and METRICS[name].clock and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1:
-        notes = (*notes, "measured on different machines: a change of times between commits may be one of machines")
+    rows, notes = _comparable(
+        stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version
+    )
+    if (
+        name in METRICS
+        and METRICS[name].clock
+        and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1
+    ):
+        notes = (
+            *notes,
+            "measured on different machines: a change of times between commits may be one of machines",
+        )
     if commits:
         chosen = await commits_in(place.repository, commits, every=every, last=last)
     else:
@@ -80,14 +100,24 @@ async def stored_history(
         chosen = sample_commits(line[::-1], every, last)
     found = tuple(CommitRows(commit=commit, rows=tuple(rows.get(commit.sha, ()))) for commit in chosen)
     if not any(c.rows for c in found):
-        msg = f"no results of suite {place.suite.name!r} are stored for these commits; kestrel eval run {suite} --commits A..B makes them"
+        msg = (
+            f"no results of suite {place.suite.name!r} are stored for these commits; kestrel eval run "
+            f"{suite} --commits A..B makes them"
+        )
         raise UsageError("; ".join([msg, *notes]))
     return History(suite=place.suite, metric=name, commits=tuple(c for c in found if c.rows), notes=notes)
 
 
-def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:
-    """Return, by commit, the newest row of each trial that is comparable with the suite as it is now, and notes on the others."""
-    now = {(a.scenario.id, a.config.name): a.identity for a in plan_trials(suite.select(epochs=1), code="", git_sha="")}
+def _comparable(
+    stored: list[EvalRow], suite: Suite, *, any_version: bool
+) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:
+    """Return, by commit, the newest row of each trial that is comparable with the suite as it is now, and
+    notes on the others.
+    """
+    now = {
+        (a.scenario.id, a.config.name): a.identity
+        for a in plan_trials(suite.select(epochs=1), code="", git_sha="")
+    }
     kept: dict[tuple[str, str, str, int], EvalRow] = {}
     others = uncommitted = searched = 0
     packages = set()
@@ -100,7 +130,8 @@ def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tu
         elif row.epoch >= FIRST_OF_SEARCH:
             searched += 1
         elif identity is None or not (
-            any_version or all(parts.get(part) == getattr(identity, part) for part in ("scenario", "config", "suite"))
+            any_version
+            or all(parts.get(part) == getattr(identity, part) for part in ("scenario", "config", "suite"))
         ):
             others += 1
         else:
@@ -109,10 +140,22 @@ def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tu
             if row.outcome != "error" or key not in kept or kept[key].outcome == "error":
                 kept[key] = row
     notes = (
-        *([f"{others} stored trials of other scenarios, configurations or versions of them are left out"] if others else []),
-        *([f"{uncommitted} stored trials of code that was not committed are left out"] if uncommitted else []),
+        *(
+            [f"{others} stored trials of other scenarios, configurations or versions of them are left out"]
+            if others
+            else []
+        ),
+        *(
+            [f"{uncommitted} stored trials of code that was not committed are left out"]
+            if uncommitted
+            else []
+        ),
         *([f"{searched} stored trials of searches for a bad commit are left out"] if searched else []),
-        *([f"made with several versions of kestrel_lab: {', '.join(sorted(packages))}"] if len(packages) > 1 else []),
+        *(
+            [f"made with several versions of kestrel_lab: {', '.join(sorted(packages))}"]
+            if len(packages) > 1
+            else []
+        ),
     )
     rows: dict[str, list[EvalRow]] = {}
     for row in kept.values():

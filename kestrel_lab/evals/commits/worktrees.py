@@ -50,12 +50,15 @@ class Environment:
 
 @asynccontextmanager
 async def temporary_worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path]:
-    """Check out commit `sha` into a folder under `home` that is removed at the end, also on error and cancellation.
+    """Check out commit `sha` into a folder under `home` that is removed at the end, also on error and
+    cancellation.
 
-    What a killed process left behind is removed at the next call. Neither hooks nor filters of the repository are run.
+    What a killed process left behind is removed at the next call. Neither hooks nor filters of the repository
+    are run.
     """
     folder = _folder(home, "worktrees")
-    # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half written.
+    # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half
+    # written.
     turn = _folder(home, "envs") / "worktrees.lock"
     async with lock_file(turn):
         await _clear(repository, folder)
@@ -87,7 +90,10 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         async with lock_file(_folder(home, "envs") / f"{name}.lock"):
             python = await _make_environment(tree, _folder(home, "envs") / name, note)
         # Commands that tools and checks run are to find this environment's programs, as after activating it.
-        own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
+        own = {
+            "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
+            "VIRTUAL_ENV": str(python.parent.parent),
+        }
     path = os.pathsep.join(dict.fromkeys(str(place) for place in sources))
     return Environment(python=python, env={**own, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
 
@@ -95,7 +101,9 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
 def requirements_of(tree: Path) -> str:
     """Return a hash that is equal for trees with equal requirements."""
     parts: dict[str, object] = {
-        name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in REQUIREMENTS if (tree / name).is_file()
+        name: hashlib.sha256((tree / name).read_bytes()).hexdigest()
+        for name in REQUIREMENTS
+        if (tree / name).is_file()
     }
     if (tree / "pyproject.toml").is_file():
         parts["pyproject.toml"] = _declared_requirements((tree / "pyproject.toml").read_bytes())
@@ -118,7 +126,9 @@ def _declared_requirements(content: bytes) -> object:
 
 
 async def _make_environment(tree: Path, folder: Path, note: Callable[[str], None]) -> Path:
-    """Return the Python of the environment in `folder`, which is made if it is missing or was not finished."""
+    """Return the Python of the environment in `folder`, which is made if it is missing or was not
+    finished.
+    """
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     finished = folder / "finished"
     if _folder_exists(finished):
@@ -152,16 +162,22 @@ def _folder_exists(place: Path) -> bool:
 
 
 def _fall_back_to_current(folder: Path) -> None:
-    """Let the environment import what it lacks, kestrel_lab to begin with, from where this process imports it; then it is finished."""
+    """Let the environment import what it lacks, kestrel_lab to begin with, from where this process imports
+    it; then it is finished.
+    """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / ("Lib" if os.name == "nt" else f"lib/{version}") / "site-packages"
     places = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_OUR_FOLDER)])
-    (packages / "kestrel_lab_fallback.pth").write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
+    (packages / "kestrel_lab_fallback.pth").write_text(
+        "".join(f"{place}\n" for place in places), encoding="utf-8"
+    )
     (folder / "finished").touch()
 
 
 async def _run(folder: Path, *argv: str) -> None:
-    process = await asyncio.create_subprocess_exec(*argv, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+    )
     try:
         output, _ = await process.communicate()
     except asyncio.CancelledError:
@@ -170,7 +186,9 @@ async def _run(folder: Path, *argv: str) -> None:
         raise
     if process.returncode:
         last = one_line(output.decode(errors="replace")[-1500:], 800)
-        raise UsageError(f"the requirements of this commit could not be installed; {' '.join(argv[1:4])} said: {last}")
+        raise UsageError(
+            f"the requirements of this commit could not be installed; {' '.join(argv[1:4])} said: {last}"
+        )
 
 
 async def _clear(repository: Path, folder: Path) -> None:
@@ -196,6 +214,7 @@ async def _remove(repository: Path, place: Path) -> None:
     try:
         await git_output(repository, "worktree", "remove", "--force", "--force", str(place))
     except UsageError:
-        # Not a worktree of this repository, or half made: the folder goes, and git forgets what it knows of it.
+        # Not a worktree of this repository, or half made: the folder goes, and git forgets what it knows of
+        # it.
         shutil.rmtree(place, ignore_errors=True)
         await git_output(repository, "worktree", "prune")

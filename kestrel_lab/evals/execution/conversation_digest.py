@@ -1,7 +1,7 @@
 """The digest of everything that the models of a trial were asked and answered, where no chance was involved.
 
-Scripts and recordings answer the same whenever they are asked the same. Two trials with equal digests are therefore the same
-trial made twice, and not two samples.
+Scripts and recordings answer the same whenever they are asked the same. Two trials with equal digests are
+therefore the same trial made twice, and not two samples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class ConversationDigest:
         self._chance = False
 
     def around(self, model: Model) -> Model:
-        """Return `model`, whose calls are collected; those of a real model are not, as it may answer differently next time."""
+        """Return `model`, whose calls are collected; those of a real model are not, as it may answer
+        differently next time.
+        """
         if model.kind == "real":
             self._chance = True
             return model
@@ -43,7 +45,9 @@ class ConversationDigest:
     def value(self) -> str:
         """The digest; empty where a real model was among those that were asked, and where none was asked."""
         # Steps and sub-agents that run side by side ask in any order.
-        return "" if self._chance or not self._calls else content_key("conversation/1", sorted(self._calls))[:16]
+        return (
+            "" if self._chance or not self._calls else content_key("conversation/1", sorted(self._calls))[:16]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +57,11 @@ class _Collected(ModelWrapper):
     hide: Callable[[str], str] = field(repr=False)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Ask the model, and collect what was asked and answered; a call that fails is collected with its request alone."""
-        # The name is not part of it: a script is named by its whole path, which is another one in each checkout.
+        """Ask the model, and collect what was asked and answered; a call that fails is collected with its
+        request alone.
+        """
+        # The name is not part of it: a script is named by its whole path, which is another one in each
+        # checkout.
         asked = map_texts(cast("Json", request_content("", request)), self.hide)
         answered: Json = None
         try:

@@ -1,11 +1,12 @@
 """Dask cluster: its workers run trials; the log and the results stay here.
 
-What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed on the worker,
-and the text of one comes back; it is read as JSON, and each run and trial is stored here like any other. Dask itself
-serialises calls with pickle and cloudpickle: whoever can talk to a scheduler can have its workers, and clients that are
-connected to it, run anything. So a cluster is used only at an address that the user gives, and should be one that only
-its users can reach (Dask's own TLS settings apply). Workers need the suite and what it names at the same path, the
-same version of kestrel_lab, and the keys of the models in their own environment.
+What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed
+on the worker, and the text of one comes back; it is read as JSON, and each run and trial is stored here like
+any other. Dask itself serialises calls with pickle and cloudpickle: whoever can talk to a scheduler can have
+its workers, and clients that are connected to it, run anything. So a cluster is used only at an address that
+the user gives, and should be one that only its users can reach (Dask's own TLS settings apply). Workers need
+the suite and what it names at the same path, the same version of kestrel_lab, and the keys of the models in
+their own environment.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ _LOOK_S: Final = 0.2
 
 
 def on_cluster(address: str) -> MakeTrials:
-    """Return a function that runs trials on the workers of the Dask scheduler at `address`; `run_suite` takes it as `make`.
+    """Return a function that runs trials on the workers of the Dask scheduler at `address`; `run_suite` takes
+    it as `make`.
 
-    As many are under way as the workers have threads; those of a worker that dies are made by others. Raises `UsageError`
-    when nobody answers there, and for a suite that cannot be sent: it must be a file, with configurations of its own,
-    and tools that it names itself.
+    As many are under way as the workers have threads; those of a worker that dies are made by others. Raises
+    `UsageError` when nobody answers there, and for a suite that cannot be sent: it must be a file, with
+    configurations of its own, and tools that it names itself.
     """
 
     async def make(
@@ -75,38 +77,73 @@ def on_cluster(address: str) -> MakeTrials:
     return make
 
 
-def _order(session: Session, ready: PreparedSuite, asks: Sequence[TrialRequest], *, kept: bool) -> dict[str, Json]:
-    """Return the order for the workers; raises `UsageError` for what they could not find on their machines."""
+def _order(
+    session: Session, ready: PreparedSuite, asks: Sequence[TrialRequest], *, kept: bool
+) -> dict[str, Json]:
+    """Return the order for the workers; raises `UsageError` for what they could not find on their
+    machines.
+    """
     suite = ready.suite
     if suite.path is None or not suite.path.is_file():
         raise UsageError("a cluster needs the suite as a file that its workers can read, too")
     # Those with a group are the package's own, which workers have, too.
-    own = sorted({tool.name for tool in session.registry.toolbox if not tool.group} - {tool.name for tool in native_tools()})
+    own = sorted(
+        {tool.name for tool in session.registry.toolbox if not tool.group}
+        - {tool.name for tool in native_tools()}
+    )
     options = session.options
-    if own or options.middleware or options.hooks or not (options.model is None or isinstance(options.model, str)):
+    if (
+        own
+        or options.middleware
+        or options.hooks
+        or not (options.model is None or isinstance(options.model, str))
+    ):
         given = {f"the tools {', '.join(own)}": own, "middleware": options.middleware, "hooks": options.hooks}
-        what = next((name for name, value in given.items() if value), f"the model {getattr(options.model, 'name', '')!r}")
-        raise UsageError(f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)")
+        what = next(
+            (name for name, value in given.items() if value),
+            f"the model {getattr(options.model, 'name', '')!r}",
+        )
+        raise UsageError(
+            f"{what} of this session cannot be sent to a cluster: name them in the suite file "
+            "(tools_from, configs)"
+        )
     if kept:
         raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")
     configs = [config.name for config in suite.configs]
     if suite.cassette.mode in ("record", "refresh"):
-        raise UsageError("workers of a cluster would write the same recordings at once: record without --cluster, then replay with it")
+        raise UsageError(
+            "workers of a cluster would write the same recordings at once: record without --cluster, "
+            "then replay with it"
+        )
     code = asks[0].git_sha if asks else ""
     folder = None if suite.cassette.folder is None else str(suite.cassette.folder)
     there = with_cassette(load_suite(suite.path), suite.cassette.mode, folder)
     known = set(configs) <= {config.name for config in there.configs}
-    plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
+    plan = (
+        plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code)
+        if known
+        else []
+    )
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
-        raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")
-    return {**bench_order(session, suite, suite.path, code), "cassette": suite.cassette.mode, "cassettes": folder}
+        raise UsageError(
+            "a cluster can only run what stands in the suite file: models and configurations given "
+            "otherwise cannot be sent"
+        )
+    return {
+        **bench_order(session, suite, suite.path, code),
+        "cassette": suite.cassette.mode,
+        "cassettes": folder,
+    }
 
 
 @asynccontextmanager
 async def _dask_client(address: str) -> AsyncIterator[Any]:
     # Dask would make something of nearly any text, a cluster of its own included.
     if not re.fullmatch(r"(tcp|tls|ws|wss)://[^/\s]+:\d+/?", address):
-        msg = f"{address!r} is not the address of a Dask scheduler: give the one that it prints when it starts, e.g. tcp://host:8786"
+        msg = (
+            f"{address!r} is not the address of a Dask scheduler: give the one that it prints when it "
+            "starts, e.g. tcp://host:8786"
+        )
         raise UsageError(msg)
     try:
         from distributed import Client  # an extra, and a second to load
@@ -118,7 +155,10 @@ async def _dask_client(address: str) -> AsyncIterator[Any]:
             address, asynchronous=True, set_as_default=False, timeout=_CONNECT_S
         )
     except (OSError, TimeoutError, ValueError) as error:
-        msg = f"no Dask scheduler answers at {address} ({error}): check that it is running and that the address is the one that it printed"
+        msg = (
+            f"no Dask scheduler answers at {address} ({error}): check that it is running and that the "
+            "address is the one that it printed"
+        )
         raise UsageError(msg) from error
     try:
         yield client
@@ -127,7 +167,9 @@ async def _dask_client(address: str) -> AsyncIterator[Any]:
 
 
 async def _answers(address: str) -> None:
-    """Raise `OSError` or `TimeoutError` when nothing listens at the address: Dask itself would retry for long."""
+    """Raise `OSError` or `TimeoutError` when nothing listens at the address: Dask itself would retry for
+    long.
+    """
     place = urlsplit(address)
     async with asyncio.timeout(_CONNECT_S):
         _, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -138,7 +180,13 @@ class Dispatch:
     """Sends trials to the workers of one cluster."""
 
     def __init__(
-        self, session: Session, ready: PreparedSuite, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
+        self,
+        session: Session,
+        ready: PreparedSuite,
+        client: Any,
+        order: dict[str, Json],
+        keeper: Keeper,
+        progress: EvalProgress | None,
     ) -> None:
         self._session, self._ready, self._client = session, ready, client
         self._keeper, self._progress = keeper, progress
@@ -168,7 +216,10 @@ class Dispatch:
             if threads:
                 since = time.monotonic()
             elif time.monotonic() - since > 3 * _CONNECT_S:
-                raise UsageError(f"the cluster at {self._client.scheduler.address} has no workers: start some (dask worker ADDRESS)")
+                raise UsageError(
+                    f"the cluster at {self._client.scheduler.address} has no workers: start some (dask "
+                    "worker ADDRESS)"
+                )
             while self._hands < min(threads * _AHEAD, self._hands + len(self._waiting)):
                 self._hands += 1
                 group.create_task(self._hand_out())
@@ -189,34 +240,76 @@ class Dispatch:
         from distributed import KilledWorker
 
         order = dumps(
-            {"bench": self._bench, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
+            {
+                "bench": self._bench,
+                "scenario": ask.scenario.id,
+                "config": ask.config.name,
+                "epoch": ask.epoch,
+                "key": ask.identity.key,
+            }
         )
         try:
-            answer: dict[str, Any] = json.loads(await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False))
+            answer: dict[str, Any] = json.loads(
+                await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False)
+            )
         except KilledWorker as error:
             return _lost_trial(self._session.store, self._ready, ask, str(error))
         if "refused" in answer:
             raise UsageError(answer["refused"])
         row = EvalRow(**answer["row"])
-        store_run(self._session.store, row.run, [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
+        store_run(
+            self._session.store, row.run, [(at, from_json(kind, body)) for at, kind, body in answer["run"]]
+        )
         return row
 
 
 def _lost_trial(store: SessionStore, ready: PreparedSuite, ask: TrialRequest, why: str) -> EvalRow:
-    """Return the row of a trial that killed its workers, one after the other, and store a run that says so."""
+    """Return the row of a trial that killed its workers, one after the other, and store a run that says
+    so.
+    """
     run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
     reason = f"the workers that made it died: {why}"
-    store_run(store, run_id, [
-        (now, RunStarted(goal=ask.scenario.goal, workspace="", model=model.name, model_kind=model.kind, scenario=ask.scenario.id, config=ask.config.name)),
-        (now, RunFinished(outcome="error", reason=reason)),
-        (now, StateTransition(source=RunStatus.PLANNING, target=RunStatus.FAILED, reason=reason)),
-    ])  # fmt: skip
+    store_run(
+        store,
+        run_id,
+        [
+            (
+                now,
+                RunStarted(
+                    goal=ask.scenario.goal,
+                    workspace="",
+                    model=model.name,
+                    model_kind=model.kind,
+                    scenario=ask.scenario.id,
+                    config=ask.config.name,
+                ),
+            ),
+            (now, RunFinished(outcome="error", reason=reason)),
+            (now, StateTransition(source=RunStatus.PLANNING, target=RunStatus.FAILED, reason=reason)),
+        ],
+    )
     result: dict[str, Json] = {
-        "family": ask.scenario.family, "weight": ask.scenario.weight, "model": ask.config.model or model.name, "model_kind": model.kind,
-        "outcome": "error", "reason": reason, "scores": [], "status": str(RunStatus.FAILED), "answer": "", "run": run_id,
+        "family": ask.scenario.family,
+        "weight": ask.scenario.weight,
+        "model": ask.config.model or model.name,
+        "model_kind": model.kind,
+        "outcome": "error",
+        "reason": reason,
+        "scores": [],
+        "status": str(RunStatus.FAILED),
+        "answer": "",
+        "run": run_id,
         "identity": ask.identity.as_json(),
-    }  # fmt: skip
+    }
     return EvalRow(
-        id=f"t{secrets.token_hex(8)}", scenario=ask.scenario.id, result=result, metrics={}, git_sha=ask.git_sha, created_at=now,
-        suite=ready.suite.name, config=ask.config.name, epoch=ask.epoch, key=ask.identity.key,
-    )  # fmt: skip
+        id=f"t{secrets.token_hex(8)}",
+        scenario=ask.scenario.id,
+        result=result,
+        metrics={},
+        git_sha=ask.git_sha,
+        created_at=now,
+        suite=ready.suite.name,
+        config=ask.config.name,
+        epoch=ask.epoch,
+        key=ask.identity.key,
+    )

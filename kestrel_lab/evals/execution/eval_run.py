@@ -19,7 +19,8 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import try_lock_file
 
 _EVAL_RUNS = """
-    SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> '$.sitting.by',
+    SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> \
+'$.sitting.by',
       result_json ->> '$.sitting.also', count(DISTINCT key), max(created_at)
     FROM eval_runs WHERE suite = ? AND name IS NOT NULL GROUP BY name ORDER BY max(created_at) DESC
 """
@@ -28,7 +29,9 @@ _EVAL_RUNS = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRun:
-    """One run of a suite, from `kestrel eval run` to its end, and all that resumed it; each of its rows names it."""
+    """One run of a suite, from `kestrel eval run` to its end, and all that resumed it; each of its rows names
+    it.
+    """
 
     id: str
     of: int
@@ -45,11 +48,15 @@ class EvalRun:
 
     @contextmanager
     def at_work(self, store: SessionStore) -> Iterator[None]:
-        """Hold the lock of this eval run; raises `UsageError` while another session holds it, in this process or another."""
+        """Hold the lock of this eval run; raises `UsageError` while another session holds it, in this process
+        or another.
+        """
         lock = _lock(store, self.id)
         with try_lock_file(lock) as free:
             if not free:
-                raise UsageError(f"eval run {self.id} is still going on in another session; wait for it, or stop it first")
+                raise UsageError(
+                    f"eval run {self.id} is still going on in another session; wait for it, or stop it first"
+                )
             try:
                 yield
             finally:
@@ -85,15 +92,22 @@ class EarlierRun:
 
     @property
     def notice(self) -> str:
-        """The hint for a user who starts a new eval run; empty when this one is finished or still going on."""
+        """The hint for a user who starts a new eval run; empty when this one is finished or still going
+        on.
+        """
         if self.stored >= self.eval_run.of or self.going_on:
             return ""
         stored, of = self.most
-        return f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume goes on with it"
+        return (
+            f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume "
+            "goes on with it"
+        )
 
 
 def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
-    """Return the eval run of the suite's newest stored trial that belongs to one; `None` when there is none."""
+    """Return the eval run of the suite's newest stored trial that belongs to one; `None` when there is
+    none.
+    """
     store.flush()
     rows = store.query(_EVAL_RUNS, (suite.name,))
     if not rows:
@@ -108,11 +122,15 @@ def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
         open_ones.append((their_stored, their_of))
     eval_run = EvalRun(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
     going_on = _is_going_on(store, eval_run, stored)
-    return EarlierRun(eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on)
+    return EarlierRun(
+        eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on
+    )
 
 
 def _is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
-    """Return whether a session works on it: its lock is held, or its process is alive, which another version may have started without a lock."""
+    """Return whether a session works on it: its lock is held, or its process is alive, which another version
+    may have started without a lock.
+    """
     lock = _lock(store, eval_run.id)
     if lock.exists():
         with try_lock_file(lock) as free:
@@ -126,20 +144,29 @@ def _lock(store: SessionStore, name: str) -> Path:
     return store.path.parent / "eval-runs" / f"{name}.lock"
 
 
-def resumed_trials(store: SessionStore, suite: Suite, earlier: EarlierRun, asks: Sequence[TrialRequest]) -> dict[str, EvalRow]:
+def resumed_trials(
+    store: SessionStore, suite: Suite, earlier: EarlierRun, asks: Sequence[TrialRequest]
+) -> dict[str, EvalRow]:
     """Return the trials of `earlier` that are among those asked for, by key, broken ones included.
 
     Raises `UsageError` while a session still works on it.
     """
     if earlier.going_on:
         process = Owner.parse(earlier.eval_run.by).process
-        raise UsageError(f"the last run of suite {suite.name!r} is still going on in process {process}; wait for it, or stop it first")
+        raise UsageError(
+            f"the last run of suite {suite.name!r} is still going on in process {process}; wait for "
+            "it, or stop it first"
+        )
     wanted = {ask.identity.key for ask in asks}
     order = {name: place for place, name in enumerate(earlier.all)}
     found: dict[str, EvalRow] = {}
     for row in stored_trials(store, suite=suite.name):
         name = eval_run_of(row)
-        if name in order and row.key in wanted and order[name] <= order.get(eval_run_of(found[row.key]) if row.key in found else name, 0):
+        if (
+            name in order
+            and row.key in wanted
+            and order[name] <= order.get(eval_run_of(found[row.key]) if row.key in found else name, 0)
+        ):
             found[row.key] = row
     return found
 

@@ -1,7 +1,7 @@
 """Python functions that judge trials, each run in a process of its own in the trial's sandbox.
 
-A function may import, start or evaluate what the agent wrote. So it has neither our environment nor our memory, and
-reads the suite's folder and repository without being able to change them.
+A function may import, start or evaluate what the agent wrote. So it has neither our environment nor our
+memory, and reads the suite's folder and repository without being able to change them.
 """
 
 from __future__ import annotations
@@ -38,20 +38,24 @@ _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _START: Final = """
 import runpy, sys
 from importlib.util import module_from_spec, spec_from_file_location
-package = spec_from_file_location("kestrel_lab", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
+package = spec_from_file_location("kestrel_lab", sys.argv[1] + "/__init__.py", \
+submodule_search_locations=[sys.argv[1]])
 sys.modules["kestrel_lab"] = module_from_spec(package)
 package.loader.exec_module(sys.modules["kestrel_lab"])
 runpy.run_module(sys.argv[2], run_name="__main__", alter_sys=True)
 """
-"""Load the package by its folder: at S1 the process may read that, but not list the folder above it, where Python would look for it."""
+"""Load the package by its folder: at S1 the process may read that, but not list the folder above it, where
+Python would look for it.
+"""
 _KEPT: Final = 1_000_000
 
 
 def load_judge(reference: str, folder: Path | None, root: Path | None) -> Callable[[Trial], Awaitable[Score]]:
-    """Return the function `module:function` of a suite in `folder`, as `PythonCheck` calls it; raises `UsageError` as `load_check` does.
+    """Return the function `module:function` of a suite in `folder`, as `PythonCheck` calls it; raises
+    `UsageError` as `load_check` does.
 
-    Its attributes are those of the function. A trial that has an environment is judged in this process, where its objects
-    are: such a scenario's tools are Python functions, and its agent has no files.
+    Its attributes are those of the function. A trial that has an environment is judged in this process, where
+    its objects are: such a scenario's tools are Python functions, and its agent has no files.
     """
     function, check = load_check(reference, folder, root), PythonCheck(function=reference)
 
@@ -61,13 +65,19 @@ def load_judge(reference: str, folder: Path | None, root: Path | None) -> Callab
             return await check(replace(trial, function=lambda _: function))
         with ExitStack() as stack:
             # A trial that is judged by its log alone may have no folder any more.
-            place = trial.workspace if trial.workspace.is_dir() else Path(stack.enter_context(TemporaryDirectory(prefix="kestrel-")))
+            place = (
+                trial.workspace
+                if trial.workspace.is_dir()
+                else Path(stack.enter_context(TemporaryDirectory(prefix="kestrel-")))
+            )
             return await _run_function(check, trial, folder, root, place)
 
     return judge
 
 
-async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, root: Path | None, workspace: Path) -> Score:
+async def _run_function(
+    check: PythonCheck, trial: Trial, folder: Path | None, root: Path | None, workspace: Path
+) -> Score:
     """Run the function in its process and return its score; raises `CheckError` when it gives none."""
     mark = f"kestrel-opinion-{secrets.token_hex(16)}:"  # which programs that the function starts do not know
     said = bytearray()
@@ -80,7 +90,14 @@ async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, r
     read = [place.resolve() for place in (folder, root) if place is not None]
     with TemporaryFile() as order:
         order.write(
-            dumps({"mark": mark, "function": check.function, "places": [_text(folder), _text(root)], "trial": _trial_json(trial)}).encode()
+            dumps(
+                {
+                    "mark": mark,
+                    "function": check.function,
+                    "places": [_text(folder), _text(root)],
+                    "trial": _trial_json(trial),
+                }
+            ).encode()
         )
         order.seek(0)
         try:
@@ -88,7 +105,8 @@ async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, r
                 [sys.executable, "-P", "-c", _START, str(_PACKAGE), __name__],
                 workspace=workspace,
                 sandbox=trial.sandbox or Sandbox(),
-                env=clean_environment() | {"PYTHONPATH": os.pathsep.join(map(str, _import_places())), "PYTHONDONTWRITEBYTECODE": "1"},
+                env=clean_environment()
+                | {"PYTHONPATH": os.pathsep.join(map(str, _import_places())), "PYTHONDONTWRITEBYTECODE": "1"},
                 output=keep,
                 timeout_s=SECONDS,
                 read=[*_outermost([*read, _PACKAGE, *_import_places()[1:]])],
@@ -98,7 +116,9 @@ async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, r
         except (OSError, UsageError) as error:
             raise CheckError(f"python_check {check.function} cannot be run: {error}") from error
     text = said.decode("utf-8", "replace")
-    opinion = next((line.removeprefix(mark) for line in reversed(text.splitlines()) if line.startswith(mark)), "")
+    opinion = next(
+        (line.removeprefix(mark) for line in reversed(text.splitlines()) if line.startswith(mark)), ""
+    )
     return _score(check, opinion, text if not ended.stopped else f"no opinion after {SECONDS:g} s")
 
 
@@ -107,9 +127,12 @@ def _text(place: Path | None) -> str | None:
 
 
 def _trial_json(trial: Trial) -> dict[str, Json]:
-    """Return the trial as JSON for the other process: all but models and the suite's functions, which only this process has."""
+    """Return the trial as JSON for the other process: all but models and the suite's functions, which only
+    this process has.
+    """
     events: list[Json] = [
-        [record.run_id, record.seq, record.eid, record.at, record.event.type, to_json(record.event)] for record in trial.records
+        [record.run_id, record.seq, record.eid, record.at, record.event.type, to_json(record.event)]
+        for record in trial.records
     ]
     return {
         "goal": trial.goal,
@@ -124,7 +147,8 @@ def _trial_json(trial: Trial) -> dict[str, Json]:
 def _read(told: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
     """Return the trial that `_trial_json` wrote, for `function` to judge."""
     records = tuple(
-        Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, body)) for run_id, seq, eid, at, kind, body in told["records"]
+        Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, body))
+        for run_id, seq, eid, at, kind, body in told["records"]
     )
     return Trial(
         goal=told["goal"],
@@ -139,23 +163,37 @@ def _read(told: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
 
 
 def _score(check: PythonCheck, opinion: str, said: str) -> Score:
-    """Return the score that the process wrote; anything in the process may have written it, so only the form of a score is accepted."""
+    """Return the score that the process wrote; anything in the process may have written it, so only the form
+    of a score is accepted.
+    """
     try:
         found = json.loads(opinion)
         if "problem" in found:
             raise CheckError(str(found["problem"]))
         value = float(found["value"])
-        told = Score(check=str(found["check"]), passed=found["passed"] is True, value=value, reason=str(found["reason"]))
+        told = Score(
+            check=str(found["check"]),
+            passed=found["passed"] is True,
+            value=value,
+            reason=str(found["reason"]),
+        )
         return score_of(told.check, told, check.function)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"python_check {check.function} ended without an opinion: {one_line(said[-400:], 300) or 'it wrote nothing'}"
+        msg = (
+            f"python_check {check.function} ended without an opinion: "
+            f"{one_line(said[-400:], 300) or 'it wrote nothing'}"
+        )
         raise CheckError(msg) from error
 
 
 def _import_places() -> list[Path]:
     """Return the folders in which the process finds this package, and what it and the suite import."""
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path]
-    packages = [Path(place) for place in installed if Path(place).name in ("site-packages", "dist-packages") and Path(place).is_dir()]
+    packages = [
+        Path(place)
+        for place in installed
+        if Path(place).name in ("site-packages", "dist-packages") and Path(place).is_dir()
+    ]
     return [_PACKAGE.parent, *dict.fromkeys(packages)]
 
 
@@ -165,13 +203,20 @@ def _outermost(places: Iterable[Path]) -> Iterable[Path]:
 
 
 def _no_grader(_: str) -> NoReturn:
-    raise UsageError("a python_check runs in a process of its own and cannot ask a model: use the check `graded` for that")
+    raise UsageError(
+        "a python_check runs in a process of its own and cannot ask a model: use the check `graded` for that"
+    )
 
 
 def main() -> None:
-    """Read which function judges which trial, and write its score; what the function prints is not taken for one."""
+    """Read which function judges which trial, and write its score; what the function prints is not taken for
+    one.
+    """
     order = json.loads(sys.stdin.buffer.read())
-    reference, (folder, root) = order["function"], (None if place is None else Path(place) for place in order["places"])
+    reference, (folder, root) = (
+        order["function"],
+        (None if place is None else Path(place) for place in order["places"]),
+    )
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     told: dict[str, Any]
@@ -181,7 +226,7 @@ def main() -> None:
         told = asdict(replace(score, usage=None))
     except (CheckError, UsageError) as error:
         told = {"problem": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever the function raises is told to the process that asked
+    except Exception as error:  # noqa: BLE001
         told = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
     out.write(f"\n{order['mark']}{json.dumps(told)}\n")
     out.flush()

@@ -1,4 +1,6 @@
-"""Preparation of a suite: models, tools and workspaces are found before the first trial, and whatever is missing is reported at once."""
+"""Preparation of a suite: models, tools and workspaces are found before the first trial, and whatever is
+missing is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ class PreparedSuite:
 
     def toolbox(self, scenario: Scenario, config: Config) -> Toolbox:
         """Return the tools of a trial: the configuration's, if it has any, else the scenario's."""
-        return self.config_tools[config.name] if config.name in self.config_tools else self.toolboxes[scenario.id]
+        return (
+            self.config_tools[config.name]
+            if config.name in self.config_tools
+            else self.toolboxes[scenario.id]
+        )
 
     def told(self, scenario: Scenario, config: Config) -> str:
         """Return the instructions of a trial: the suite's, and those of the scenario's environment.
@@ -104,9 +110,17 @@ class PreparedSuite:
         )
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
-                model=calls.around(self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default))),
-                resolve=lambda name: calls.around(tape.around(_model_named(session, name, replay=tape.replays), name)),
-                grader=lambda name: calls.around(tape.around(self.graders[name], name or self.suite.grader or by_default)),
+                model=calls.around(
+                    self.model(
+                        config, epoch, tape.around(self.models[config.name], config.model or by_default)
+                    )
+                ),
+                resolve=lambda name: calls.around(
+                    tape.around(_model_named(session, name, replay=tape.replays), name)
+                ),
+                grader=lambda name: calls.around(
+                    tape.around(self.graders[name], name or self.suite.grader or by_default)
+                ),
                 ports=replace(session.ports, now=tape.now),
                 calls=calls,
                 tape=tape,
@@ -141,7 +155,9 @@ class TrialModels:
 
     @property
     def kind(self) -> ModelKind:
-        """The kind of model that answered in the trial: `replay` as soon as one answer came from a recording."""
+        """The kind of model that answered in the trial: `replay` as soon as one answer came from a
+        recording.
+        """
         return "replay" if self.tape is not None and self.tape.replayed else self.model.kind
 
 
@@ -162,13 +178,15 @@ def prepare_suite(
 ) -> PreparedSuite:
     """Find and load everything that the suite names; `models` are objects to use for configurations, by name.
 
-    Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
-    or checks are not there are put in `skipped` instead: an older commit need not have them.
+    Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace,
+    tools or checks are not there are put in `skipped` instead: an older commit need not have them.
     """
     given = models or {}
     replay = suite.cassette.mode == "replay"
     _refuse_mixed(suite)
-    own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
+    own = {
+        tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)
+    }
     toolboxes: dict[str, Toolbox] = {}
     graders: dict[str, Model] = {}
     functions: dict[str, Callable[..., Any]] = {}
@@ -181,9 +199,13 @@ def prepare_suite(
             sources[scenario.id] = workspace_source(suite, scenario, session.home)
             for check in scenario.checks:
                 if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
-                    graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
+                    graders[check.model] = _chosen(
+                        session, suite, check.model or suite.grader, as_written=True, replay=replay
+                    )
                 elif isinstance(check, PythonCheck) and check.function not in functions:
-                    functions[check.function] = load_judge(check.function, _folder_of_check(suite, check.function), suite.root)
+                    functions[check.function] = load_judge(
+                        check.function, _folder_of_check(suite, check.function), suite.root
+                    )
         except UsageError as error:
             if skip_missing:
                 skipped[scenario.id] = str(error)
@@ -192,7 +214,10 @@ def prepare_suite(
     ways: dict[str, tuple[Model, str | Path | None]] = {}
     for config in suite.configs:
         try:
-            ways[config.name] = given.get(config.name) or _model_of_config(session, suite, config, replay=replay), _plan(suite, config)
+            ways[config.name] = (
+                given.get(config.name) or _model_of_config(session, suite, config, replay=replay),
+                _plan(suite, config),
+            )
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -213,20 +238,31 @@ def prepare_suite(
             if config.tools is not None
         },
         recordings=Recordings.of(
-            suite, session.env, needed=any(model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values())))
+            suite,
+            session.env,
+            needed=any(
+                model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values()))
+            ),
         ),
     )
 
 
 def _folder_of_check(suite: Suite, reference: str) -> Path | None:
-    """Return the folder in which the module of a check is looked for: beside the suite file, where that has it or there is no other."""
+    """Return the folder in which the module of a check is looked for: beside the suite file, where that has
+    it or there is no other.
+    """
     module = Path(*reference.partition(":")[0].split(".")).with_suffix(".py")
-    own, other = (one.path.parent if one is not None and one.path is not None else None for one in (suite, suite.otherwise))
+    own, other = (
+        one.path.parent if one is not None and one.path is not None else None
+        for one in (suite, suite.otherwise)
+    )
     return other if own is not None and other is not None and not (own / module).is_file() else own
 
 
 def _instructions(suite: Suite) -> str:
-    return suite.resolve(suite.instructions_from).read_text(encoding="utf-8") if suite.instructions_from else ""
+    return (
+        suite.resolve(suite.instructions_from).read_text(encoding="utf-8") if suite.instructions_from else ""
+    )
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
@@ -234,7 +270,11 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
         native = {tool.name: tool for tool in session.registry.toolbox}
-        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group}
+        reading = {
+            name: tool
+            for name, tool in native.items()
+            if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group
+        }
         return Toolbox((reading | own).values())
     return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
 
@@ -245,19 +285,32 @@ def _refuse_mixed(suite: Suite) -> None:
         if config.guidance is not None and (
             found := next((one.id for one in suite.scenarios if isinstance(one.place, PackageSource)), None)
         ):
-            msg = f"configuration {config.name!r} has guidance files, but the scenario {found!r} works in an installed package, which stays as it is"
+            msg = (
+                f"configuration {config.name!r} has guidance files, but the scenario {found!r} works "
+                "in an installed package, which stays as it is"
+            )
             raise UsageError(msg)
-        if config.tools is not None and (found := next((one.id for one in suite.scenarios if one.environment), None)):
-            msg = f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can only be done with those it brings"
+        if config.tools is not None and (
+            found := next((one.id for one in suite.scenarios if one.environment), None)
+        ):
+            msg = (
+                f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can "
+                "only be done with those it brings"
+            )
             raise UsageError(msg)
         if config.plan and (found := next((one.id for one in suite.scenarios if one.turns), None)):
-            raise UsageError(f"configuration {config.name!r} has a plan, but the scenario {found!r} is a conversation of several turns")
+            raise UsageError(
+                f"configuration {config.name!r} has a plan, but the scenario {found!r} is a "
+                "conversation of several turns"
+            )
 
 
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
     try:
         names = tuple(session.mcp.named(names))
-        return chosen_tools(Toolbox(({tool.name: tool for tool in session.registry.toolbox} | own).values()), names)
+        return chosen_tools(
+            Toolbox(({tool.name: tool for tool in session.registry.toolbox} | own).values()), names
+        )
     except UsageError as error:
         raise UsageError(f"{who}: {error}") from error
 
@@ -273,8 +326,12 @@ def _model_of_config(session: Session, suite: Suite, config: Config, *, replay: 
     return model_router(config.routes, choose) if config.routes else choose(config.model)
 
 
-def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False) -> Model:
-    """Return the model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
+def _chosen(
+    session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False
+) -> Model:
+    """Return the model; a script is named by its whole path, by which its runs find it again, or `as_written`
+    in the suite.
+    """
     if model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
         file, colon, function = model.removeprefix(_SCRIPTED).rpartition(":")
@@ -282,16 +339,22 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
             return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
     if model.startswith(f"{ROUTE}:"):
-        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay))
+        return read_routes(
+            suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay)
+        )
     if model.startswith(f"{ROUTER}:"):
         return learned_model(
-            suite.resolve(model.removeprefix(f"{ROUTER}:")), partial(_chosen, session, suite, replay=replay), default_embedder()
+            suite.resolve(model.removeprefix(f"{ROUTER}:")),
+            partial(_chosen, session, suite, replay=replay),
+            default_embedder(),
         )
     return _model_named(session, model, replay=replay)
 
 
 def _model_named(session: Session, name: str, *, replay: bool) -> Model:
-    """Return the model of that name; a replay needs no key and no extra, so only a model that was given is used there."""
+    """Return the model of that name; a replay needs no key and no extra, so only a model that was given is
+    used there.
+    """
     if not replay or name.startswith(_SCRIPTED):
         return session.registry.resolve_model(name or None)
     return session.registry.given_model(name or None) or AbsentModel(name=name)

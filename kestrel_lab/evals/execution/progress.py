@@ -1,4 +1,6 @@
-"""Progress of an eval run in one line: outcomes, speed, time left, cost, trials at once, endpoints that slow it down."""
+"""Progress of an eval run in one line: outcomes, speed, time left, cost, trials at once, endpoints that slow
+it down.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class EvalProgress:
         supervisor: RuntimeSupervisor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with the trials that are `stored` already; `notice` is shown until the first trial has ended."""
+        """Begin with the trials that are `stored` already; `notice` is shown until the first trial has
+        ended.
+        """
         self.running = 0
         """Trials under way."""
         self._reporter, self._supervisor, self._clock = reporter, supervisor, clock
@@ -77,7 +81,9 @@ class EvalProgress:
     @property
     def note(self) -> str:
         """The text beside the numbers of trials."""
-        outcomes = ", ".join(f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome])
+        outcomes = ", ".join(
+            f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome]
+        )
         passed = self._clock() - self._began
         if passed < _SETTLED_S:
             return outcomes
@@ -85,7 +91,10 @@ class EvalProgress:
         if self._made:
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
             left = self.total - self._counts.total()
-            parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{format_duration(left / rate)} left" if left else ""]
+            parts += [
+                f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min",
+                f"{format_duration(left / rate)} left" if left else "",
+            ]
         cost = f"${self._cost:.2f}" if self._cost else ""
         parts.append(f"cost {format_lower_bound(cost)}" if self._unpriced else cost)
         parts.append(f"{self.running} trials at once" if self.running > 1 else "")
@@ -101,7 +110,9 @@ class EvalProgress:
                 await asyncio.sleep(_TICK_S)
                 self.tell()
 
-        task = asyncio.create_task(tick(), name="kestrel eval progress") if self._reporter is not None else None
+        task = (
+            asyncio.create_task(tick(), name="kestrel eval progress") if self._reporter is not None else None
+        )
         try:
             yield
         finally:
@@ -121,13 +132,21 @@ def rate_limit_counts(supervisor: RuntimeSupervisor) -> dict[str, tuple[int, int
 
 
 def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, int]]) -> list[str]:
-    """Return a sentence for each endpoint that asked to slow down since `rate_limit_counts` returned `before`."""
+    """Return a sentence for each endpoint that asked to slow down since `rate_limit_counts` returned
+    `before`.
+    """
     told = []
     for endpoint in supervisor.watched:
         was = before.get(endpoint.name, (0, 0))
         throttle = endpoint.turns.throttle
         cuts, refused = throttle.episodes - was[0], throttle.refusals - was[1]
         if cuts:
-            times, calls = "once" if cuts == 1 else f"{cuts} times", "1 call" if refused == 1 else f"{refused} calls"
-            told.append(f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end {throttle.width} at once")
+            times, calls = (
+                "once" if cuts == 1 else f"{cuts} times",
+                "1 call" if refused == 1 else f"{refused} calls",
+            )
+            told.append(
+                f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end "
+                f"{throttle.width} at once"
+            )
     return told

@@ -1,10 +1,10 @@
 """A trial as text: request and result as JSON, for processes that run trials for another one.
 
-A worker process opens a `TrialBench` from the order it is sent, and runs the trials that are asked for by scenario,
-configuration and epoch. There are two kinds of workers. One serves the commits of a repository: it is started in a
-checkout as `python -m kestrel_lab.evals.execution.remote_trials`, reads an order and then lists of trials from standard
-input, and writes one JSON message a line: `ready`, `refused`, `row` or `done`. The other kind belongs to a Dask cluster,
-which calls `make_trial` with a text and gets a text back.
+A worker process opens a `TrialBench` from the order it is sent, and runs the trials that are asked for by
+scenario, configuration and epoch. There are two kinds of workers. One serves the commits of a repository: it
+is started in a checkout as `python -m kestrel_lab.evals.execution.remote_trials`, reads an order and then
+lists of trials from standard input, and writes one JSON message a line: `ready`, `refused`, `row` or `done`.
+The other kind belongs to a Dask cluster, which calls `make_trial` with a text and gets a text back.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ from kestrel_lab.runtime.session import Session
 
 
 def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[str, Json]:
-    """Return what a worker needs to know of a session and of the suite in `file`, whose code is at commit `sha`.
+    """Return what a worker needs to know of a session and of the suite in `file`, whose code is at commit
+    `sha`.
 
-    Only limits that differ from the defaults are sent: an older commit need not know every limit that there is now.
+    Only limits that differ from the defaults are sent: an older commit need not know every limit that there
+    is now.
     """
     usual = Limits().as_json()
     return {
@@ -70,9 +72,9 @@ class TrialBench:
     def open(cls, order: Mapping[str, Any], home: str | Path, *, skip_missing: bool) -> TrialBench:
         """Open the suite and the session of an order from `bench_order`.
 
-        The order may add `at`, beside which the suite finds what it names, `newer`, whether what is missing there is looked for
-        beside the file itself, and `cassette` and `cassettes`, which replace the suite's own. The log is kept in `home`. Raises
-        `UsageError` as `load_suite` and `prepare_suite` do.
+        The order may add `at`, beside which the suite finds what it names, `newer`, whether what is missing
+        there is looked for beside the file itself, and `cassette` and `cassettes`, which replace the suite's
+        own. The log is kept in `home`. Raises `UsageError` as `load_suite` and `prepare_suite` do.
         """
         loaded = load_suite(order["suite"], at=order.get("at"))
         if order.get("newer"):
@@ -96,7 +98,9 @@ class TrialBench:
             session.close()
             raise
         asks = plan_trials(suite, code=order["sha"], git_sha=order["sha"])
-        return cls(session=session, ready=ready, asks={(ask.scenario.id, ask.config.name): ask for ask in asks})
+        return cls(
+            session=session, ready=ready, asks={(ask.scenario.id, ask.config.name): ask for ask in asks}
+        )
 
 
 # A worker of a Dask cluster.
@@ -105,9 +109,9 @@ class TrialBench:
 def make_trial(request: str) -> str:
     """Run the trial that a JSON object names, and return its row and the events of its run as JSON.
 
-    The request holds an order as `bench`, `scenario`, `config`, `epoch` and the `key` that the trial must have. The suite
-    file is read on this machine. The answer is `{"row": …, "run": …}`, or `{"refused": why}` when the suite, its code's
-    version or the package are not those of the request.
+    The request holds an order as `bench`, `scenario`, `config`, `epoch` and the `key` that the trial must
+    have. The suite file is read on this machine. The answer is `{"row": …, "run": …}`, or `{"refused": why}`
+    when the suite, its code's version or the package are not those of the request.
     """
     body: dict[str, Any] = json.loads(request)
     try:
@@ -116,7 +120,10 @@ def make_trial(request: str) -> str:
         ask = bench.asks.get((body["scenario"], body["config"]))
         ask = None if ask is None else ask.at(epoch=body["epoch"])
         if ask is None or ask.identity.key != body["key"]:
-            raise UsageError(f"a worker has another version of the suite {body['bench']['suite']} or of kestrel_lab than this process")
+            raise UsageError(
+                f"a worker has another version of the suite {body['bench']['suite']} or of kestrel_lab "
+                "than this process"
+            )
         return asyncio.run_coroutine_threadsafe(_row_and_run(bench, ask), _loop()).result()
     except KestrelError as error:
         return dumps({"refused": str(error)})
@@ -130,7 +137,8 @@ async def _row_and_run(bench: TrialBench, ask: TrialRequest) -> str:
     return json.dumps({"row": asdict(row), "run": records})
 
 
-# Dask calls a function by its name in any of a worker's threads: what trials share can only be found by functions here.
+# Dask calls a function by its name in any of a worker's threads: what trials share can only be found by
+# functions here.
 
 _OPENING = threading.Lock()
 """Held while a bench is opened: `lru_cache` would let two threads open the same one."""
@@ -138,7 +146,9 @@ _OPENING = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _bench(order: str) -> TrialBench:
-    return TrialBench.open(json.loads(order), tempfile.mkdtemp(prefix="kestrel-", dir=_scratch().name), skip_missing=False)
+    return TrialBench.open(
+        json.loads(order), tempfile.mkdtemp(prefix="kestrel-", dir=_scratch().name), skip_missing=False
+    )
 
 
 @cache
@@ -175,15 +185,21 @@ async def _serve(send: _Send) -> None:
     try:
         send({"ready": dict(bench.ready.skipped)})
         while line := await asyncio.to_thread(sys.stdin.readline):
-            asks = [bench.asks[scenario, config].at(epoch=epoch) for scenario, config, epoch in json.loads(line)]
-            await run_trials(bench.session, bench.ready, asks, on_row=lambda row: send({"row": asdict(row)}), store=False)
+            asks = [
+                bench.asks[scenario, config].at(epoch=epoch) for scenario, config, epoch in json.loads(line)
+            ]
+            await run_trials(
+                bench.session, bench.ready, asks, on_row=lambda row: send({"row": asdict(row)}), store=False
+            )
             send({"done": len(asks)})
     finally:
         bench.session.close()
 
 
 def _own_output() -> _Send:
-    """Return a way to standard output that only messages take; what tools print goes to standard error instead."""
+    """Return a way to standard output that only messages take; what tools print goes to standard error
+    instead.
+    """
     output: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

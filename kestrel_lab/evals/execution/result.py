@@ -11,7 +11,13 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import SUCCESS
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
-from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport, decide_gates, missed_recordings, record_again
+from kestrel_lab.evals.reports.gate_decisions import (
+    EXIT_CODES,
+    GateReport,
+    decide_gates,
+    missed_recordings,
+    record_again,
+)
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import result_markdown
@@ -61,12 +67,13 @@ class EvalResult(ResultView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`, `git_sha`.
+        """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`,
+        `git_sha`.
 
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
-        mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it. `cost_estimate`
-        is missing where no price is known, and what is known of it where `unpriced_calls` is not 0.
-        `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
+        mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
+        `cost_estimate` is missing where no price is known, and what is known of it where `unpriced_calls` is
+        not 0. `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
         """
         records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
@@ -74,90 +81,115 @@ class EvalResult(ResultView):
 
     @property
     def scores(self) -> pd.DataFrame:
-        """One row per trial and check: `scenario`, `config`, `epoch`, `check`, `passed`, `value`, `reason`, `grading_cost`.
+        """One row per trial and check: `scenario`, `config`, `epoch`, `check`, `passed`, `value`, `reason`,
+        `grading_cost`.
 
-        `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its price
-        is not known.
+        `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its
+        price is not known.
         """
         rows = []
         for row in self.rows:
             head = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch}
-            rows += [{**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores]
+            rows += [
+                {**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores
+            ]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
         return unit_frame(rows, columns=columns, units=result_table.UNITS)
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
 
-        `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; `pass_at` and `pass_hat`, the
-        chances that one and that all of `k` tries pass, with intervals, `k` being the fewest tries of a scenario;
-        numbers of `trials`,
-        `scenarios` and `errors` (trials that broke); means per trial of times, tokens, calls and cost, and
-        apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
-        least as good in success, cost and working time and better in one of them.
+        `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; `pass_at` and
+        `pass_hat`, the chances that one and that all of `k` tries pass, with intervals, `k` being the fewest
+        tries of a scenario; numbers of `trials`, `scenarios` and `errors` (trials that broke); means per
+        trial of times, tokens, calls and cost, and apart from it `grading_cost`, of asking graders (missing
+        where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other
+        configuration is at least as good in success, cost and working time and better in one of them.
         """
         return unit_frame(self.summaries(), units=result_table.UNITS).set_index("config")
 
     def by(self, group: str) -> pd.DataFrame:
         """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
 
-        By family and scenario: `success_rate` and every metric, `recall@k` among them where checks ask for it, each with
-        `…_low` and `…_high`. By check: how often it passed in the trials that were judged, `success_rate` with `low` and
-        `high`. By concern: the `share` of trials whose answer has a concern of that kind (`files`, `names`, `numbers` …),
-        with `low` and `high`; raises `UsageError` where no answer was reviewed, which `verify: warn` of a configuration, or
-        more, asks for. Intervals are of 95 %, clustered by scenario.
+        By family and scenario: `success_rate` and every metric, `recall@k` among them where checks ask for
+        it, each with `…_low` and `…_high`. By check: how often it passed in the trials that were judged,
+        `success_rate` with `low` and `high`. By concern: the `share` of trials whose answer has a concern of
+        that kind (`files`, `names`, `numbers` …), with `low` and `high`; raises `UsageError` where no answer
+        was reviewed, which `verify: warn` of a configuration, or more, asks for. Intervals are of 95 %,
+        clustered by scenario.
         """
         match group:
             case "check":
                 columns = ["config", "check", "success_rate", "low", "high", "trials"]
                 return unit_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
             case "concern":
-                rates = concern_rates(self.rows, reduce_rows(self.rows, self.suite.count_errors).grouped("config"))
+                rates = concern_rates(
+                    self.rows, reduce_rows(self.rows, self.suite.count_errors).grouped("config")
+                )
                 return unit_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
-                return unit_frame(reduce_rows(self.rows, self.suite.count_errors).grouped(group), units=result_table.INTERVAL_UNITS)
-        raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}")
+                return unit_frame(
+                    reduce_rows(self.rows, self.suite.count_errors).grouped(group),
+                    units=result_table.INTERVAL_UNITS,
+                )
+        raise UsageError(
+            f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}"
+        )
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
-        """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that no other beats in both."""
+        """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that
+        no other beats in both.
+        """
         return pareto_frontier(self.frame, price=price)
 
     def recall(self) -> pd.DataFrame:
-        """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was lost.
+        """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was
+        lost.
 
-        `found`, `place` among the results that the agent was shown, `state` (`found`, `behind`, `dropped`, `chosen`, `unmatched` or
-        `not looked for`), the `step` of the search that dropped it last, and `why`, as the trial's log has it. The means
-        are `recall@k` of `by("family")` and `by("scenario")`, with intervals. Empty for suites without such checks.
+        `found`, `place` among the results that the agent was shown, `state` (`found`, `behind`, `dropped`,
+        `chosen`, `unmatched` or `not looked for`), the `step` of the search that dropped it last, and `why`,
+        as the trial's log has it. The means are `recall@k` of `by("family")` and `by("scenario")`, with
+        intervals. Empty for suites without such checks.
         """
         return unit_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
 
-        `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each an
-        unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.stats.pass_at_k`
-        names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
+        `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each
+        an unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario;
+        `evals.stats.pass_at_k` names the sources. Raises `UsageError` unless every scenario has `k` trials
+        that count.
         """
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault(row.config, []).append(result_table.trial_record(row, self.suite.count_errors))
-        return unit_frame([{"config": name, **pass_rates(records, k)} for name, records in groups.items()]).set_index("config")
+        return unit_frame(
+            [{"config": name, **pass_rates(records, k)} for name, records in groups.items()]
+        ).set_index("config")
 
     def plot(self, metric: str = "", by: str = "") -> Figure:
-        """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by a column of `frame`.
+        """Draw success rates with intervals, and success against cost and working time with the Pareto front;
+        or `metric` by a column of `frame`.
 
-        `by` is `scenario`, `family`, `configuration`, `commit`, or any other column of few values; `family` where only a metric is named,
-        and the metric is the success rate where only `by` is. Raises `UsageError` for a metric or a column that is not there, and for
-        one of too many values.
+        `by` is `scenario`, `family`, `configuration`, `commit`, or any other column of few values; `family`
+        where only a metric is named, and the metric is the success rate where only `by` is. Raises
+        `UsageError` for a metric or a column that is not there, and for one of too many values.
         """
         if not (metric or by):
             return configs_figure(self.summaries(), self.headline)
         by = by or "family"
-        return families_figure(grouped_by_column(self.rows, self.suite.count_errors, by), metric or SUCCESS, by)
+        return families_figure(
+            grouped_by_column(self.rows, self.suite.count_errors, by), metric or SUCCESS, by
+        )
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
-        return write_text(path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None))
+        """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as
+        there is room; returns its path.
+        """
+        return write_text(
+            path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None)
+        )
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
@@ -166,20 +198,26 @@ class EvalResult(ResultView):
         return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=notes)
 
     def junit(self, path: str | Path) -> Path:
-        """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
+        """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate;
+        returns its path.
 
-        A case fails when fewer of its epochs passed than a gate for the success rate asks for, all where there is none.
+        A case fails when fewer of its epochs passed than a gate for the success rate asks for, all where
+        there is none.
         """
         more = [self.gates().group()] if self.suite.gates else []
         return write_junit(path, self.suite.name, [*case_groups(self.suite, self.rows), *more])
 
     def markdown(self, report: str = "") -> str:
-        """Return a summary for a pull request; `report`, the address of the HTML report, makes links to transcripts."""
+        """Return a summary for a pull request; `report`, the address of the HTML report, makes links to
+        transcripts.
+        """
         return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
     @property
     def exit_code(self) -> int:
-        """3 where a replay lacked a recording, 1 where every trial broke, else 0: how many have to pass is for gates."""
+        """3 where a replay lacked a recording, 1 where every trial broke, else 0: how many have to pass is
+        for gates.
+        """
         if any(row.unrecorded for row in self.rows):
             return EXIT_CODES["unrecorded"]
         return int(bool(self.rows) and all(row.outcome == "error" for row in self.rows))
@@ -194,7 +232,10 @@ class EvalResult(ResultView):
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, {result_table.format_mean(s['working_time'], '.2f')} s, {result_table.format_mean(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
+                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, "
+                f"{result_table.format_mean(s['working_time'], '.2f')} s, "
+                f"{result_table.format_mean(s['token_usage'], '.0f')} tokens, "
+                f"{'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
             )
         return "\n".join(lines)
 
@@ -206,30 +247,53 @@ class EvalResult(ResultView):
     def headline(self) -> str:
         """What was run, in one line."""
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
-        return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
+        return (
+            f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} "
+            f"scenarios{taken}"
+        )
 
     def lines(self) -> list[str]:
-        """Return what to read beside `summary`: `run_notes`, why trials broke, which answers were replayed."""
+        """Return what to read beside `summary`: `run_notes`, why trials broke, which answers were
+        replayed.
+        """
         missed = [row for row in self.rows if row.unrecorded]
         return [
             *self.run_notes(),
             *self._broke(),
             *([f"{missed_recordings(missed)}. {record_again(self.suite)}"] if missed else []),
-            *result_table.not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
+            *result_table.not_real(
+                summary for summary in self.summaries() if summary["model_kind"] == "replay"
+            ),
         ]
 
     def run_notes(self) -> tuple[str, ...]:
         """Return how the trials were made: `notes`, and why stored ones could not be reused."""
-        made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
+        made = [
+            f"{count:,} trials were not taken from earlier runs: {why}"
+            for why, count in self.why.items()
+            if why != "not run before"
+        ]
         if any("the code changed" in why for why in self.why):
-            made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
+            made.append(
+                "files that git does not track count as code, reports too: name their folder in .gitignore"
+            )
         return (*self.notes, *made)
 
     def _broke(self) -> list[str]:
         """Return why trials broke, the most frequent reasons first."""
         reasons = Counter(one_line(row.reason, _REASON) for row in self.rows if row.outcome == "error")
-        more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
-        return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]
+        more = (
+            [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"]
+            if len(reasons) > _REASONS
+            else []
+        )
+        return [
+            *(
+                f"{count:,} trials broke: {why or 'no reason given'}"
+                for why, count in reasons.most_common(_REASONS)
+            ),
+            *more,
+        ]
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return the rows of `summary` as records."""

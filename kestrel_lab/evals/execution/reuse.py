@@ -30,7 +30,9 @@ class Reuse:
     """How many trials must be run, by reason."""
 
 
-def reusable_rows(store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, outside_git: bool = False) -> Reuse:
+def reusable_rows(
+    store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, outside_git: bool = False
+) -> Reuse:
     """Return the newest row that did not break for each of `asks` that has one with an equal identity.
 
     Outside of git nothing tells whether the code is the same; such rows count only with `outside_git`.
@@ -50,7 +52,9 @@ def reusable_rows(store: SessionStore, suite: Suite, asks: Sequence[TrialRequest
     return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
 
 
-def _difference_reason(ask: TrialRequest, earlier: dict[tuple[str, str, int], list[EvalRow]], *, outside_git: bool) -> str:
+def _difference_reason(
+    ask: TrialRequest, earlier: dict[tuple[str, str, int], list[EvalRow]], *, outside_git: bool
+) -> str:
     if not ask.identity.code and not outside_git:
         return "the suite is not in a git commit, so nothing tells whether its code changed"
     rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))

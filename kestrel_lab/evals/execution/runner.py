@@ -1,4 +1,6 @@
-"""Run a suite: every scenario with every configuration, as often as asked, several at once; each result stored at once."""
+"""Run a suite: every scenario with every configuration, as often as asked, several at once; each result
+stored at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
-from kestrel_lab.evals.execution.trial import Identity, TrialRequest, run_trial, scenario_hash, with_earlier_attempts
+from kestrel_lab.evals.execution.trial import (
+    Identity,
+    TrialRequest,
+    run_trial,
+    scenario_hash,
+    with_earlier_attempts,
+)
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
@@ -35,14 +43,19 @@ from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import limit_concurrency
 
-# Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on disk.
+# Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on
+# disk.
 
 
 class Keeper:
     """Stores finished trials in the background."""
 
-    def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None) -> None:
-        """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event loop."""
+    def __init__(
+        self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None
+    ) -> None:
+        """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event
+        loop.
+        """
         self._store, self._on_row, self._eval_run = store, on_row, eval_run
         self._loop = asyncio.get_running_loop()
         self._storing: set[Future[None]] = set()
@@ -75,7 +88,7 @@ class Keeper:
         try:
             done.result()
             self._on_row(row)
-        except Exception as error:  # noqa: BLE001  # raised to whoever keeps the next row, or waits for the end
+        except Exception as error:  # raised to whoever keeps the next row, or waits for the end  # noqa: BLE001
             self._failure = self._failure or error
 
 
@@ -102,7 +115,9 @@ class MakeTrials(Protocol):
 
 
 @takes_options(EvalOptions)
-async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any) -> EvalResult:
+async def run_suite(
+    session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any
+) -> EvalResult:
     """Run every scenario of a suite file, or a suite, with every configuration, and return one row per trial.
 
     The options are those of `EvalOptions`. `make` runs the trials, `run_trials` in this process by default;
@@ -115,7 +130,10 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     chosen, models = choose_configs(loaded, asked.configs)
     chosen = with_cassette(chosen, asked.cassette, asked.cassettes).select(epochs=asked.epochs, **asked.parts)
     if chosen.epochs > MOST_EPOCHS:
-        raise UsageError(f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do")
+        raise UsageError(
+            f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more "
+            "than repeats do"
+        )
     chosen = replace(
         chosen,
         concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
@@ -126,25 +144,45 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
-    found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git)
+    found, eval_run, notice = begin_eval_run(
+        session.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git
+    )
     hopeless = gates_out_of_reach(chosen)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = rate_limit_counts(session.supervisor)
     shown = "; ".join(filter(None, [*hopeless, notice]))
-    progress = EvalProgress(asked.reporter, len(asks), rows, notice=shown, count_errors=chosen.count_errors, supervisor=session.supervisor)
+    progress = EvalProgress(
+        asked.reporter,
+        len(asks),
+        rows,
+        notice=shown,
+        count_errors=chosen.count_errors,
+        supervisor=session.supervisor,
+    )
     with eval_run.at_work(session.store):
         async with progress.ticking():
             keep_in = session.home / "trials" if asked.keep else None
             made = await (make or run_trials)(
-                session, ready, todo, on_row=progress.count, keep_in=keep_in, eval_run=eval_run, progress=progress
+                session,
+                ready,
+                todo,
+                on_row=progress.count,
+                keep_in=keep_in,
+                eval_run=eval_run,
+                progress=progress,
             )
     again = sum("attempts" in row.result for row in made)
-    notes = [*hopeless, notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
+    notes = [
+        *hopeless,
+        notice,
+        f"{again} trials broke and were made again: see column attempts" if again else "",
+    ]
     notes += slowdowns_since(session.supervisor, before)
     if rows and not str(code) and reuse:
         notes.append(
-            "the suite is in no git commit: its stored trials count as they are, whatever the code was then; kestrel eval run makes new ones"
+            "the suite is in no git commit: its stored trials count as they are, whatever the code was "
+            "then; kestrel eval run makes new ones"
         )
     return EvalResult(
         suite=chosen,
@@ -166,9 +204,17 @@ async def start_servers(session: Session, suite: Suite) -> None:
 
 
 def begin_eval_run(
-    store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, reuse: bool, resume: bool, outside_git: bool = False
+    store: SessionStore,
+    suite: Suite,
+    asks: Sequence[TrialRequest],
+    *,
+    reuse: bool,
+    resume: bool,
+    outside_git: bool = False,
 ) -> tuple[Reuse, EvalRun, str]:
-    """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
+    """Return the trials that need not be run, the eval run that the others belong to, and a notice for the
+    user.
+    """
     found = reusable_rows(store, suite, asks, outside_git=outside_git) if reuse else Reuse()
     earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
@@ -184,10 +230,20 @@ def begin_eval_run(
     return Reuse(rows=rows, why=found.why), eval_run, told
 
 
-def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[TrialRequest]:
-    """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
+def plan_trials(
+    suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None
+) -> list[TrialRequest]:
+    """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about
+    as often.
+    """
     every = product(range(1, suite.epochs + 1), suite.scenarios, suite.configs)
-    return asks_for(suite, [(scenario, config, epoch) for epoch, scenario, config in every], code=code, git_sha=git_sha, models=models)
+    return asks_for(
+        suite,
+        [(scenario, config, epoch) for epoch, scenario, config in every],
+        code=code,
+        git_sha=git_sha,
+        models=models,
+    )
 
 
 def asks_for(
@@ -198,10 +254,15 @@ def asks_for(
     git_sha: str,
     models: Mapping[str, Model] | None = None,
 ) -> list[TrialRequest]:
-    """Return trials of the suite, each given by its scenario, configuration and epoch, with all that identifies them."""
+    """Return trials of the suite, each given by its scenario, configuration and epoch, with all that
+    identifies them.
+    """
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
-    configs = {config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
+    configs = {
+        config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12]
+        for config in suite.configs
+    }
     return [
         TrialRequest(
             scenario=scenario,
@@ -209,7 +270,12 @@ def asks_for(
             epoch=epoch,
             git_sha=git_sha,
             identity=Identity(
-                scenario=scenarios[scenario.id], config=configs[config.name], suite=whole, code=code, package=RELEASE, epoch=epoch
+                scenario=scenarios[scenario.id],
+                config=configs[config.name],
+                suite=whole,
+                code=code,
+                package=RELEASE,
+                epoch=epoch,
             ),
         )
         for scenario, config, epoch in trials
@@ -227,13 +293,15 @@ async def run_trials(
     eval_run: EvalRun | None = None,
     progress: EvalProgress | None = None,
 ) -> list[EvalRow]:
-    """Run the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
+    """Run the trials, as many at once as the suite and each configuration allow; each is stored as it ends,
+    if `store`.
 
-    `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often as the
-    suite says. The first error that is not a trial's own stops the others and is raised.
+    `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often
+    as the suite says. The first error that is not a trial's own stops the others and is raised.
     """
     waiting: dict[str, deque[Turn]] = {
-        config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name) for config in ready.suite.configs
+        config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name)
+        for config in ready.suite.configs
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
     await prepare_models(ready.models.values())  # what a process loads once is no trial's time
@@ -260,7 +328,11 @@ async def run_trials(
             async with asyncio.TaskGroup() as group:
                 for config in ready.suite.configs:
                     queue = waiting[config.name]
-                    for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
+                    for _ in range(
+                        min(
+                            len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency
+                        )
+                    ):
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
         raise most_severe([errors]) from None
@@ -283,7 +355,9 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
             chosen.append(Config(name=name, model=given.name))
             models[name] = given
         else:
-            raise UsageError(f"configuration {name!r} is a model's name, a model or a Config, not {type(given).__name__}")
+            raise UsageError(
+                f"configuration {name!r} is a model's name, a model or a Config, not {type(given).__name__}"
+            )
     return replace(suite, configs=tuple(chosen)), models
 
 

@@ -12,8 +12,23 @@ from pathlib import Path
 from typing import Final, Literal
 
 from kestrel_lab.checks.python_function import awaited, score_of
-from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary, error_text
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.errors import (
+    ApprovalRequired,
+    CheckError,
+    KestrelError,
+    RunError,
+    error_boundary,
+    error_text,
+)
+from kestrel_lab.core.events.union import (
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunFinished,
+    RunStarted,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.run_types import RunStatus
@@ -46,7 +61,8 @@ ANSWER_KEPT: Final = 4_000
 class Identity:
     """Everything a trial's outcome depends on, hashed part by part.
 
-    Names of scenarios and configurations are in it: two that are equal but for the name are two, with trials of their own.
+    Names of scenarios and configurations are in it: two that are equal but for the name are two, with trials
+    of their own.
     """
 
     scenario: str
@@ -99,11 +115,16 @@ class TrialRequest:
         """Return the same trial in another epoch, and of the clean commit `sha` if one is given."""
         code = self.identity.code if sha is None else sha
         return replace(
-            self, epoch=epoch, git_sha=self.git_sha if sha is None else sha, identity=replace(self.identity, epoch=epoch, code=code)
+            self,
+            epoch=epoch,
+            git_sha=self.git_sha if sha is None else sha,
+            identity=replace(self.identity, epoch=epoch, code=code),
         )
 
 
-async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None) -> EvalRow:
+async def run_trial(
+    session: Session, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
+) -> EvalRow:
     """Run the scenario, judge and measure the run.
 
     What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
@@ -116,11 +137,20 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
     named = ready.suite.guidance_paths.union(guidance_names(session.options.guidance_files))
     async with (
         trial_workspace(
-            scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=named
+            scenario,
+            ready.sources[scenario.id],
+            keep_in,
+            only_pure=only_pure,
+            guidance=config.guidance,
+            named=named,
         ) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
-        ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
+        ports = (
+            replace(models.ports, abstain=None)
+            if config.learning
+            else replace(models.ports, memory=NoMemory(), abstain=None)
+        )
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, session.limits)
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
@@ -140,7 +170,9 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
                 instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
-                plan=conversation_plan(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
+                plan=conversation_plan(turns, toolbox.names)
+                if scenario.turns and goal == scenario.goal
+                else ready.plans[config.name],
                 inputs=config.inputs,
                 resolve=models.resolve,
                 ports=ports,
@@ -153,11 +185,28 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(session.store.records(run.id))
-        judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
-            goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
-            grader=lambda name: guard_model(models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds),
-            function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
-        ))  # fmt: skip
+        judged = (
+            _Judged(outcome="error", reason=broke)
+            if broke
+            else await _judge(
+                run,
+                scenario,
+                Trial(
+                    goal=scenario.goal,
+                    answer=run.answer,
+                    records=records,
+                    workspace=workspace.root,
+                    expected=scenario.expected,
+                    grader=lambda name: guard_model(
+                        models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds
+                    ),
+                    function=ready.functions.__getitem__,
+                    environment=environment,
+                    sandbox=session.sandbox,
+                    read_only=workspace.read_only,
+                ),
+            )
+        )
         missing = [] if models.tape is None else models.tape.missing
     if missing and judged.outcome != "error":
         # A sub-agent, a verifier or a fallback may go on without an answer; what it did then is no replay.
@@ -173,7 +222,9 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             ask,
             run,
             judged,
-            model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
+            model_name=config.model or models.model.name
+            if models.model.kind == "scripted"
+            else models.model.name,
             model_kind=models.kind,
             missing=missing,
             conversation=models.calls.value,
@@ -189,7 +240,9 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
 
 
 def with_earlier_attempts(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
-    """Return `row` as the last attempt of a trial that broke before; it lists the earlier attempts, whose runs are in the log."""
+    """Return `row` as the last attempt of a trial that broke before; it lists the earlier attempts, whose
+    runs are in the log.
+    """
     if not earlier:
         return row
     told: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
@@ -208,19 +261,26 @@ async def _finish(run: Run) -> str:
         return ""
     except KestrelError:
         raise
-    except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
+    except Exception as error:  # noqa: BLE001
         return error_text(error)
     return ""
 
 
-async def _run_earlier_tasks(session: Session, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
-    """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what broke."""
+async def _run_earlier_tasks(
+    session: Session, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace
+) -> tuple[Run | None, str]:
+    """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what
+    broke.
+    """
     run = None
     for goal in ask.scenario.before:
         run = begin(goal)
         broke = await _finish(run)
         if broke or run.status is not RunStatus.COMPLETE:
-            return run, f"a task before it did not end ({one_line(goal, 60)}): {broke or run.reason or run.status}"
+            return (
+                run,
+                f"a task before it did not end ({one_line(goal, 60)}): {broke or run.reason or run.status}",
+            )
         if ask.config.learning:
             await asyncio.to_thread(_keep_macros, session, place)
     return run, ""
@@ -235,7 +295,9 @@ def _keep_macros(session: Session, place: Workspace) -> None:
 
 
 async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
-    end = next((record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None)
+    end = next(
+        (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
+    )
     if end is not None and end.outcome in ("error", "cancelled"):
         return _Judged(outcome="error", reason=end.reason or end.outcome)
     try:
@@ -244,13 +306,21 @@ async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
         return _Judged(outcome="error", reason=str(error))
     if end is None:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
-        return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
-    outcome, reason = outcome_of(trial.records, end, [(score.check, score.passed, score.reason) for score in scores])
+        return _Judged(
+            outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores
+        )
+    outcome, reason = outcome_of(
+        trial.records, end, [(score.check, score.passed, score.reason) for score in scores]
+    )
     return _Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
-def outcome_of(records: Sequence[Record], end: RunFinished, checks: Iterable[tuple[str, bool, str]]) -> tuple[Outcome, str]:
-    """Return the outcome of a run that came to an end, and why: by its end first, then by its checks (label, passed, reason)."""
+def outcome_of(
+    records: Sequence[Record], end: RunFinished, checks: Iterable[tuple[str, bool, str]]
+) -> tuple[Outcome, str]:
+    """Return the outcome of a run that came to an end, and why: by its end first, then by its checks (label,
+    passed, reason).
+    """
     if hung := hung_endpoint(records, end):
         return "error", hung
     if end.outcome in ("limit", "unmet"):
@@ -261,11 +331,12 @@ def outcome_of(records: Sequence[Record], end: RunFinished, checks: Iterable[tup
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
-    """Return why the endpoint, and not the agent, used up the time of a run that reached a time limit; empty where that is not so.
+    """Return why the endpoint, and not the agent, used up the time of a run that reached a time limit; empty
+    where that is not so.
 
-    The call that was under way when the time was up counts as hanging if nothing like it was seen before: it lasted longer
-    than a tenth of the time, and three times as long as the slowest call that was answered. An agent that uses up its time
-    with many turns is nearly always in a call too, but in one like the others.
+    The call that was under way when the time was up counts as hanging if nothing like it was seen before: it
+    lasted longer than a tenth of the time, and three times as long as the slowest call that was answered. An
+    agent that uses up its time with many turns is nearly always in a call too, but in one like the others.
     """
     if end.limit not in ("seconds", "wall_seconds"):
         return ""
@@ -274,10 +345,13 @@ def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
     answers = [record.event for record in records if isinstance(record.event, ModelAnswered)]
     slowest = max((answer.seconds for answer in answers if answer.error is None), default=0.0)
     cut_off = _cut_off(records)
-    if cut_off is None or cut_off.seconds <= max(3 * slowest, (allowed / 10 if isinstance(allowed, int | float) else 0.0)):
+    if cut_off is None or cut_off.seconds <= max(
+        3 * slowest, (allowed / 10 if isinstance(allowed, int | float) else 0.0)
+    ):
         return ""
     return (
-        f"{cut_off.model} had not answered for {cut_off.seconds:.3g} s when {end.reason}: its endpoint hangs or is too slow for this limit"
+        f"{cut_off.model} had not answered for {cut_off.seconds:.3g} s when {end.reason}: its endpoint "
+        "hangs or is too slow for this limit"
     )
 
 
@@ -305,7 +379,14 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
 
 
 def _result(
-    ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str, missing: Sequence[str], conversation: str
+    ask: TrialRequest,
+    run: Run,
+    judged: _Judged,
+    *,
+    model_name: str,
+    model_kind: str,
+    missing: Sequence[str],
+    conversation: str,
 ) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
@@ -329,5 +410,10 @@ def _result(
 
 def score_json(score: Score) -> dict[str, Json]:
     """Return a score as it is stored; the usage of a grader is left out where none was asked."""
-    own: dict[str, Json] = {"check": score.check, "passed": score.passed, "value": score.value, "reason": score.reason}
+    own: dict[str, Json] = {
+        "check": score.check,
+        "passed": score.passed,
+        "value": score.value,
+        "reason": score.reason,
+    }
     return own if score.usage is None else {**own, "usage": asdict(score.usage)}

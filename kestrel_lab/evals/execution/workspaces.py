@@ -21,7 +21,8 @@ from kestrel_lab.tools.files.workspace import Workspace
 
 
 def workspace_source(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
-    """Return the folder that the scenario's workspace is made from, `None` for inline files; raises `UsageError` if it is missing.
+    """Return the folder that the scenario's workspace is made from, `None` for inline files; raises
+    `UsageError` if it is missing.
 
     For a commit of a repository it is one under `home`, which is made when it is first needed.
     """
@@ -50,15 +51,21 @@ async def trial_workspace(
 ) -> AsyncIterator[Workspace]:
     """Open the workspace of one trial.
 
-    `source` is what `workspace_source` found. A throw-away folder is removed at the end, unless `keep_in` names a
-    folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`) share one
-    empty, read-only folder: making and removing a folder costs more than all the rest of such a trial.
-    With `guidance` the workspace has its files and no other guidance; `named` is what counts as such beside the files known by name.
+    `source` is what `workspace_source` found. A throw-away folder is removed at the end, unless `keep_in`
+    names a folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`)
+    share one empty, read-only folder: making and removing a folder costs more than all the rest of such a
+    trial. With `guidance` the workspace has its files and no other guidance; `named` is what counts as such
+    beside the files known by name.
     """
     if isinstance(scenario.place, PackageSource) and source is not None:
         yield Workspace(source, read_only=True)
         return
-    if only_pure and scenario.place == InlineFiles() and keep_in is None and not (guidance and guidance.files):
+    if (
+        only_pure
+        and scenario.place == InlineFiles()
+        and keep_in is None
+        and not (guidance and guidance.files)
+    ):
         yield _empty_workspace()
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
@@ -68,7 +75,9 @@ async def trial_workspace(
         if isinstance(scenario.place, InlineFiles):
             _write(folder, scenario.place.files)
         elif source is not None:
-            await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=_left_out(scenario))
+            await asyncio.to_thread(
+                shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=_left_out(scenario)
+            )
         if (
             guidance is not None
             and await asyncio.to_thread(install_guidance, folder, guidance, named)
@@ -78,7 +87,8 @@ async def trial_workspace(
         yield Workspace(folder)
     finally:
         if keep_in is None:
-            # In a thread: where other trials write their logs, a file system takes milliseconds to remove a folder.
+            # In a thread: where other trials write their logs, a file system takes milliseconds to remove a
+            # folder.
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, onerror=_make_writable))
 
 
@@ -114,7 +124,8 @@ def _package_folder(package: str, scenario: Scenario) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            f"scenario {scenario.id!r} works on the source of the package {package!r}, which is not installed here (or is a single module): "
+            f"scenario {scenario.id!r} works on the source of the package {package!r}, which is not "
+            "installed here (or is a single module): "
             f"pip install {package}"
         )
     return Path(next(iter(spec.submodule_search_locations)))

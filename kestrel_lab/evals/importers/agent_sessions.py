@@ -1,6 +1,8 @@
-"""Session files of coding agents: what Claude Code keeps under `~/.claude/projects` and Codex under `~/.codex/sessions` (rollout files).
+"""Session files of coding agents: what Claude Code keeps under `~/.claude/projects` and Codex under
+`~/.codex/sessions` (rollout files).
 
-Each line is one JSON object. A line that cannot be read is reported with its number, and the rest of the conversation is kept.
+Each line is one JSON object. A line that cannot be read is reported with its number, and the rest of the
+conversation is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ def _format_of(line: Mapping[str, Any]) -> str:
         return "otel"
     if line.get("type") == "session_meta" and isinstance(line.get("payload"), dict):
         return "codex"
-    return "claude-code" if "sessionId" in line and "uuid" in line and line.get("type") in ("user", "assistant", "system") else ""
+    return (
+        "claude-code"
+        if "sessionId" in line and "uuid" in line and line.get("type") in ("user", "assistant", "system")
+        else ""
+    )
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
@@ -92,7 +98,9 @@ class _Talk:
             self.said.append(one)
         else:
             old = self.said[into]
-            self.said[into] = replace(one, text="\n\n".join(filter(None, (old.text, one.text))), calls=(*old.calls, *one.calls))
+            self.said[into] = replace(
+                one, text="\n\n".join(filter(None, (old.text, one.text))), calls=(*old.calls, *one.calls)
+            )
 
     def told(self, text: str, at: float | None, *, harness: bool) -> None:
         """Append what the user said; what the program says before that is part of the system message."""
@@ -105,8 +113,8 @@ class _Talk:
 def read_claude_code(path: Path) -> Records:
     """Yield the conversations of a session file of Claude Code.
 
-    Its main thread is one; each branch that the user left by going back to an earlier message, and each sub-agent whose lines are in the
-    file, are others.
+    Its main thread is one; each branch that the user left by going back to an earlier message, and each
+    sub-agent whose lines are in the file, are others.
     """
     threads: dict[str, _Talk] = {}
     facts: dict[str, Json] = {}
@@ -127,7 +135,9 @@ def read_claude_code(path: Path) -> Records:
         root[known] = name
         try:
             if line.get("type") in ("user", "assistant"):
-                facts |= {key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)}
+                facts |= {
+                    key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)
+                }
                 back = 0 if not (parent or name) else length.get(parent, len(talk.said))
                 if _is_prompt(line) and any(one.role != "tool" for one in talk.said[back:]):
                     left += 1
@@ -143,7 +153,9 @@ def read_claude_code(path: Path) -> Records:
 
 
 def _conversation_until(talk: _Talk, back: int) -> _Talk:
-    """Return the conversation up to a message, with the answers to the calls until there, which may come in any order."""
+    """Return the conversation up to a message, with the answers to the calls until there, which may come in
+    any order.
+    """
     said, answers = talk.said[:back], {known: place for known, place in talk.answers.items() if place < back}
     calls = {asked.id for one in said for asked in one.calls}
     said += [one for one in talk.said[back:] if one.role == "tool" and one.call in calls]
@@ -152,14 +164,22 @@ def _conversation_until(talk: _Talk, back: int) -> _Talk:
 
 def _is_prompt(line: Mapping[str, Any]) -> bool:
     content = line.get("message", {}).get("content")
-    return line["type"] == "user" and not (isinstance(content, list) and any(part.get("type") == "tool_result" for part in content))
+    return line["type"] == "user" and not (
+        isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
+    )
 
 
 def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
     message, at = line["message"], seconds_of(line.get("timestamp"))
     content = message["content"]
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    text = text_of([part for part in parts if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking")])
+    text = text_of(
+        [
+            part
+            for part in parts
+            if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking")
+        ]
+    )
     if line["type"] == "assistant":
         calls = tuple(
             ImportedCall(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"]))
@@ -171,14 +191,28 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
         tokens_in = sum(int(count or 0) for count in read) if usage else None
         tokens_out = int(usage.get("output_tokens") or 0) if usage else None
         model = str(message.get("model") or "")
-        one = ImportedMessage(role="assistant", text=text, calls=calls, at=at, tokens_in=tokens_in, tokens_out=tokens_out, model=model)
+        one = ImportedMessage(
+            role="assistant",
+            text=text,
+            calls=calls,
+            at=at,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            model=model,
+        )
         known = str(message.get("id") or "")
         talk.add(one, talk.answers.get(known) if known else None)
         talk.answers.setdefault(known, len(talk.said) - 1)
     else:
         for part in parts:
             if part["type"] == "tool_result":
-                _add_answer(talk, str(part["tool_use_id"]), text_of(part.get("content")), at, failed=bool(part.get("is_error")))
+                _add_answer(
+                    talk,
+                    str(part["tool_use_id"]),
+                    text_of(part.get("content")),
+                    at,
+                    failed=bool(part.get("is_error")),
+                )
         if text:
             talk.told(text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None)
     talk.lines.append(line.get("uuid"))
@@ -187,7 +221,9 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
 def _add_answer(talk: _Talk, call: str, text: str, at: float | None, *, failed: bool) -> None:
     if call not in talk.called:
         raise ValueError(f"it answers the call {call!r}, which no line before it makes")
-    talk.add(ImportedMessage(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else ""))
+    talk.add(
+        ImportedMessage(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else "")
+    )
 
 
 def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: str) -> Recording:
@@ -206,7 +242,10 @@ def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: 
 
 
 def read_codex(path: Path) -> Records:
-    """Yield the conversation of a rollout file of Codex. Its events repeat what its items say, so only the token counts are read of them."""
+    """Yield the conversation of a rollout file of Codex.
+
+    Its events repeat what its items say, so only the token counts are read of them.
+    """
     talk, facts, model, lines = _Talk(), cast("dict[str, Json]", {}), "unknown", 0
     for found in json_lines(path):
         if isinstance(found, Broken):
@@ -217,7 +256,9 @@ def read_codex(path: Path) -> Records:
         try:
             payload, at = line["payload"], seconds_of(line.get("timestamp"))
             if line["type"] == "session_meta":
-                facts |= {key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)}
+                facts |= {
+                    key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)
+                }
                 told = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
                 talk.system += [str(told)] if told else []
             elif line["type"] == "turn_context":
@@ -231,9 +272,15 @@ def read_codex(path: Path) -> Records:
     if talk.said:
         known = str(facts.get("id") or path.stem)
         yield Recording(
-            format="codex", source=shown_path(path), id=known, digest=record_digest("codex", known, lines, [one.text for one in talk.said]),
-            model=model, system="\n\n".join(talk.system), messages=talk.said, facts=facts,
-        )  # fmt: skip
+            format="codex",
+            source=shown_path(path),
+            id=known,
+            digest=record_digest("codex", known, lines, [one.text for one in talk.said]),
+            model=model,
+            system="\n\n".join(talk.system),
+            messages=talk.said,
+            facts=facts,
+        )
 
 
 def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
@@ -276,5 +323,9 @@ def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:
     for place in reversed(range(len(talk.said))):
         if used and talk.said[place].role == "assistant":
             if talk.said[place].tokens_in is None:
-                talk.said[place] = replace(talk.said[place], tokens_in=int(used["input_tokens"]), tokens_out=int(used["output_tokens"]))
+                talk.said[place] = replace(
+                    talk.said[place],
+                    tokens_in=int(used["input_tokens"]),
+                    tokens_out=int(used["output_tokens"]),
+                )
             return

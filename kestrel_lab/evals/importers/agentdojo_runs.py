@@ -1,24 +1,37 @@
-"""AgentDojo's run files, one JSON object a file, as recordings: messages, calls, results, utility and security."""
+"""AgentDojo's run files, one JSON object a file, as recordings: messages, calls, results, utility and
+security.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, suite_name
-from kestrel_lab.evals.importers.imported_run import ImportedCall, ImportedMessage, Recording, read_messages, record_digest
+from kestrel_lab.evals.importers.imported_run import (
+    ImportedCall,
+    ImportedMessage,
+    Recording,
+    read_messages,
+    record_digest,
+)
 
 
 def is_agentdojo(value: Any) -> bool:
     """Return whether a JSON value looks like a run file of AgentDojo."""
-    return isinstance(value, dict) and {"pipeline_name", "suite_name", "user_task_id", "messages"} <= value.keys()
+    return (
+        isinstance(value, dict)
+        and {"pipeline_name", "suite_name", "user_task_id", "messages"} <= value.keys()
+    )
 
 
 def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
-    """Return the recording; suite, scenario and scores are named as `agentdojo:SUITE` of this package names them.
+    """Return the recording; suite, scenario and scores are named as `agentdojo:SUITE` of this package names
+    them.
 
-    A task passes if the user's task was done and, under attack, the attacker's was not: `security` is true of an attack that
-    succeeded. The benchmark counts a task that broke as not done, and so does this. The files tell neither tokens nor prices, and
-    of times only the whole duration. Raises `KeyError`, `TypeError` or `ValueError` for another shape.
+    A task passes if the user's task was done and, under attack, the attacker's was not: `security` is true of
+    an attack that succeeded. The benchmark counts a task that broke as not done, and so does this. The files
+    tell neither tokens nor prices, and of times only the whole duration. Raises `KeyError`, `TypeError` or
+    `ValueError` for another shape.
     """
     attack, injection = value.get("attack_type"), value.get("injection_task_id")
     attack = None if attack == "none" else attack
@@ -27,11 +40,17 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
     if attack:
         scores.append(_score(RESISTED, not obeyed, f"{injection} was done" if obeyed else ""))
     said, left_out = read_messages(
-        value["messages"], lambda message: None if message["role"] == "system" else _read_message(message), source
+        value["messages"],
+        lambda message: None if message["role"] == "system" else _read_message(message),
+        source,
     )
     if not said:  # what broke before the first answer has no messages
         said = [
-            ImportedMessage(role="user", text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no messages")
+            ImportedMessage(
+                role="user",
+                text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no "
+                "messages",
+            )
         ]
     system = [one for one in value["messages"] if isinstance(one, dict) and one.get("role") == "system"]
     names = [value["suite_name"], value["user_task_id"], *([injection] if attack and injection else [])]
@@ -66,7 +85,10 @@ def _read_message(message: dict[str, Any]) -> ImportedMessage:
     if message["role"] == "tool":
         # What the model was shown of a call that failed is its error.
         return ImportedMessage(
-            role="tool", text=_text(message), call=message.get("tool_call_id") or "", error=str(message.get("error") or "")
+            role="tool",
+            text=_text(message),
+            call=message.get("tool_call_id") or "",
+            error=str(message.get("error") or ""),
         )
     if message["role"] != "user":
         raise ValueError(f"a message has the role {message['role']!r}")

@@ -1,4 +1,6 @@
-"""Chat logs in the form of OpenAI's API, one JSON object a line: `messages` with `tool_calls`, alone or as request and response."""
+"""Chat logs in the form of OpenAI's API, one JSON object a line: `messages` with `tool_calls`, alone or as
+request and response.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ def is_chat(value: Any) -> bool:
 def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     """Return the recording of one conversation.
 
-    `messages` stand at the top or under `request` or `body`; an answer in `choices`, at the top or under `response` (`body`),
-    is the last message. One that cannot be read, of a role of another tool for instance, is in `left_out`. `id`, `model`, `tools`, `usage`, `created` and `metadata` are taken from either where they are there.
-    Usage is that of the last answer, so earlier ones are unknown. Nobody judged it: give a suite whose checks do.
-    Raises `KeyError`, `TypeError` or `ValueError` for another shape.
+    `messages` stand at the top or under `request` or `body`; an answer in `choices`, at the top or under
+    `response` (`body`), is the last message. One that cannot be read, of a role of another tool for instance,
+    is in `left_out`. `id`, `model`, `tools`, `usage`, `created` and `metadata` are taken from either where
+    they are there. Usage is that of the last answer, so earlier ones are unknown. Nobody judged it: give a
+    suite whose checks do. Raises `KeyError`, `TypeError` or `ValueError` for another shape.
     """
     request, answer = _request(value), _response(value)
-    messages = [*request["messages"], *(choice.get("message") for choice in (answer.get("choices") or ())[:1])]
+    messages = [
+        *request["messages"],
+        *(choice.get("message") for choice in (answer.get("choices") or ())[:1]),
+    ]
     system: list[str] = []
 
     def read(message: dict[str, Any]) -> ImportedMessage | None:
@@ -44,7 +50,12 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     if usage and said and said[-1].role == "assistant":
         cost = usage.get("cost")
         tokens_in, tokens_out = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        said[-1] = replace(said[-1], tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=None if cost is None else float(cost))
+        said[-1] = replace(
+            said[-1],
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            cost_usd=None if cost is None else float(cost),
+        )
     metadata = value.get("metadata") or {}
     known = next((one for one in (value.get("id"), value.get("custom_id"), answer.get("id")) if one), "")
     return Recording(
@@ -78,9 +89,18 @@ def _response(value: dict[str, Any]) -> dict[str, Any]:
 def _read_message(message: dict[str, Any]) -> ImportedMessage:
     role, text = message["role"], text_of(message.get("content"))
     if role == "assistant":
-        calls = message.get("tool_calls") or ([{"function": message["function_call"]}] if message.get("function_call") else [])
-        asked = tuple(read_call(call["function"]["name"], call["function"].get("arguments"), call.get("id")) for call in calls)
-        return ImportedMessage(role="assistant", text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))), calls=asked)
+        calls = message.get("tool_calls") or (
+            [{"function": message["function_call"]}] if message.get("function_call") else []
+        )
+        asked = tuple(
+            read_call(call["function"]["name"], call["function"].get("arguments"), call.get("id"))
+            for call in calls
+        )
+        return ImportedMessage(
+            role="assistant",
+            text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))),
+            calls=asked,
+        )
     if role in ("tool", "function"):
         return ImportedMessage(role="tool", text=text, call=str(message.get("tool_call_id") or ""))
     if role != "user":

@@ -1,4 +1,6 @@
-"""Recording: what another tool recorded of one task, and the events and the trial that it is in the log; and what readers of recordings share."""
+"""Recording: what another tool recorded of one task, and the events and the trial that it is in the log; and
+what readers of recordings share.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.context.recorded_tools import recorded_tool
 
 COMMIT: Final = "imported"
-"""In place of a commit's hash: `kestrel eval summary SUITE --commit imported` shows imported trials, no commit's name does."""
+"""In place of a commit's hash: `kestrel eval summary SUITE --commit imported` shows imported trials, no
+commit's name does.
+"""
 _STEP: Final = "answer"
 _TOKENS: Final = ("token_usage", "tokens_in", "tokens_out")
 _CLOCKS: Final = ("wall_time", "working_time", "waiting_time", "queued_time", "backoff_time")
@@ -64,7 +68,9 @@ class ImportedMessage:
     text: str = ""
     calls: tuple[ImportedCall, ...] = ()
     call: str = ""
-    """Of a tool's message: the recording's id of the call that it answers; empty for the next call without an answer."""
+    """Of a tool's message: the recording's id of the call that it answers; empty for the next call without an
+    answer.
+    """
     error: str = ""
     at: float | None = None
     """When it was complete, in seconds since 1970; `None` where the recording does not say."""
@@ -170,8 +176,8 @@ def read_messages(
 ) -> tuple[list[ImportedMessage], tuple[Broken, ...]]:
     """Return the messages of a conversation, and those that are none, with their places.
 
-    `read` returns `None` for one that does not belong to the conversation, a system message for instance. An answer to a call that no
-    message before it makes is left out, too.
+    `read` returns `None` for one that does not belong to the conversation, a system message for instance. An
+    answer to a call that no message before it makes is left out, too.
     """
     said: list[ImportedMessage] = []
     broken: list[Broken] = []
@@ -193,15 +199,25 @@ def read_messages(
 
 
 def _answered(calls: Sequence[str], known: str) -> int:
-    """Return the place of the call that an answer is for, as `events_of` finds it; raises `ValueError` where there is none."""
+    """Return the place of the call that an answer is for, as `events_of` finds it; raises `ValueError` where
+    there is none.
+    """
     found = [place for place, call in enumerate(calls) if not known or call in ("", known)]
     if not found:
-        raise ValueError(f"it answers the call {known!r}, which no message before it makes" if known else "it answers no call")
+        raise ValueError(
+            f"it answers the call {known!r}, which no message before it makes"
+            if known
+            else "it answers no call"
+        )
     return found[0]
 
 
 def _words(error: Exception) -> str:
-    return one_line(str(error), 100) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(str(error), 100)}"
+    return (
+        one_line(str(error), 100)
+        if isinstance(error, ValueError)
+        else f"{type(error).__name__}: {one_line(str(error), 100)}"
+    )
 
 
 def record_digest(kind: str, *parts: Any) -> str:
@@ -243,18 +259,24 @@ def require_amounts(one: object, *names: str) -> None:
     """Raise for what is no amount; `None` is one that is not known."""
     for name in names:
         value = getattr(one, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST
+        ):
             raise TypeError(f"its {name} is no amount: {one_line(repr(value), 40)}")
 
 
 def require_time(value: float | None) -> None:
     """Raise `ValueError` for what is no time in seconds since 1970; `None` is one that is not known."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST
+    ):
         raise ValueError(f"its time is none of the calendar: {one_line(repr(value), 40)}")
 
 
 def finite_json(value: Any) -> Any:
-    """Return JSON without numbers that are not finite, which other tools write and no JSON has: they become null."""
+    """Return JSON without numbers that are not finite, which other tools write and no JSON has: they become
+    null.
+    """
     if isinstance(value, dict):
         return {str(key): finite_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -263,7 +285,10 @@ def finite_json(value: Any) -> Any:
 
 
 def seconds_of(stamp: Any) -> float | None:
-    """Return a time in ISO form as seconds since 1970; `None` where there is none. Raises `ValueError` for another form."""
+    """Return a time in ISO form as seconds since 1970; `None` where there is none.
+
+    Raises `ValueError` for another form.
+    """
     return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
 
 
@@ -272,7 +297,10 @@ def text_of(content: Any) -> str:
     if not isinstance(content, list):
         return str(content or "")
     parts = [part if isinstance(part, dict) else {"text": part} for part in content]
-    return "\n\n".join(str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]" for part in parts)
+    return "\n\n".join(
+        str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]"
+        for part in parts
+    )
 
 
 def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
@@ -288,14 +316,18 @@ def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
 
 def offered_tool(tool: Mapping[str, Any]) -> dict[str, Json]:
     """Return a tool that was offered, from its name, description and JSON Schema of parameters."""
-    return {"name": str(tool["name"]), "description": str(tool.get("description") or ""), "schema": tool.get("parameters") or {}}
+    return {
+        "name": str(tool["name"]),
+        "description": str(tool.get("description") or ""),
+        "schema": tool.get("parameters") or {},
+    }
 
 
 def events_of(recording: Recording) -> list[tuple[float, e.Event]]:
     """Return the events of the recording's run, each with its time.
 
-    Times that the recording does not tell are those of the event before: only what `RunStarted.imported` names is known.
-    Raises `ValueError` for a conversation that cannot be one.
+    Times that the recording does not tell are those of the event before: only what `RunStarted.imported`
+    names is known. Raises `ValueError` for a conversation that cannot be one.
     """
     return _Teller(recording).told()
 
@@ -304,7 +336,11 @@ class _Teller:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         known = [said.at for said in recording.messages if said.at is not None]
-        start = recording.began if recording.began is not None else min(known, default=time.time() - (recording.seconds or 0.0))
+        start = (
+            recording.began
+            if recording.began is not None
+            else min(known, default=time.time() - (recording.seconds or 0.0))
+        )
         self._start = self._now = start
         self._times = "each" if known else "total" if recording.seconds is not None else "unknown"
         self._events: list[tuple[float, e.Event]] = []
@@ -344,34 +380,70 @@ class _Teller:
             ours = f"{_STEP}.{self._turns}.{number}"
             self._open[ours] = (asked.id, asked)
             self._ids[ours] = asked.id
-            calls.append({"id": ours, "name": asked.tool, "args": finite_json(asked.args), "problem": asked.problem})
+            calls.append(
+                {"id": ours, "name": asked.tool, "args": finite_json(asked.args), "problem": asked.problem}
+            )
         began = None if said.at is None else said.at - said.seconds
         messages, tools = place + bool(self._recording.system), len(self._recording.tools)
-        self._put(e.ModelCalled(call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools), began)
+        self._put(
+            e.ModelCalled(
+                call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools
+            ),
+            began,
+        )
         answered = e.ModelAnswered(
-            call=call, step=_STEP, model=model, text=said.text, calls=calls, tokens_in=said.tokens_in or 0, tokens_out=said.tokens_out or 0,
-            cost_usd=said.cost_usd, seconds=said.seconds, finish="tool_calls" if calls else "stop", metered=said.tokens_in is not None,
-        )  # fmt: skip
+            call=call,
+            step=_STEP,
+            model=model,
+            text=said.text,
+            calls=calls,
+            tokens_in=said.tokens_in or 0,
+            tokens_out=said.tokens_out or 0,
+            cost_usd=said.cost_usd,
+            seconds=said.seconds,
+            finish="tool_calls" if calls else "stop",
+            metered=said.tokens_in is not None,
+        )
         self._put(answered, said.at)
 
     def _tool(self, said: ImportedMessage) -> None:
-        fits = [ours for ours, (theirs, _) in self._open.items() if not said.call or theirs in ("", said.call)]
+        fits = [
+            ours for ours, (theirs, _) in self._open.items() if not said.call or theirs in ("", said.call)
+        ]
         if not fits:
-            msg = f"a tool answers the call {said.call!r}, which nobody made" if said.call else "a tool answers, and no call is open"
+            msg = (
+                f"a tool answers the call {said.call!r}, which nobody made"
+                if said.call
+                else "a tool answers, and no call is open"
+            )
             raise ValueError(msg)
         self._result(fits[0], said.text, said.error, "failed", said)
 
-    def _result(self, ours: str, text: str, error: str, kind: str, said: ImportedMessage | None = None) -> None:
+    def _result(
+        self, ours: str, text: str, error: str, kind: str, said: ImportedMessage | None = None
+    ) -> None:
         _, asked = self._open.pop(ours)
         at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
         if not asked.problem:
             began = None if at is None else at - seconds
-            self._put(e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=finite_json(asked.args), danger=""), began)
-        problem: dict[str, Json] | None = {"kind": kind, "message": error, "transient": False} if error else None
-        self._put(e.ToolAnswered(call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds), at)
+            self._put(
+                e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=finite_json(asked.args), danger=""),
+                began,
+            )
+        problem: dict[str, Json] | None = (
+            {"kind": kind, "message": error, "transient": False} if error else None
+        )
+        self._put(
+            e.ToolAnswered(
+                call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds
+            ),
+            at,
+        )
 
     def _close(self) -> None:
-        """Answer the calls that the recording has no answer to, so that every conversation is whole and can be forked."""
+        """Answer the calls that the recording has no answer to, so that every conversation is whole and can
+        be forked.
+        """
         for ours, (_, asked) in list(self._open.items()):
             kind = "invalid_arguments" if asked.problem else "unknown_outcome"
             self._result(ours, "", asked.problem or "the recording has no result of this call", kind)
@@ -388,22 +460,40 @@ class _Teller:
     def _started(self, goal: str) -> e.RunStarted:
         recording = self._recording
         imported: dict[str, Json] = {
-            "format": recording.format, "source": recording.source, "id": recording.id, "at": time.time(), "times": self._times,
-            **finite_json(recording.facts), **({"left_out": [str(one) for one in recording.left_out]} if recording.left_out else {}), "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
-        }  # fmt: skip
+            "format": recording.format,
+            "source": recording.source,
+            "id": recording.id,
+            "at": time.time(),
+            "times": self._times,
+            **finite_json(recording.facts),
+            **({"left_out": [str(one) for one in recording.left_out]} if recording.left_out else {}),
+            "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
+        }
         called = dict.fromkeys(asked.tool for said in recording.messages for asked in said.calls)
         offered = {str(tool["name"]): finite_json(tool) for tool in recording.tools}
         return e.RunStarted(
-            goal=goal, workspace="", model=recording.model, model_kind=recording.kind, system=recording.system, config=recording.config,
-            scenario=recording.scenario, package=__version__, imported=imported,
-            tools=[recorded_tool(**cast("Any", offered.get(name, {"name": name}))) for name in dict.fromkeys((*offered, *called))],
-        )  # fmt: skip
+            goal=goal,
+            workspace="",
+            model=recording.model,
+            model_kind=recording.kind,
+            system=recording.system,
+            config=recording.config,
+            scenario=recording.scenario,
+            package=__version__,
+            imported=imported,
+            tools=[
+                recorded_tool(**cast("Any", offered.get(name, {"name": name})))
+                for name in dict.fromkeys((*offered, *called))
+            ],
+        )
 
 
 def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> EvalRow:
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
-    records = [e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)]
+    records = [
+        e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)
+    ]
     metrics = measure_run(records)
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
         for name in _TOKENS:
@@ -414,16 +504,35 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     metrics |= recording.metrics
     broke = recording.passed is None
     outcome = "error" if broke else "pass" if recording.passed else "fail"
-    reason = recording.error or recording.reason or (recording.unjudged or "not judged in the recording" if broke else "")
+    reason = (
+        recording.error
+        or recording.reason
+        or (recording.unjudged or "not judged in the recording" if broke else "")
+    )
     if outcome == "fail" and not reason:
         reason = "; ".join(str(score["check"]) for score in recording.scores or () if not score["passed"])
     result: dict[str, Json] = {
-        "family": recording.family, "weight": 1.0, "model": recording.model, "model_kind": recording.kind, "outcome": outcome,
-        "reason": reason, "scores": finite_json(recording.scores or ()), "status": str(RunStatus.FAILED if recording.error else RunStatus.COMPLETE),
-        "answer": head_tail(recording.answer, ANSWER_KEPT)[0], "run": run, "imported": recording.format,
-    }  # fmt: skip
+        "family": recording.family,
+        "weight": 1.0,
+        "model": recording.model,
+        "model_kind": recording.kind,
+        "outcome": outcome,
+        "reason": reason,
+        "scores": finite_json(recording.scores or ()),
+        "status": str(RunStatus.FAILED if recording.error else RunStatus.COMPLETE),
+        "answer": head_tail(recording.answer, ANSWER_KEPT)[0],
+        "run": run,
+        "imported": recording.format,
+    }
     return EvalRow(
-        id=f"t{recording.run_id}", scenario=recording.scenario, result=result, created_at=time.time(), git_sha=COMMIT,
+        id=f"t{recording.run_id}",
+        scenario=recording.scenario,
+        result=result,
+        created_at=time.time(),
+        git_sha=COMMIT,
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-        suite=recording.suite, config=recording.config or recording.model, epoch=recording.epoch, key="",
-    )  # fmt: skip
+        suite=recording.suite,
+        config=recording.config or recording.model,
+        epoch=recording.epoch,
+        key="",
+    )

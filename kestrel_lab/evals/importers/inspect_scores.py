@@ -1,4 +1,6 @@
-"""Scores of a sample of Inspect: one or several of each scorer, and which of them says whether the sample was passed."""
+"""Scores of a sample of Inspect: one or several of each scorer, and which of them says whether the sample was
+passed.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,16 @@ _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0
 
 def scores_by_scorer(sample: dict[str, Any]) -> dict[str, Any]:
     """Return the values of scores by scorer; the oldest logs have one without a name."""
-    scores = dict(sample["scores"]) if sample.get("scores") else {"score": sample["score"]} if sample.get("score") else {}
-    return {str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()}
+    scores = (
+        dict(sample["scores"])
+        if sample.get("scores")
+        else {"score": sample["score"]}
+        if sample.get("score")
+        else {}
+    )
+    return {
+        str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()
+    }
 
 
 def parts_of_score(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -26,10 +36,11 @@ def parts_of_score(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def main_verdict(scores: dict[str, Any]) -> tuple[float, str]:
-    """Return what the main scorer, which is the first, says of the sample, and why that is not known where it is not.
+    """Return what the main scorer, which is the first, says of the sample, and why that is not known where it
+    is not.
 
-    Of several scores by one scorer, a length and a verdict perhaps, it is the one that is a verdict: true or false, or one of
-    Inspect's words. There is none where no score or several are.
+    Of several scores by one scorer, a length and a verdict perhaps, it is the one that is a verdict: true or
+    false, or one of Inspect's words. There is none where no score or several are.
     """
     if not scores:
         return math.nan, "not scored"
@@ -40,25 +51,38 @@ def main_verdict(scores: dict[str, Any]) -> tuple[float, str]:
         mark = mark_of(verdicts[0][1])
         return mark, "not scored" if math.isnan(mark) else ""
     told = ", ".join(part.removeprefix(f"{name}.") for part, _ in parts)
-    return math.nan, f"not judged: the scorer {name} gives several scores ({told}), and no one of them alone is a verdict"
+    return (
+        math.nan,
+        f"not judged: the scorer {name} gives several scores ({told}), and no one of them alone is a verdict",
+    )
 
 
 def judgements(scores: dict[str, Any], headline: float) -> dict[str, float]:
-    """Return the mark of each scorer that gave one; several scores of one scorer are no mark, save for the verdict of the main one."""
+    """Return the mark of each scorer that gave one; several scores of one scorer are no mark, save for the
+    verdict of the main one.
+    """
     found = {name: mark_of(value) for name, value in scores.items() if not isinstance(value, dict | list)}
     main = next(iter(scores), "")
     return found if main in found or math.isnan(headline) else {main: headline, **found}
 
 
 def _is_verdict(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and (value in _WORDS or value.lower() in _WORDS))
+    return isinstance(value, bool) or (
+        isinstance(value, str) and (value in _WORDS or value.lower() in _WORDS)
+    )
 
 
 def mark_of(value: Any) -> float:
     """Return a score as a number; not a number where it is none, or infinite."""
     text = str(value)
     try:
-        found = _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
+        found = (
+            _WORDS[text]
+            if text in _WORDS
+            else _WORDS[text.lower()]
+            if text.lower() in _WORDS
+            else float(text)
+        )
     except ValueError:
         return math.nan
     return found if math.isfinite(found) else math.nan

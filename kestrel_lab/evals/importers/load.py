@@ -20,7 +20,16 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
-from kestrel_lab.evals.importers.imported_run import COMMIT, UNREADABLE, Broken, Recording, Records, events_of, trial_of, unreadable_record
+from kestrel_lab.evals.importers.imported_run import (
+    COMMIT,
+    UNREADABLE,
+    Broken,
+    Recording,
+    Records,
+    events_of,
+    trial_of,
+    unreadable_record,
+)
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows
@@ -43,7 +52,8 @@ _ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
 _SESSIONS: Final = {"claude-code": read_claude_code, "codex": read_codex, "otel": read_otel}
 """Readers of files of which all lines are of one conversation or several."""
 _UNKNOWN: Final = (
-    "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages, nor a session of Claude Code or Codex, "
+    "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages, nor "
+    "a session of Claude Code or Codex, "
     "nor an OTLP trace"
 )
 _QUEUED: Final = 4_000
@@ -56,7 +66,9 @@ _TOLD: Final = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ImportResult(TableView):
-    """Runs that were imported: `results` has their trials by suite, as `lab.eval` gives them; `frame` has all of them."""
+    """Runs that were imported: `results` has their trials by suite, as `lab.eval` gives them; `frame` has all
+    of them.
+    """
 
     results: dict[str, EvalResult] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
@@ -71,14 +83,20 @@ class ImportResult(TableView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial with the columns of `EvalResult.frame`, and one per prompt and model of routing data."""
+        """One row per trial with the columns of `EvalResult.frame`, and one per prompt and model of routing
+        data.
+        """
         import pandas as pd
 
-        frames = [result.frame for result in self.results.values()] + ([] if self.data is None else [self.data])
+        frames = [result.frame for result in self.results.values()] + (
+            [] if self.data is None else [self.data]
+        )
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
 
     def summary(self) -> pd.DataFrame:
-        """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials, means."""
+        """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials,
+        means.
+        """
         headings, rows = self.table()
         return unit_frame(rows, columns=list(headings) or ["configuration"]).set_index("configuration")
 
@@ -88,13 +106,20 @@ class ImportResult(TableView):
             return _table_of(self.data) if self.data is not None else ((), [])
         several = len(self.results) > 1
         found = [(name, *_summary_columns(result.summaries())) for name, result in self.results.items()]
-        # Suites that were tried once and more often have different columns: pass@k is there only for the latter.
+        # Suites that were tried once and more often have different columns: pass@k is there only for the
+        # latter.
         headings = _joined_headings([own for _, own, _ in found])
         rows: list[list[str]] = []
         for name, own, cells in found:
             for row in cells:
                 texts = dict(zip(own, row, strict=True))
-                rows.append([row[0], *([name] if several else []), *(texts.get(heading, "–") for heading in headings[1:])])
+                rows.append(
+                    [
+                        row[0],
+                        *([name] if several else []),
+                        *(texts.get(heading, "–") for heading in headings[1:]),
+                    ]
+                )
         return [*headings[:1], *(["suite"] if several else []), *headings[1:]], rows
 
     @property
@@ -109,7 +134,11 @@ class ImportResult(TableView):
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: notes, and the first records that could not be read."""
-        more = [f"and {len(self.broken) - _TOLD:,} more: .broken of what lab.evals.import_runs returns"] if len(self.broken) > _TOLD else []
+        more = (
+            [f"and {len(self.broken) - _TOLD:,} more: .broken of what lab.evals.import_runs returns"]
+            if len(self.broken) > _TOLD
+            else []
+        )
         return [*self.notes, *map(str, self.broken[:_TOLD]), *more]
 
 
@@ -122,7 +151,9 @@ async def import_runs(
 ) -> ImportResult:
     """Import what other tools recorded; see `Evaluations.import_runs`."""
     files = _files(paths)
-    judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
+    judge = (
+        None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
+    )
     work = _Import(session, judge)
     sizes = [path.stat().st_size for path in files]
     data: list[dict[str, Any]] = []
@@ -160,7 +191,9 @@ class _Import:
         self._exclude: set[str] = set()
 
     async def read(self, path: Path, data: list[dict[str, Any]], tell: Callable[[], None]) -> None:
-        """Store the records of a file, and add rows of routing data to `data`; raises `UsageError` for a file of which nothing can be read."""
+        """Store the records of a file, and add rows of routing data to `data`; raises `UsageError` for a file
+        of which nothing can be read.
+        """
         if is_routing(path):
             rows = list(routing_rows(path))
             self.broken += [row for row in rows if isinstance(row, Broken)]
@@ -201,13 +234,19 @@ class _Import:
         if self._session.store.backlog > _QUEUED:
             await asyncio.wrap_future(self._session.store.on_disk())
 
-    async def _trial(self, found: Recording, made: EvalRow, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
-        name = f"t{content_key(found.run_id, found.suite, None if self._judge is None else self._judge.suite_hash)[:16]}"
+    async def _trial(
+        self, found: Recording, made: EvalRow, events: list[tuple[float, Event]], scenario: Scenario | None
+    ) -> None:
+        suite_hash = None if self._judge is None else self._judge.suite_hash
+        name = f"t{content_key(found.run_id, found.suite, suite_hash)[:16]}"
         row = next(iter(trials_by_ids(self._session.store, [name])), None)
         if row is None:
             row = replace(made, id=name)
             if self._judge is not None and scenario is not None:
-                records = [Record(run_id=found.run_id, seq=n, eid="", at=at, event=event) for n, (at, event) in enumerate(events, 1)]
+                records = [
+                    Record(run_id=found.run_id, seq=n, eid="", at=at, event=event)
+                    for n, (at, event) in enumerate(events, 1)
+                ]
                 row, _ = await self._judge.judged(row, scenario, records)
             store_trial(self._session.store, row)
         self._rows.setdefault(row.suite, {})[row.id] = row
@@ -223,14 +262,25 @@ class _Import:
             name: EvalResult(suite=self._suite(name), rows=tuple(rows.values()), store=self._session.store)
             for name, rows in self._rows.items()
         }
-        notes = [f"{format_count(self._unjudged, 'run')} without a score: judge them with --suite FILE"] if self._unjudged else []
+        notes = (
+            [f"{format_count(self._unjudged, 'run')} without a score: judge them with --suite FILE"]
+            if self._unjudged
+            else []
+        )
         if self._unfit:
-            notes.append(f"{format_count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged")
+            notes.append(
+                f"{format_count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they "
+                "are in the log, unjudged"
+            )
         notes += [f"shown again by: kestrel eval summary SUITE --commit {COMMIT}"] if results else []
         return ImportResult(
-            results=results, runs=tuple(self.runs), added=self._added, broken=tuple(self.broken), notes=tuple(notes),
+            results=results,
+            runs=tuple(self.runs),
+            added=self._added,
+            broken=tuple(self.broken),
+            notes=tuple(notes),
             data=pd.DataFrame(data) if data else None,
-        )  # fmt: skip
+        )
 
     def _suite(self, name: str) -> Suite:
         if self._judge is not None:
@@ -239,8 +289,14 @@ class _Import:
         scenarios = {row.scenario: row.family for row in rows}
         return Suite(
             name=name,
-            scenarios=tuple(Scenario(id=key, goal=self._goals[name, key], checks=(), family=family) for key, family in scenarios.items()),
-            configs=tuple(Config(name=config, model=model) for config, model in {row.config: row.result["model"] for row in rows}.items()),
+            scenarios=tuple(
+                Scenario(id=key, goal=self._goals[name, key], checks=(), family=family)
+                for key, family in scenarios.items()
+            ),
+            configs=tuple(
+                Config(name=config, model=model)
+                for config, model in {row.config: row.result["model"] for row in rows}.items()
+            ),
             epochs=max(row.epoch for row in rows),
             count_errors="exclude" if name in self._exclude else "fail",
         )
@@ -259,13 +315,18 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
         else:
             raise UsageError(f"there is no file {str(path)!r}")
     if not found:
-        msg = f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
+        msg = (
+            f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder "
+            f"of files that end in {', '.join(_ENDINGS)}"
+        )
         raise UsageError(msg)
     return list(dict.fromkeys(found))
 
 
 def _readable(path: Path) -> Records:
-    """Yield the recordings in a file; what a reader stumbles over costs the rest of that file, and no other."""
+    """Yield the recordings in a file; what a reader stumbles over costs the rest of that file, and no
+    other.
+    """
     try:
         yield from _recordings(path)
     except UsageError:
@@ -288,7 +349,9 @@ def _flat(paths: Sequence[object]) -> list[str | Path]:
 
 
 def _recordings(path: Path) -> Records:
-    """Yield the recordings in a file, one at a time; raises `UsageError` for a file of which nothing can be read."""
+    """Yield the recordings in a file, one at a time; raises `UsageError` for a file of which nothing can be
+    read.
+    """
     if is_inspect(path) or path.suffix == ".eval":
         yield from inspect_recordings(path)
         return
@@ -326,17 +389,31 @@ def _read(path: Path, text: bytes, place: str) -> Records:
 
 
 def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
-    """Return the summary of routing data; marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)`."""
+    """Return the summary of routing data; marks that are no shares, such as those from 1 to 10, are
+    summarised as `mean (95 %)`.
+    """
     given = cast("list[dict[str, Any]]", frame.to_dict(orient="records"))
     if any(row["success"] < 0 or row["success"] > 1 for row in given):
         kept = frame.dropna(subset=["success"]).groupby("config", sort=False)
-        means = [(config, group, mean_interval(group["success"].tolist(), group["scenario"].tolist())) for config, group in kept]
-        rows = [[str(config), f"{mean.mean:.2f} ({mean.low:.2f}–{mean.high:.2f})", str(len(group))] for config, group, mean in means]
+        means = [
+            (config, group, mean_interval(group["success"].tolist(), group["scenario"].tolist()))
+            for config, group in kept
+        ]
+        rows = [
+            [str(config), f"{mean.mean:.2f} ({mean.low:.2f}–{mean.high:.2f})", str(len(group))]
+            for config, group, mean in means
+        ]
         return ("configuration", "mean (95 %)", "trials"), rows
     defaults = {**dict.fromkeys(COLUMNS, math.nan), "outcome": "", "weight": 1.0, "model_kind": "real"}
     reducer = Reducer("exclude")
     for row in given:
-        reducer.add_record({**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}})
+        reducer.add_record(
+            {
+                **defaults,
+                "model": row["config"],
+                **{key: value for key, value in row.items() if value == value},
+            }
+        )
     return _summary_columns(reducer.summaries())
 
 
@@ -357,5 +434,7 @@ def _joined_headings(several: Sequence[Sequence[str]]) -> list[str]:
 def _summary_columns(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the columns of a summary that say something of trials of others."""
     headings, rows = summary_table(summaries)
-    kept = [place for place, name in enumerate(headings) if name not in ("model", "cache hits", "Pareto front")]
+    kept = [
+        place for place, name in enumerate(headings) if name not in ("model", "cache hits", "Pareto front")
+    ]
     return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]

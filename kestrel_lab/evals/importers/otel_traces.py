@@ -1,7 +1,9 @@
-"""OpenTelemetry traces of agents: OTLP JSON whose spans follow the GenAI semantic conventions, also one request a line as collectors write it.
+"""OpenTelemetry traces of agents: OTLP JSON whose spans follow the GenAI semantic conventions, also one
+request a line as collectors write it.
 
-Source: OpenTelemetry, Semantic conventions for generative AI (1.37 and later): `gen_ai.input.messages`, `gen_ai.output.messages`,
-`gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are told to record content.
+Source: OpenTelemetry, Semantic conventions for generative AI (1.37 and later): `gen_ai.input.messages`,
+`gen_ai.output.messages`, `gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are told
+to record content.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class _Span:
 
 
 def read_otel(path: Path) -> Records:
-    """Yield one conversation per agent in the traces of a file: of each `invoke_agent` span, and of model calls outside of any."""
+    """Yield one conversation per agent in the traces of a file: of each `invoke_agent` span, and of model
+    calls outside of any.
+    """
     spans: list[_Span] = []
     for found in _requests(path):
         if isinstance(found, Broken):
@@ -99,7 +103,12 @@ def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Broken]:
 def _spans(place: str, request: Mapping[str, Any]) -> Iterator[_Span | Broken]:
     """Yield the spans of a request, and what is none in it."""
     try:
-        found = [span for one in request["resourceSpans"] for scope in one.get("scopeSpans", ()) for span in scope.get("spans", ())]
+        found = [
+            span
+            for one in request["resourceSpans"]
+            for scope in one.get("scopeSpans", ())
+            for span in scope.get("spans", ())
+        ]
     except UNREADABLE as error:
         yield unreadable_record(place, "no OTLP trace", error)
         return
@@ -118,9 +127,15 @@ def _span(span: Mapping[str, Any]) -> _Span:
         parent=_id(span.get("parentSpanId") or ""),
         began=int(span["startTimeUnixNano"]) / 1e9,
         ended=int(span["endTimeUnixNano"]) / 1e9,
-        error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
+        error=str(status.get("message") or "failed")
+        if status.get("code") in (2, "STATUS_CODE_ERROR")
+        else "",
         # Content stands on the span, or on an event of it.
-        facts={one["key"]: _value(one["value"]) for holder in (*span.get("events", ()), span) for one in holder.get("attributes", ())},
+        facts={
+            one["key"]: _value(one["value"])
+            for holder in (*span.get("events", ()), span)
+            for one in holder.get("attributes", ())
+        },
     )
 
 
@@ -153,12 +168,16 @@ def _agent_of(span: _Span, known: Mapping[tuple[str, str], _Span]) -> str:
 
 def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recording:
     chats = [span for span in spans if span.kind in _MODEL_CALLS]
-    tools = {str(span.facts.get("gen_ai.tool.call.id")): span for span in spans if span.kind == "execute_tool"}
+    tools = {
+        str(span.facts.get("gen_ai.tool.call.id")): span for span in spans if span.kind == "execute_tool"
+    }
     said: list[ImportedMessage] = []
     for span in chats:
         asked = _messages(span, "gen_ai.input.messages")
         # The last answer of the model and all before it are known from the spans before this one.
-        last = max((number for number, message in enumerate(asked) if message["role"] == "assistant"), default=-1)
+        last = max(
+            (number for number, message in enumerate(asked) if message["role"] == "assistant"), default=-1
+        )
         said += [one for message in asked[last + 1 if said else 0 :] for one in _read_message(message, tools)]
         said += _answer(span)
     if not any(one.role == "user" for one in said):
@@ -168,14 +187,22 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         if (ran := tools.get(wanted.id)) is not None and wanted.id not in answered:
             said.append(_result(wanted.id, _text(ran.facts.get("gen_ai.tool.call.result")), ran))
     first, whole = chats[0], agent or chats[0]
-    facts = {"trace": first.trace, "agent": whole.facts.get("gen_ai.agent.name"), "conversation": whole.facts.get("gen_ai.conversation.id")}
+    facts = {
+        "trace": first.trace,
+        "agent": whole.facts.get("gen_ai.agent.name"),
+        "conversation": whole.facts.get("gen_ai.conversation.id"),
+    }
     return Recording(
         format="otel",
         source=place,
         id=f"{first.trace}/{whole.id}",
         digest=record_digest("otel", first.trace, [span.id for span in spans]),
-        model=str(first.facts.get("gen_ai.response.model") or first.facts.get("gen_ai.request.model") or "unknown"),
-        system="\n\n".join(_text(part.get("content")) for part in _json(first.facts.get("gen_ai.system_instructions")) or ()),
+        model=str(
+            first.facts.get("gen_ai.response.model") or first.facts.get("gen_ai.request.model") or "unknown"
+        ),
+        system="\n\n".join(
+            _text(part.get("content")) for part in _json(first.facts.get("gen_ai.system_instructions")) or ()
+        ),
         tools=tuple(offered_tool(one) for one in _json(first.facts.get("gen_ai.tool.definitions")) or ()),
         messages=said,
         began=whole.began,
@@ -192,12 +219,18 @@ def _read_message(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> lis
     """Return what a message holds: the answers to calls one by one, and its text."""
     parts = message["parts"]
     found = [
-        _result(str(part.get("id") or ""), _text(part.get("response", part.get("result"))), tools.get(str(part.get("id"))))
+        _result(
+            str(part.get("id") or ""),
+            _text(part.get("response", part.get("result"))),
+            tools.get(str(part.get("id"))),
+        )
         for part in parts
         if part["type"] == "tool_call_response"
     ]
     text = "\n\n".join(
-        _text(part.get("content", f"[{part['type']}]")) for part in parts if part["type"] not in ("tool_call", "tool_call_response")
+        _text(part.get("content", f"[{part['type']}]"))
+        for part in parts
+        if part["type"] not in ("tool_call", "tool_call_response")
     )
     if message["role"] == "assistant":
         return [*found, ImportedMessage(role="assistant", text=text, calls=_calls(parts))]
@@ -230,7 +263,11 @@ def _answer(span: _Span) -> list[ImportedMessage]:
 
 
 def _calls(parts: Sequence[Mapping[str, Any]]) -> tuple[ImportedCall, ...]:
-    return tuple(read_call(part["name"], part.get("arguments"), part.get("id")) for part in parts if part["type"] == "tool_call")
+    return tuple(
+        read_call(part["name"], part.get("arguments"), part.get("id"))
+        for part in parts
+        if part["type"] == "tool_call"
+    )
 
 
 def _json(value: Any) -> Any:

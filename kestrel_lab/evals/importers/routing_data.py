@@ -19,12 +19,14 @@ _MOST: Final = 1e100
 
 
 def read_routing(path: str | Path) -> pd.DataFrame:
-    """One row per prompt and model: `scenario` (the prompt's number), `family`, `prompt`, `config` (the model) and `success` (its score).
+    """One row per prompt and model: `scenario` (the prompt's number), `family`, `prompt`, `config` (the
+    model) and `success` (its score).
 
-    Reads two forms of JSON Lines: `{prompt, domain, strong, weak}`, two models as in the evaluation data of RouteLLM (Ong et al.,
-    "RouteLLM: Learning to Route LLMs with Preference Data", 2024, arXiv:2406.18665), and `{prompt, task, scores: {MODEL: SCORE}, costs: {MODEL: COST}}`, where the
-    costs, if there are any, become `cost_estimate`.
-    Prompts marked as `contaminated` are left out, as there. Raises `UsageError` with file and line for anything else.
+    Reads two forms of JSON Lines: `{prompt, domain, strong, weak}`, two models as in the evaluation data of
+    RouteLLM (Ong et al., "RouteLLM: Learning to Route LLMs with Preference Data", 2024, arXiv:2406.18665),
+    and `{prompt, task, scores: {MODEL: SCORE}, costs: {MODEL: COST}}`, where the costs, if there are any,
+    become `cost_estimate`. Prompts marked as `contaminated` are left out, as there. Raises `UsageError` with
+    file and line for anything else.
     """
     import pandas as pd  # takes half a second, and only frames need it
 
@@ -49,7 +51,10 @@ def routing_rows(path: Path) -> Iterator[dict[str, Any] | Broken]:
                 try:
                     yield from _rows(number, line)
                 except UNREADABLE as error:
-                    why = f"not a prompt with scores ({one_line(str(error), 100)}): expected {{prompt, strong, weak}} or {{prompt, scores}}"
+                    why = (
+                        f"not a prompt with scores ({one_line(str(error), 100)}): expected {{prompt, "
+                        f"strong, weak}} or {{prompt, scores}}"
+                    )
                     yield Broken(f"{shown_path(path)}:{number}", why)
 
 
@@ -72,8 +77,14 @@ def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
     family = str(item.get("domain") or item.get("task") or "")
     if item.get("contaminated"):
         return []
-    rows = [{"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score} for model, score in marks.items()]
-    return [row | ({"cost_estimate": costs[model]} if model in costs else {}) for row, model in zip(rows, marks, strict=True)]
+    rows = [
+        {"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score}
+        for model, score in marks.items()
+    ]
+    return [
+        row | ({"cost_estimate": costs[model]} if model in costs else {})
+        for row, model in zip(rows, marks, strict=True)
+    ]
 
 
 def _number(value: Any) -> float:

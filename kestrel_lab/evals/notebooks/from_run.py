@@ -50,7 +50,8 @@ class RunNotebook:
 
     def __repr__(self) -> str:
         calls, left_out = (
-            sum(len(part) for part in parts) for parts in zip(*((turn.calls, turn.left_out) for turn in self.turns), strict=True)
+            sum(len(part) for part in parts)
+            for parts in zip(*((turn.calls, turn.left_out) for turn in self.turns), strict=True)
         )
         parts = [f"{_count_text(calls, 'call')} of {_count_text(len(self.turns), 'run')}"]
         parts += [f"needs {', '.join(self.needs)} from your notebook"] if self.needs else []
@@ -66,7 +67,8 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
     """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
     Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
-    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered.
+    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of
+    theirs is rendered.
     """
     from nbformat.v4 import new_notebook
 
@@ -98,7 +100,9 @@ class _Cells:
     def markdown(self, text: str, **about: Json) -> None:
         from nbformat.v4 import new_markdown_cell
 
-        self.made.append(new_markdown_cell(text, id=f"cell-{len(self.made)}", metadata={OWNER: about} if about else {}))  # type: ignore[no-untyped-call,unused-ignore]
+        metadata = {OWNER: about} if about else {}
+        cell = new_markdown_cell(text, id=f"cell-{len(self.made)}", metadata=metadata)  # type: ignore[no-untyped-call,unused-ignore]
+        self.made.append(cell)
 
     def code(self, call: CodeCall) -> int:
         """Add the code of a call; returns its number among the cells with code."""
@@ -114,7 +118,9 @@ class _Cells:
         from nbformat.v4 import new_code_cell
 
         self._codes += 1
-        self.made.append(new_code_cell(source, id=f"cell-{len(self.made)}", metadata=metadata, outputs=outputs))  # type: ignore[no-untyped-call,unused-ignore]
+        name = f"cell-{len(self.made)}"
+        cell = new_code_cell(source, id=name, metadata=metadata, outputs=outputs)  # type: ignore[no-untyped-call,unused-ignore]
+        self.made.append(cell)
 
     def new_kernel(self, live: bool) -> None:
         """Say that another kernel begins; off the notebook it began without any variables."""
@@ -125,10 +131,18 @@ class _Cells:
     def answer(self, turn: Turn, numbered: Sequence[tuple[int, CodeCall]]) -> None:
         """Add the answer of a turn with the cells that its numbers came from."""
         found = number_origins(turn.answer, [call.output for _, call in numbered])
-        lines = [f"- {said} → {', '.join(f'cell {numbered[place][0]}' for place in places)}" for said, places in found.items()]
-        listed = "\n\nNumbers that stand in outputs, by cell with code from the top:\n\n" + "\n".join(lines) if lines else ""
+        lines = [
+            f"- {said} → {', '.join(f'cell {numbered[place][0]}' for place in places)}"
+            for said, places in found.items()
+        ]
+        listed = (
+            "\n\nNumbers that stand in outputs, by cell with code from the top:\n\n" + "\n".join(lines)
+            if lines
+            else ""
+        )
         about: dict[str, Json] = {
-            said: [[numbered[place][1].run, numbered[place][1].call] for place in places] for said, places in found.items()
+            said: [[numbered[place][1].run, numbered[place][1].call] for place in places]
+            for said, places in found.items()
         }
         self.markdown(f"## Answer\n\n{_as_text(turn.answer)}{listed}", run=turn.run, numbers=about)
 
@@ -147,20 +161,32 @@ def _outputs(call: CodeCall) -> Iterator[Any]:
 
 def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
     models = ", ".join(code_span(model) for model in dict.fromkeys(turn.model for turn in turns))
-    folders = ", ".join(code_span(shown_folder(folder)) for folder in dict.fromkeys(turn.workspace for turn in turns if turn.workspace))
+    folders = ", ".join(
+        code_span(shown_folder(folder))
+        for folder in dict.fromkeys(turn.workspace for turn in turns if turn.workspace)
+    )
     runs = ", ".join(code_span(turn.run) for turn in turns)
     parts = [
         f"# What run {code_span(run_id)} executed",
-        f"Made from the log of {runs} (model: {models}). Each cell with code is one call that had its effect. Run all cells to compute "
-        "everything anew; no model is needed. Stored outputs are those of the log, as the model was given them, long ones shortened.",
+        f"Made from the log of {runs} (model: {models}). Each cell with code is one call that had its "
+        "effect. Run all cells to compute "
+        "everything anew; no model is needed. Stored outputs are those of the log, as the model was "
+        "given them, long ones shortened.",
     ]
     if folders:
         parts.append(f"The code worked in {folders}; run it there.")
     if needs:
-        parts.append(f"**Needs {', '.join(map(code_span, needs))} from your notebook**: insert a cell below that defines them.")
+        parts.append(
+            f"**Needs {', '.join(map(code_span, needs))} from your notebook**: insert a cell below "
+            "that defines them."
+        )
     if any(call.live for turn in turns for call in turn.calls):
         parts.append("Your own cells are not in the log.")
-    left_out = [f"- {code_span(call)} of {code_span(turn.run)}: {code_span(why, 200)}" for turn in turns for call, why in turn.left_out]
+    left_out = [
+        f"- {code_span(call)} of {code_span(turn.run)}: {code_span(why, 200)}"
+        for turn in turns
+        for call, why in turn.left_out
+    ]
     if left_out:
         parts.append("Left out:\n\n" + "\n".join(left_out))
     return "\n\n".join(parts)

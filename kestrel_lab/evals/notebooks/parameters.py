@@ -1,4 +1,6 @@
-"""Parameters of a notebook: JSON values that become assignments, as syntax trees and never as formatted text."""
+"""Parameters of a notebook: JSON values that become assignments, as syntax trees and never as formatted
+text.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,12 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Json]:
 
 
 def parameter_source(parameters: Mapping[str, Json]) -> str:
-    """Return Python source that assigns the values; raises `UsageError` for names and values that cannot be written."""
+    """Return Python source that assigns the values; raises `UsageError` for names and values that cannot be
+    written.
+    """
     body: list[ast.stmt] = [
-        ast.Assign([ast.Name(_identifier(name), ast.Store())], _literal(name, value)) for name, value in parameters.items()
+        ast.Assign([ast.Name(_identifier(name), ast.Store())], _literal(name, value))
+        for name, value in parameters.items()
     ]
     return ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
 
@@ -52,9 +57,16 @@ def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) 
     from nbformat.v4 import new_code_cell  # jsonschema comes with it
 
     source = parameter_source(parameters)
-    places = [place for place, cell in enumerate(notebook.cells) if cell.cell_type == "code" and DECLARED in _tags(cell)]
+    places = [
+        place
+        for place, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and DECLARED in _tags(cell)
+    ]
     if len(places) != 1:
-        raise UsageError(f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that assigns the default values")
+        raise UsageError(
+            f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that "
+            "assigns the default values"
+        )
     place = places[0]
     known = _assigned_names(notebook.cells[place].source, name)
     for given in parameters:
@@ -86,7 +98,12 @@ def _assigned_names(source: str, name: str) -> set[str]:
             targets += statement.targets
         elif isinstance(statement, ast.AnnAssign):
             targets.append(statement.target)
-    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {
+        node.id
+        for target in targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 def _value(name: str, text: str) -> Json:
@@ -94,7 +111,9 @@ def _value(name: str, text: str) -> Json:
         return loads(text)
     except ValueError as error:
         if text[:1] in ("{", "[", '"'):
-            raise UsageError(f"the value of parameter {name!r} begins like JSON and is none: {error}") from error
+            raise UsageError(
+                f"the value of parameter {name!r} begins like JSON and is none: {error}"
+            ) from error
         return text
 
 
@@ -113,5 +132,7 @@ def _literal(name: str, value: Json) -> ast.expr:
         case list():
             return ast.List([_literal(name, item) for item in value], ast.Load())
         case dict() if all(isinstance(key, str) for key in value):
-            return ast.Dict([ast.Constant(key) for key in value], [_literal(name, item) for item in value.values()])
+            return ast.Dict(
+                [ast.Constant(key) for key in value], [_literal(name, item) for item in value.values()]
+            )
     raise UsageError(f"the value of parameter {name!r} is not JSON value: {one_line(repr(value))}")

@@ -83,21 +83,31 @@ class NotebookResult:
         """What happened, in one line: the cell and its error where it failed."""
         cell = self.failed
         if cell is None:
-            return f"{self.source.name}: {format_count(len(self.cells), 'cell')} in {self.seconds:.1f} s → {self.path}"
+            return (
+                f"{self.source.name}: {format_count(len(self.cells), 'cell')} in {self.seconds:.1f} s "
+                f"→ {self.path}"
+            )
         first = one_line(next((line for line in cell.source.splitlines() if line.strip()), ""))
         why = f"{cell.error}: {sanitize_text(cell.message)}" if cell.message else cell.error
         return f"{self.source.name}: cell {cell.number} of {len(self.cells)} ({first}): {why}"
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML with one test case per code cell; cells behind one that failed are skipped."""
-        outcomes: dict[str, Any] = {"ok": "passed", "error": "failure", "timeout": "error", "not run": "skipped"}
+        outcomes: dict[str, Any] = {
+            "ok": "passed",
+            "error": "failure",
+            "timeout": "error",
+            "not run": "skipped",
+        }
         cases = [
             Case(
                 name=f"cell {cell.number}",
                 seconds=cell.seconds,
                 outcome=outcomes[cell.outcome],
                 kind=cell.error or cell.outcome,
-                message=one_line(f"{cell.error}: {cell.message}", 300) if cell.error else "an earlier cell failed",
+                message=one_line(f"{cell.error}: {cell.message}", 300)
+                if cell.error
+                else "an earlier cell failed",
                 text=f"{cell.source}\n\n{cell.traceback or cell.message}" if cell.error else "",
             )
             for cell in self.cells
@@ -107,16 +117,25 @@ class NotebookResult:
     def markdown(self) -> str:
         """A summary for a pull request."""
         cell = self.failed
-        where = f"Cell {cell.number} of {len(self.cells)}: {code_span(cell.error)} {code_span(cell.message, 400)}" if cell else ""
+        where = (
+            f"Cell {cell.number} of {len(self.cells)}: {code_span(cell.error)} {code_span(cell.message, 400)}"
+            if cell
+            else ""
+        )
         done = f"**{'ok' if self.ok else 'failed'}** in {self.seconds:.1f} s"
         rows = [[str(c.number), c.outcome, f"{c.seconds:.2f}", code_span(c.error)] for c in self.cells]
-        return join_blocks([f"### Notebook {code_span(self.source.name)}", done, where, markdown_table(_HEADINGS, rows)])
+        return join_blocks(
+            [f"### Notebook {code_span(self.source.name)}", done, where, markdown_table(_HEADINGS, rows)]
+        )
 
     def __repr__(self) -> str:
         return self.headline
 
     def _repr_html_(self) -> str:
-        rows = [(cell.number, cell.outcome, f"{cell.seconds:.2f}", one_line(f"{cell.error} {cell.message}", 200)) for cell in self.cells]
+        rows = [
+            (cell.number, cell.outcome, f"{cell.seconds:.2f}", one_line(f"{cell.error} {cell.message}", 200))
+            for cell in self.cells
+        ]
         return f"{headline_html(self.headline)}{table_html(_HEADINGS, rows)}"
 
 
@@ -126,7 +145,7 @@ async def run_notebook(
     out: str | Path | None = None,
     *,
     parameters: Mapping[str, Json] | None = None,
-    timeout: float = CELL_TIMEOUT_S,  # noqa: ASYNC109  # of a cell, not of the whole
+    timeout: float = CELL_TIMEOUT_S,  # of a cell, not of the whole  # noqa: ASYNC109
     cwd: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> NotebookResult:
@@ -140,24 +159,38 @@ async def run_notebook(
         cwd: Folder that the kernel works in; the current one by default.
         reporter: Told of each cell.
 
-    Nobody is asked anything: a cell that reads from the keyboard fails, and a risky call of an agent ends its cell
-    with `ApprovalRequired`. Raises `UsageError` for what is not a notebook, and for parameters it does not have.
+    Nobody is asked anything: a cell that reads from the keyboard fails, and a risky call of an agent ends its
+    cell with `ApprovalRequired`. Raises `UsageError` for what is not a notebook, and for parameters it does
+    not have.
     """
     path = Path(source)
     target = path if out is None else Path(out)
     if parameters and target == path:
-        raise UsageError(f"parameters are written into the executed notebook, and {path} is to stay as it is: give another file (--out)")
+        raise UsageError(
+            f"parameters are written into the executed notebook, and {path} is to stay as it is: give "
+            "another file (--out)"
+        )
     if not (math.isfinite(timeout) and timeout > 0):
         raise UsageError(f"a cell's time limit is a number of seconds above 0, not {timeout}")
     notebook = _read(path)
     if parameters:
         inject_parameters(notebook, parameters, str(path))
-    return await _Execution(path, target, notebook, timeout, Path(cwd) if cwd is not None else Path.cwd(), reporter).run()
+    return await _Execution(
+        path, target, notebook, timeout, Path(cwd) if cwd is not None else Path.cwd(), reporter
+    ).run()
 
 
 class _Execution:
-    def __init__(self, source: Path, target: Path, notebook: Any, timeout: float, cwd: Path, reporter: Reporter | None) -> None:
-        self.source, self.target, self.notebook, self.timeout, self.cwd = source, target, notebook, timeout, cwd
+    def __init__(
+        self, source: Path, target: Path, notebook: Any, timeout: float, cwd: Path, reporter: Reporter | None
+    ) -> None:
+        self.source, self.target, self.notebook, self.timeout, self.cwd = (
+            source,
+            target,
+            notebook,
+            timeout,
+            cwd,
+        )
         self.reporter = reporter
         self.cells = [
             cell
@@ -171,7 +204,10 @@ class _Execution:
         self.begun: dict[int, float] = {}
         self.ended: dict[int, float] = {}
         for cell in self.cells:
-            cell.outputs, cell.execution_count = [], None  # what is left of an earlier execution is none of this one's
+            cell.outputs, cell.execution_count = (
+                [],
+                None,
+            )  # what is left of an earlier execution is none of this one's
 
     async def run(self) -> NotebookResult:
         began = time.perf_counter()
@@ -179,21 +215,28 @@ class _Execution:
         with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory(prefix="kestrel-") as sockets:
             self.client = self._client(Path(sockets))
             try:
-                # What cells print comes as messages. The rest is of interest once the kernel died: one that ends may complain of it.
+                # What cells print comes as messages. The rest is of interest once the kernel died: one that
+                # ends may complain of it.
                 await self.client.async_execute(stderr=said)
             except Exception as error:
                 said.seek(0)
-                self.last_words = one_line(sanitize_text(said.read().decode(errors="replace"))[-_LAST_WORDS:], _LAST_WORDS)
+                self.last_words = one_line(
+                    sanitize_text(said.read().decode(errors="replace"))[-_LAST_WORDS:], _LAST_WORDS
+                )
                 # With a cell under way it is what became of that cell; without one the kernel never came up.
                 if not self.begun:
-                    msg = self._with_last_words(f"{self.source}: the kernel did not start: {type(error).__name__}: {error}")
+                    msg = self._with_last_words(
+                        f"{self.source}: the kernel did not start: {type(error).__name__}: {error}"
+                    )
                     raise UsageError(msg) from error
                 failure = error
             finally:
                 self._write()
         self._raise_if_stopped()
         cells = tuple(self._cell(number, failure) for number in range(1, len(self.cells) + 1))
-        return NotebookResult(source=self.source, path=self.target, cells=cells, seconds=time.perf_counter() - began)
+        return NotebookResult(
+            source=self.source, path=self.target, cells=cells, seconds=time.perf_counter() - began
+        )
 
     def _with_last_words(self, message: str) -> str:
         return f"{message}; the kernel said last: {self.last_words}" if self.last_words else message
@@ -210,7 +253,8 @@ class _Execution:
             store_widget_state=False,
             record_timing=False,
             config=Config({"KernelManager": _transport(sockets)}),
-            coalesce_streams=True,  # what a program prints comes in pieces, which a code host would show apart
+            # what a program prints comes in pieces, which a code host would show apart
+            coalesce_streams=True,
             extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
             resources={"metadata": {"path": str(self.cwd)}},
             on_notebook_start=self._listen,
@@ -219,7 +263,9 @@ class _Execution:
         )
 
     def _listen(self, notebook: Any) -> None:
-        """Let signals stop this task: nbclient's own handlers end the kernel and leave the task waiting for it."""
+        """Let signals stop this task: nbclient's own handlers end the kernel and leave the task waiting for
+        it.
+        """
 
         def stop() -> None:
             self.stopped = True
@@ -291,8 +337,9 @@ class _Execution:
 def _transport(folder: Path) -> dict[str, str]:
     """Return how a kernel is talked to: through sockets in `folder`, where the system has them.
 
-    A TCP port is chosen before the kernel listens on it. Where many kernels start at once, another process may have it by then: the kernel
-    does not come up, or the client waits without an end for one that talks another protocol.
+    A TCP port is chosen before the kernel listens on it. Where many kernels start at once, another process
+    may have it by then: the kernel does not come up, or the client waits without an end for one that talks
+    another protocol.
     """
     path = folder / "kernel"
     if os.name == "posix" and len(os.fsencode(f"{path}-5")) <= _SOCKET_PATH_BYTES:
@@ -308,22 +355,33 @@ def _read(path: Path) -> Any:
         _check_shape(notebook)
     except FileNotFoundError:
         raise UsageError(f"there is no notebook {path}") from None
-    except Exception as error:  # the boundary to nbformat, which takes the file for a notebook and stumbles over anything else
-        raise UsageError(f"{path} cannot be read as a notebook: {one_line(str(error) or type(error).__name__, 200)}") from error
+    except Exception as error:
+        # the boundary to nbformat, which takes the file for a notebook and stumbles over anything else
+        raise UsageError(
+            f"{path} cannot be read as a notebook: {one_line(str(error) or type(error).__name__, 200)}"
+        ) from error
     language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     if language != "python":
-        raise UsageError(f"{path} is written in {one_line(str(language))}; only Python notebooks are executed")
+        raise UsageError(
+            f"{path} is written in {one_line(str(language))}; only Python notebooks are executed"
+        )
     return notebook
 
 
 def _check_shape(notebook: Any) -> None:
     """Raise `ValueError` for notebooks that nbformat reads but nbclient cannot run."""
     spec = notebook.metadata.get("kernelspec", {})
-    if not isinstance(spec, dict) or not all(isinstance(value, str) for key, value in spec.items() if key in ("name", "language")):
+    if not isinstance(spec, dict) or not all(
+        isinstance(value, str) for key, value in spec.items() if key in ("name", "language")
+    ):
         raise ValueError("its kernelspec is not an object with a name and a language")
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.get("cell_type") not in ("code", "markdown", "raw") or not isinstance(cell.get("source"), str):
-            raise ValueError(f"cell {number} is not a cell: it has no known cell_type, or a source that is not text")
+        if cell.get("cell_type") not in ("code", "markdown", "raw") or not isinstance(
+            cell.get("source"), str
+        ):
+            raise ValueError(
+                f"cell {number} is not a cell: it has no known cell_type, or a source that is not text"
+            )
         if not isinstance(cell.metadata.get("tags", []), list):
             raise ValueError(f"the tags of cell {number} are no list")
     import nbformat

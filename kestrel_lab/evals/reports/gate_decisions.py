@@ -1,4 +1,6 @@
-"""Gates decided with intervals: a bound holds or is violated only where that is shown with 95 % confidence."""
+"""Gates decided with intervals: a bound holds or is violated only where that is shown with 95 %
+confidence.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,45 @@ from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_rea
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, NOTHING, Interval, group_by_cluster, mean_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import (
+    ALPHA,
+    NOTHING,
+    Interval,
+    group_by_cluster,
+    mean_of,
+    share_of,
+)
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
-"""`no base`: there is no earlier commit to compare with. `unrecorded`: a replay asked for what was never recorded."""
-EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "no base": 0, "regression": 1, "inconclusive": 2, "broken": 3, "unrecorded": 3}
+"""`no base`: there is no earlier commit to compare with.
+
+`unrecorded`: a replay asked for what was never recorded.
+"""
+EXIT_CODES: Final[dict[GateVerdict, int]] = {
+    "ok": 0,
+    "no base": 0,
+    "regression": 1,
+    "inconclusive": 2,
+    "broken": 3,
+    "unrecorded": 3,
+}
 HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
 # A replay that lacks a recording did not try what the others try, so it says nothing of any bound.
 _BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("unrecorded", "regression", "broken", "inconclusive")
 _ONE_OF: Final = "violated by itself, but as one of {} gates that may be by chance"
 # What is undecided ends with exit code 2; as a skipped case a server would show it in green.
 _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {
-    "ok": "passed", "no base": "skipped", "regression": "failure", "inconclusive": "failure", "broken": "error", "unrecorded": "error"
-}  # fmt: skip
+    "ok": "passed",
+    "no base": "skipped",
+    "regression": "failure",
+    "inconclusive": "failure",
+    "broken": "error",
+    "unrecorded": "error",
+}
 _WHY: Final = 600
 """Characters of a reason in Markdown."""
 _MISSES: Final = 3
@@ -69,7 +93,9 @@ class GateReport(PartsView):
 
     @property
     def verdict(self) -> GateVerdict:
-        """The gravest of all: `unrecorded`, `regression`, `broken` (nothing ran, or not enough of it), `inconclusive`, `ok`."""
+        """The gravest of all: `unrecorded`, `regression`, `broken` (nothing ran, or not enough of it),
+        `inconclusive`, `ok`.
+        """
         found = {decision.verdict for decision in self.decisions}
         return next((word for word in _BY_WEIGHT if word in found), "ok" if found else "broken")
 
@@ -81,21 +107,31 @@ class GateReport(PartsView):
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        return f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} gate{'s' * (len(self.decisions) != 1)}"
+        return (
+            f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} "
+            f"gate{'s' * (len(self.decisions) != 1)}"
+        )
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Headings, and a row of texts per decision."""
         return HEADINGS, [decision.cells() for decision in self.decisions]
 
     def group(self) -> Group:
-        """The gates as test cases: violated and undecided ones fail, broken ones are errors; what had nothing to compare with is skipped."""
+        """The gates as test cases: violated and undecided ones fail, broken ones are errors; what had nothing
+        to compare with is skipped.
+        """
         cases = [
             Case(
                 name=f"{d.gate} [{d.config}]",
                 outcome=_OUTCOMES[d.verdict],
                 kind=d.verdict,
                 message=f"{d.cells()[2]} over {d.trials} trials" + (f": {d.why}" if d.why else ""),
-                properties={"value": d.interval.mean, "low": d.interval.low, "high": d.interval.high, "trials": d.trials},
+                properties={
+                    "value": d.interval.mean,
+                    "low": d.interval.low,
+                    "high": d.interval.high,
+                    "trials": d.trials,
+                },
             )
             for d in self.decisions
         ]
@@ -103,7 +139,10 @@ class GateReport(PartsView):
 
     def markdown(self) -> str:
         """A table for a pull request."""
-        rows = [[code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why, _WHY)] for d in self.decisions]
+        rows = [
+            [code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why, _WHY)]
+            for d in self.decisions
+        ]
         return join_blocks([f"**Gates: {self.verdict}**", markdown_table(HEADINGS, rows)])
 
     def parts(self) -> Iterable[Part]:
@@ -112,11 +151,14 @@ class GateReport(PartsView):
 
 
 def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
-    """Decide every gate of the suite for every configuration that it applies to, and whether a replay found all of its recordings.
+    """Decide every gate of the suite for every configuration that it applies to, and whether a replay found
+    all of its recordings.
 
-    `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
-    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its
-    end or says anything of the metric, or the bound is violated only because trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
+    `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the
+    wrong side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`;
+    `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only
+    because trials that broke count as failed. Other metrics than the success rate are of trials that did not
+    break.
     """
     rows = tuple(rows)
     records = [trial_record(row, suite.count_errors) for row in rows]
@@ -128,7 +170,9 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
     ]
     perhaps = _ONE_OF.format(len(asked))
     decided = (
-        replace(made, verdict="inconclusive", why=perhaps) if made.verdict == "regression" and not sure else made
+        replace(made, verdict="inconclusive", why=perhaps)
+        if made.verdict == "regression" and not sure
+        else made
         for made, sure in zip((_decision(*one) for one in asked), _surely_violated(asked), strict=True)
     )
     return (*_unrecorded(suite, rows), *decided)
@@ -151,7 +195,9 @@ def _unrecorded(suite: Suite, rows: Sequence[EvalRow]) -> Iterable[Decision]:
 
 
 def missed_recordings(rows: Sequence[EvalRow]) -> str:
-    """Return which scenarios asked for what was not recorded, and what is different about it; the first few of them."""
+    """Return which scenarios asked for what was not recorded, and what is different about it; the first few
+    of them.
+    """
     told = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
     return "; ".join([*told, *([f"and {len(rows) - _MISSES} more trials"] if len(rows) > _MISSES else [])])
 
@@ -159,11 +205,15 @@ def missed_recordings(rows: Sequence[EvalRow]) -> str:
 def record_again(suite: Suite) -> str:
     """Return how the recordings of a suite are made again."""
     file = shown_path(suite.path) if suite.path is not None else "SUITE"
-    return f"Record anew where there is a key, and commit the recordings: kestrel eval run {file} --cassette record"
+    return (
+        f"Record anew where there is a key, and commit the recordings: kestrel eval run {file} "
+        "--cassette record"
+    )
 
 
 def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
-    """Return which bounds are violated when all are tested together: Holm's procedure, by intervals of the adjusted width.
+    """Return which bounds are violated when all are tested together: Holm's procedure, by intervals of the
+    adjusted width.
 
     That all gates hold needs no such care: it is only said where each interval says so.
     """
@@ -171,7 +221,8 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
     while True:
         alpha = ALPHA / max(1, len(asked) - sum(found))
         more = [
-            sure or _judge(gate, _interval(gate, mine, alpha)) == "regression" for sure, (gate, _, mine) in zip(found, asked, strict=True)
+            sure or _judge(gate, _interval(gate, mine, alpha)) == "regression"
+            for sure, (gate, _, mine) in zip(found, asked, strict=True)
         ]
         if more == found:
             return found
@@ -179,9 +230,15 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
 
 
 def decide_change(
-    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]], margin: float
+    suite: Suite,
+    head: Iterable[EvalRow],
+    against: str,
+    differences: Iterable[tuple[tuple[str, str], Difference]],
+    margin: float,
 ) -> tuple[Decision, ...]:
-    """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
+    """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has
+    gates for.
+    """
     gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
     records = [trial_record(row, suite.count_errors) for row in head]
     found = []
@@ -191,7 +248,9 @@ def decide_change(
             verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
             why = ""
             if verdict == "inconclusive":
-                detectable = f"the smallest change that so many trials detect is {format_metric(metric, d.mde)}"
+                detectable = (
+                    f"the smallest change that so many trials detect is {format_metric(metric, d.mde)}"
+                )
                 why = d.note or (undecided_change(d, margin) if metric == SUCCESS else detectable)
             elif d.test in BY_CONSTRUCTION:
                 why = f"no difference is possible: {d.test} on both sides"
@@ -212,7 +271,9 @@ def decide_change(
 
 
 def decide_without_base(suite: Suite, head: Iterable[EvalRow], why: str) -> tuple[Decision, ...]:
-    """Return a decision for each configuration that says why there is no change to decide about; `broken` where no trial ran to its end."""
+    """Return a decision for each configuration that says why there is no change to decide about; `broken`
+    where no trial ran to its end.
+    """
     records = [trial_record(row, suite.count_errors) for row in head]
     found = []
     for config in suite.configs:
@@ -254,7 +315,11 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
         epochs = Counter(record["scenario"] for record in records)
         why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))
     if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":
-        return replace(made, verdict="broken", why=f"{why}; without them the bound is not violated: {_first_reason(records)}")
+        return replace(
+            made,
+            verdict="broken",
+            why=f"{why}; without them the bound is not violated: {_first_reason(records)}",
+        )
     if verdict == "ok" and gate.metric == "cost_estimate" and any(record["unpriced_calls"] for record in ran):
         verdict, why = "inconclusive", "calls of unknown price are not in the value"
     return replace(made, verdict=verdict, why=why)
@@ -265,15 +330,25 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
         return success_interval(records, alpha=alpha)
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
-    clusters = group_by_cluster([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept])
+    clusters = group_by_cluster(
+        [value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept]
+    )
     return (share_of if is_share(gate.metric) else mean_of)(clusters, alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:
     """An interval that says nothing decides nothing."""
     if gate.at_least is not None:
-        return "ok" if interval.low >= gate.bound else "regression" if interval.high < gate.bound else "inconclusive"
-    return "ok" if interval.high <= gate.bound else "regression" if interval.low > gate.bound else "inconclusive"
+        return (
+            "ok"
+            if interval.low >= gate.bound
+            else "regression"
+            if interval.high < gate.bound
+            else "inconclusive"
+        )
+    return (
+        "ok" if interval.high <= gate.bound else "regression" if interval.low > gate.bound else "inconclusive"
+    )
 
 
 def _label(config: str, records: list[dict[str, Any]]) -> str:

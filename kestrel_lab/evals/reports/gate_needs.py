@@ -9,7 +9,13 @@ from typing import Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, group_by_cluster, proportion_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import (
+    ALPHA,
+    Interval,
+    group_by_cluster,
+    proportion_of,
+    share_of,
+)
 from kestrel_lab.evals.suite import Suite
 
 _Z: Final = NormalDist().inv_cdf(1 - ALPHA / 2)
@@ -41,9 +47,15 @@ def out_of_reach(gate: Gate, epochs: Sequence[int]) -> str:
     labels = [scenario for scenario, count in enumerate(epochs) for _ in range(count)]
     clusters = group_by_cluster([best] * trials, labels)
     interval = (proportion_of if gate.metric == SUCCESS else share_of)(clusters)
-    if not trials or (interval.low >= gate.bound if gate.at_least is not None else interval.high <= gate.bound):
+    if not trials or (
+        interval.low >= gate.bound if gate.at_least is not None else interval.high <= gate.bound
+    ):
         return ""
-    good = ("every trial passes" if best else "no trial passes") if gate.metric == SUCCESS else f"every value is {best:g}"
+    good = (
+        ("every trial passes" if best else "no trial passes")
+        if gate.metric == SUCCESS
+        else f"every value is {best:g}"
+    )
     shape = f"{_count(trials, 'trial')} of {_count(len(epochs), 'scenario')}"
     short = f"if {good}, {shape} still leave {100 * interval.low:.3g} to {100 * interval.high:.3g} %"
     needed = perfect_trials(gate)
@@ -56,7 +68,9 @@ def out_of_reach(gate: Gate, epochs: Sequence[int]) -> str:
 
 
 def perfect_trials(gate: Gate) -> float:
-    """Return how many trials a bound of a share takes if none misses it, by Wilson's interval; infinite where none are enough."""
+    """Return how many trials a bound of a share takes if none misses it, by Wilson's interval; infinite where
+    none are enough.
+    """
     near = gate.bound if gate.at_least is not None else 1 - gate.bound
     # The bound of n trials that agree is n / (n + z²). A little is taken off against rounding.
     return math.inf if near >= 1 else max(1, math.ceil(_Z * _Z * near / (1 - near) - 1e-9))
@@ -69,13 +83,20 @@ def undecided_reason(gate: Gate, interval: Interval, epochs: Sequence[int]) -> s
     ahead = interval.mean - gate.bound if gate.at_least is not None else gate.bound - interval.mean
     reach = interval.mean - interval.low if gate.at_least is not None else interval.high - interval.mean
     if ahead <= 0 or math.isnan(reach):
-        return "the value is on the wrong side of the bound, by no more than chance explains" if ahead < 0 else "the value is at the bound"
-    # The width of an interval falls with the root of the number of scenarios, or of trials where there is one scenario.
+        return (
+            "the value is on the wrong side of the bound, by no more than chance explains"
+            if ahead < 0
+            else "the value is at the bound"
+        )
+    # The width of an interval falls with the root of the number of scenarios, or of trials where there is one
+    # scenario.
     one = len(epochs) == 1
     there = sum(epochs) if one else len(epochs)
     needed = max(there + 1, math.ceil(there * (reach / ahead) ** 2))
     what = "trials" if one else "scenarios"
-    return f"at this value it takes about {needed:,} {what}" if needed <= _MOST else "the value is at the bound"
+    return (
+        f"at this value it takes about {needed:,} {what}" if needed <= _MOST else "the value is at the bound"
+    )
 
 
 def undecided_change(found: Difference, margin: float) -> str:
@@ -86,7 +107,10 @@ def undecided_change(found: Difference, margin: float) -> str:
         return "no scenario changed, and no number of trials shows that two rates are equal"
     # Of C scenarios that agree, up to 1 - 0.025 ** (1 / C) of all scenarios may not, see `paired_difference`.
     needed = max(ENOUGH, math.ceil(math.log(ALPHA / 2) / math.log(1 - margin)))
-    return f"no scenario changed, and it takes {needed} that do not to rule out a change of {_points(margin)} (--margin)"
+    return (
+        f"no scenario changed, and it takes {needed} that do not to rule out a change of "
+        f"{_points(margin)} (--margin)"
+    )
 
 
 def _points(share: float) -> str:

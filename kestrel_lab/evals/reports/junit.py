@@ -50,8 +50,14 @@ class Group:
 
 
 def junit_xml(name: str, groups: Sequence[Group]) -> str:
-    """Return a `testsuites` document. Foreign text is escaped, and what XML cannot contain is shown as an escape."""
-    root = ET.Element("testsuites", {"name": _escape_xml(name), **_counts([case for group in groups for case in group.cases])})
+    """Return a `testsuites` document.
+
+    Foreign text is escaped, and what XML cannot contain is shown as an escape.
+    """
+    root = ET.Element(
+        "testsuites",
+        {"name": _escape_xml(name), **_counts([case for group in groups for case in group.cases])},
+    )
     for group in groups:
         suite = ET.SubElement(root, "testsuite", {"name": _escape_xml(group.name), **_counts(group.cases)})
         _properties(suite, group.properties)
@@ -67,10 +73,18 @@ def write_junit(path: str | Path, name: str, groups: Sequence[Group]) -> Path:
 
 
 def _case(suite: ET.Element, group: Group, case: Case) -> None:
-    node = ET.SubElement(suite, "testcase", classname=_escape_xml(group.name), name=_escape_xml(case.name), time=_seconds(case.seconds))
+    node = ET.SubElement(
+        suite,
+        "testcase",
+        classname=_escape_xml(group.name),
+        name=_escape_xml(case.name),
+        time=_seconds(case.seconds),
+    )
     _properties(node, case.properties)
     if case.outcome != "passed":
-        why = ET.SubElement(node, case.outcome, message=_escape_xml(case.message), type=_escape_xml(case.kind or case.outcome))
+        why = ET.SubElement(
+            node, case.outcome, message=_escape_xml(case.message), type=_escape_xml(case.kind or case.outcome)
+        )
         why.text = _escape_xml(case.text or case.message)
 
 
@@ -100,7 +114,9 @@ def _escape_xml(text: str) -> str:
 
 
 def needed_rate(suite: Suite, config: str, family: str) -> float:
-    """Return the share of epochs that has to pass: the highest bound of a gate for the success rate, else all of them."""
+    """Return the share of epochs that has to pass: the highest bound of a gate for the success rate, else all
+    of them.
+    """
     bounds = [gate.at_least for gate in suite.gates if gate.metric == SUCCESS and gate.covers(config, family)]
     return max((bound for bound in bounds if bound is not None), default=1.0)
 
@@ -108,8 +124,8 @@ def needed_rate(suite: Suite, config: str, family: str) -> float:
 def case_groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
     """Return a group per configuration with a case per scenario.
 
-    A case is an error when a trial broke and the suite counts that as failed, or when none counts at all; it is
-    a failure when a smaller share of its counted epochs passed than `needed_rate` says.
+    A case is an error when a trial broke and the suite counts that as failed, or when none counts at all; it
+    is a failure when a smaller share of its counted epochs passed than `needed_rate` says.
     """
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
@@ -120,7 +136,13 @@ def case_groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
         first = next(iter(scenarios.values()))[0]
         cases = [_scenario_case(suite, scenario, records) for scenario, records in scenarios.items()]
         name = f"{suite.name}.{label_kind(config, first['model_kind'])}"
-        made.append(Group(name=name, cases=cases, properties={"model": first["model"], "model_kind": first["model_kind"]}))
+        made.append(
+            Group(
+                name=name,
+                cases=cases,
+                properties={"model": first["model"], "model_kind": first["model_kind"]},
+            )
+        )
     return made
 
 
@@ -141,17 +163,32 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
     if any(record["unpriced_calls"] > 0 for record in records):
         cost = cast("float", properties["cost_estimate"])
         properties["cost_estimate"] = format_lower_bound(f"{cost:.6g}" if cost else "")
-    told = Case(name=scenario, seconds=math.fsum(r["wall_time"] for r in records if not math.isnan(r["wall_time"])), properties=properties)
+    told = Case(
+        name=scenario,
+        seconds=math.fsum(r["wall_time"] for r in records if not math.isnan(r["wall_time"])),
+        properties=properties,
+    )
     if not counted or (broke and suite.count_errors == "fail"):
         return _not_passed(told, "error", f"{len(broke)} of {len(records)} trials broke", broke)
     if passed / len(counted) < needed:
         failed = [record for record in records if record["outcome"] != "pass"]
-        return _not_passed(told, "failure", f"{passed} of {len(counted)} trials passed, needed {100 * needed:.3g} %", failed)
+        return _not_passed(
+            told, "failure", f"{passed} of {len(counted)} trials passed, needed {100 * needed:.3g} %", failed
+        )
     return told
 
 
 def _not_passed(case: Case, outcome: Any, message: str, records: Sequence[dict[str, Any]]) -> Case:
-    lines = [f"epoch {record['epoch']}: {record['outcome']}: {record['reason']} (run {record['run']})" for record in records]
+    lines = [
+        f"epoch {record['epoch']}: {record['outcome']}: {record['reason']} (run {record['run']})"
+        for record in records
+    ]
     first = one_line(str(records[0]["reason"]), 200) if records else ""
     kind = "broke" if outcome == "error" else "below the rate"
-    return replace(case, outcome=outcome, kind=kind, message=f"{message}: {first}" if first else message, text="\n".join(lines))
+    return replace(
+        case,
+        outcome=outcome,
+        kind=kind,
+        message=f"{message}: {first}" if first else message,
+        text="\n".join(lines),
+    )

@@ -1,4 +1,5 @@
-"""Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates, flips, trials that did not pass.
+"""Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates,
+flips, trials that did not pass.
 
 Foreign text stands in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
 What could end a span or a table's cell is replaced by a character that looks alike.
@@ -14,7 +15,12 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import label_kind, not_real, summarise_configurations, summary_table
+from kestrel_lab.evals.summaries.result_table import (
+    label_kind,
+    not_real,
+    summarise_configurations,
+    summary_table,
+)
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.reports.gate_decisions import GateReport
@@ -50,7 +56,9 @@ def markdown_link(text: str, address: str) -> str:
     except ValueError:
         scheme = "none"
     if scheme not in ("", "http", "https"):
-        raise UsageError(f"a link to a report begins with http:// or https://, or is a path, not {one_line(address)!r}")
+        raise UsageError(
+            f"a link to a report begins with http:// or https://, or is a path, not {one_line(address)!r}"
+        )
     return f"[{text}]({quote(address, safe='/:?#@!$&=+,;%~-._', errors='replace')})"
 
 
@@ -63,7 +71,13 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
     """Return the summary of one eval run; `report` is the address of its HTML report, empty for none."""
     summaries = summarise_configurations(rows, suite.count_errors)
     headings, found = summary_table(summaries)
-    cells = [[code_span(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
+    cells = [
+        [
+            code_span(cell) if heading in _TEXTS else str(cell)
+            for heading, cell in zip(headings, row, strict=True)
+        ]
+        for row in found
+    ]
     return join_blocks(
         [
             f"### Suite {code_span(suite.name)}",
@@ -84,7 +98,9 @@ def comparison_markdown(
     gates: GateReport | None,
     report: str,
 ) -> str:
-    """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells, foreign names first."""
+    """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells,
+    foreign names first.
+    """
     verdict, base, head, suite = heading
     rows = [[code_span(config), code_span(metric), *rest] for config, metric, *rest in differences]
     shown = [
@@ -104,7 +120,9 @@ def comparison_markdown(
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
             f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
-            markdown_table(["scenario", "configuration", "epoch", "base → head", "reason"], shown) if flips else "",
+            markdown_table(["scenario", "configuration", "epoch", "base → head", "reason"], shown)
+            if flips
+            else "",
             _more_line(len(flips)),
             "\n".join(f"- {code_span(note, 400)}" for note in notes),
         ]
@@ -120,7 +138,15 @@ def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
     cells = []
     for row in failed[:SHOWN]:
         config = code_span(label_kind(row.config, row.model_kind))
-        cells.append([_trial(row.scenario, row.run, report), config, str(row.epoch), row.outcome, code_span(row.reason)])
+        cells.append(
+            [
+                _trial(row.scenario, row.run, report),
+                config,
+                str(row.epoch),
+                row.outcome,
+                code_span(row.reason),
+            ]
+        )
     yield markdown_table(["scenario", "configuration", "epoch", "outcome", "reason"], cells)
     yield _more_line(len(failed))
 

@@ -1,4 +1,6 @@
-"""HTML pages of results: those of a suite run, how sure they are, and transcripts of a size that a browser opens."""
+"""HTML pages of results: those of a suite run, how sure they are, and transcripts of a size that a browser
+opens.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def render_page(template: str, **values: Any) -> str:
 
 
 class Transcripts:
-    """What happened in trials, as HTML in which everything foreign is text; each run is told once, in the order asked for."""
+    """What happened in trials, as HTML in which everything foreign is text; each run is told once, in the
+    order asked for.
+    """
 
     def __init__(self, *stores: SessionStore, chars: int = PAGE_CHARS, run_chars: int = RUN_CHARS) -> None:
         self._stores = stores
@@ -57,7 +61,9 @@ class Transcripts:
         self._told.add(run)
         if self._left <= 0:
             return parts.without_transcript(run, head)
-        inside = parts.score_list([{"kept": False, **score} for score in row.scores]) + self._transcript(run, parts)
+        inside = parts.score_list([{"kept": False, **score} for score in row.scores]) + self._transcript(
+            run, parts
+        )
         self._left -= len(inside)
         return parts.trial(run, head, opened, inside)
 
@@ -85,7 +91,9 @@ _MISSED: Final = 100
 """How many of the items that were not found are listed."""
 
 
-def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gates: GateReport | None = None) -> str:
+def report_page(
+    suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gates: GateReport | None = None
+) -> str:
     """Return a self-contained HTML document; everything foreign in it is text."""
     lacking = MissedItems()
     reducer = reduce_rows(lacking.noting(rows), suite.count_errors)
@@ -122,16 +130,21 @@ def _family_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, st
     """Yield address and description of each figure, where there are several families."""
     if len({record["family"] for record in records}) > 1:
         yield png_uri(families_figure(records, "success_rate")), "Success rate by family of scenarios"
-        for metric in (name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))):
+        for metric in (
+            name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))
+        ):
             yield png_uri(families_figure(records, metric)), f"{metric} by family of scenarios"
 
 
-def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+def _scenarios(
+    records: Sequence[dict[str, Any]], families: dict[str, str]
+) -> tuple[list[str], list[list[str]]]:
     configs = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
     cells = {(record["scenario"], record["config"]): _rate(record) for record in records}
     grouped = any(families.values())
     rows = [
-        [name, *([family] if grouped else []), *(cells.get((name, config), "–") for config in configs)] for name, family in families.items()
+        [name, *([family] if grouped else []), *(cells.get((name, config), "–") for config in configs)]
+        for name, family in families.items()
     ]
     return ["scenario", *(["family"] if grouped else []), *configs.values()], rows
 

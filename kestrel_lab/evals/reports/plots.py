@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 
 def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figure:
-    """Success rates with their intervals, and success against cost and against working time, as far as these are known.
+    """Success rates with their intervals, and success against cost and against working time, as far as these
+    are known.
 
-    What no other configuration beats in both is filled and joined by a line. Configurations whose cost or time is not known are left
-    out of that plot, which says how many; a plot that would be empty, or show that nothing was to be paid, is left out. Where names are long or many, their numbers
-    stand beside the points.
+    What no other configuration beats in both is filled and joined by a line. Configurations whose cost or
+    time is not known are left out of that plot, which says how many; a plot that would be empty, or show that
+    nothing was to be paid, is left out. Where names are long or many, their numbers stand beside the points.
     """
     names = [label_kind(s["config"], s["model_kind"]) for s in summaries]
     priced = [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])]
@@ -44,46 +45,83 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
         (priced, "cost_estimate", "cost", "cost per trial, USD", "price"),
         (timed, "working_time", "time", "working time per trial, s", "time"),
     ]
-    shown = [one for one in measured if any(not math.isnan(s["success_rate"]) and s[one[1]] > 0 for s in one[0])]
+    shown = [
+        one for one in measured if any(not math.isnan(s["success_rate"]) and s[one[1]] > 0 for s in one[0])
+    ]
     labels = numbered_labels(names)
     lines = sum(1 + label.count("\n") for label in labels)
     figure = shown_figure()(
-        figsize=(4.4 + 4 * len(shown) + (1.2 if needs_numbers(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
+        figsize=(
+            4.4 + 4 * len(shown) + (1.2 if needs_numbers(names) else 0),
+            2.2 + 0.2 * max(7, lines + len(labels)),
+        ),
+        layout="constrained",
     )
-    missing = [f"no {'' if one[0] else 'known '}{one[4]}: {one[3].partition(',')[0]} is left out" for one in measured if one not in shown]
+    missing = [
+        f"no {'' if one[0] else 'known '}{one[4]}: {one[3].partition(',')[0]} is left out"
+        for one in measured
+        if one not in shown
+    ]
     if title or missing:
-        figure.suptitle(escape_mathtext(sanitize_text("; ".join(filter(None, (title, *missing))))), fontsize=11)
+        figure.suptitle(
+            escape_mathtext(sanitize_text("; ".join(filter(None, (title, *missing))))), fontsize=11
+        )
     rates, *others = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
     _rates(rates, summaries, labels)
     for axes, (known, metric, what, label, word) in zip(others, shown, strict=True):
         left_out = len(summaries) - len(known)
-        _scatter(axes, known, metric, f"Success and {what}", label + (f" ({left_out} without known {word})" if left_out else ""))
+        _scatter(
+            axes,
+            known,
+            metric,
+            f"Success and {what}",
+            label + (f" ({left_out} without known {word})" if left_out else ""),
+        )
     for axes, (known, metric, *_) in zip(others, shown, strict=True):
-        places = {s["config"]: str(number) if needs_numbers(names) else names[number - 1] for number, s in enumerate(summaries, 1)}
-        label_points(axes, [(s[metric], s["success_rate"], places[s["config"]]) for s in known if not math.isnan(s["success_rate"])])
+        places = {
+            s["config"]: str(number) if needs_numbers(names) else names[number - 1]
+            for number, s in enumerate(summaries, 1)
+        }
+        label_points(
+            axes,
+            [
+                (s[metric], s["success_rate"], places[s["config"]])
+                for s in known
+                if not math.isnan(s["success_rate"])
+            ],
+        )
     return figure
 
 
 def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "family") -> Figure:
-    """One metric by family, or whatever else `by` says that is, with intervals; `records` are those of `Reducer.grouped`.
+    """One metric by family, or whatever else `by` says that is, with intervals; `records` are those of
+    `Reducer.grouped`.
 
-    Configurations of which the metric is not known are left out, and the axis says how many. Raises `UsageError` for a metric that the
-    records lack, and for one that is not known of any.
+    Configurations of which the metric is not known are left out, and the axis says how many. Raises
+    `UsageError` for a metric that the records lack, and for one that is not known of any.
     """
     known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
     if metric not in known:
         raise UsageError(
-            f"there is no metric {metric!r} in these trials; {did_you_mean(metric, known) if known else 'there are no trials'}"
+            f"there is no metric {metric!r} in these trials; "
+            f"{did_you_mean(metric, known) if known else 'there are no trials'}"
         )
     families = list(dict.fromkeys(str(record["family"]) for record in records))
     every = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
-    configs = {name: label for name, label in every.items() if any(r["config"] == name and not math.isnan(r[metric]) for r in records)}
+    configs = {
+        name: label
+        for name, label in every.items()
+        if any(r["config"] == name and not math.isnan(r[metric]) for r in records)
+    }
     if not configs:
         raise UsageError(f"{metric} is unknown in all of these trials: there is nothing to draw")
     named = all(str(record["family"]) == record["config"] for record in records)
-    apart = 1 if named else len(configs)  # a row with one configuration needs no legend, and its point stands in the middle
+    apart = (
+        1 if named else len(configs)
+    )  # a row with one configuration needs no legend, and its point stands in the middle
     figure = shown_figure()(
-        figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * apart) + (0 if named else 0.3 * len(configs))), layout="constrained"
+        figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * apart) + (0 if named else 0.3 * len(configs))),
+        layout="constrained",
     )
     axes = figure.subplots()
     for number, (config, label) in enumerate(configs.items()):
@@ -92,26 +130,46 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
         places = [families.index(str(record["family"])) + aside for record in mine]
         values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"]) for r in mine]
         mark = "osD^v"[number // 10 % 5]  # there are ten colours
-        _bars(axes, places, values, fmt=mark, markersize=5, capsize=3, color=f"C{number % 10}", label=escape_mathtext(sanitize_text(label)))
+        _bars(
+            axes,
+            places,
+            values,
+            fmt=mark,
+            markersize=5,
+            capsize=3,
+            color=f"C{number % 10}",
+            label=escape_mathtext(sanitize_text(label)),
+        )
     titles = [every[family] if named else family or "(no family)" for family in families]
     _rows(axes, [escape_mathtext(wrap_label(title)) for title in titles], fontsize=10)
     for border in range(1, len(families)):
         axes.axhline(border - 0.5, color=INK, alpha=0.4, linewidth=0.8, zorder=0)
     axes.set_title(escape_mathtext(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
     left_out = (
-        f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)" if len(configs) < len(every) else ""
+        f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)"
+        if len(configs) < len(every)
+        else ""
     )
     axes.set_xlabel(escape_mathtext(f"{with_unit(metric)}, 95 % interval{left_out}"))
     if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
     if not named:
-        figure.legend(loc="outside lower center", ncols=1 if needs_numbers(list(configs.values())) else 3, fontsize=8, frameon=False)
+        figure.legend(
+            loc="outside lower center",
+            ncols=1 if needs_numbers(list(configs.values())) else 3,
+            fontsize=8,
+            frameon=False,
+        )
     return figure
 
 
-def _bars(axes: Axes, places: Sequence[float], values: Sequence[Interval], *, upright: bool = False, **style: Any) -> None:
+def _bars(
+    axes: Axes, places: Sequence[float], values: Sequence[Interval], *, upright: bool = False, **style: Any
+) -> None:
     """Draw known means at these places, with error bars where the ends of their intervals are known."""
-    known = [(place, value) for place, value in zip(places, values, strict=True) if not math.isnan(value.mean)]
+    known = [
+        (place, value) for place, value in zip(places, values, strict=True) if not math.isnan(value.mean)
+    ]
     at, means = [place for place, _ in known], [value.mean for _, value in known]
     below = [0.0 if math.isnan(value.low) else max(0.0, value.mean - value.low) for _, value in known]
     above = [0.0 if math.isnan(value.high) else max(0.0, value.high - value.mean) for _, value in known]
@@ -129,11 +187,18 @@ def _rows(axes: Axes, labels: Sequence[str], fontsize: int = 9) -> None:
 
 
 def _name_colours(figure: Figure, axes: Axes, words: Mapping[Verdict, str]) -> None:
-    marks = [axes.plot([], [], "o", color=_COLOURS[verdict], label=word)[0] for verdict, word in words.items()]
+    marks = [
+        axes.plot([], [], "o", color=_COLOURS[verdict], label=word)[0] for verdict, word in words.items()
+    ]
     figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
 
 
-_COLOURS: Final[dict[Verdict, str]] = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
+_COLOURS: Final[dict[Verdict, str]] = {
+    "regression": "C3",
+    "improvement": "C2",
+    "stable": "C0",
+    "inconclusive": "0.45",
+}
 EFFECT_WORDS: Final[dict[Verdict, str]] = {
     "improvement": "helps",
     "regression": "harms",
@@ -144,7 +209,9 @@ EFFECT_WORDS: Final[dict[Verdict, str]] = {
 
 
 def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Figure:
-    """Differences with their intervals, coloured by verdict: success rates in points, other metrics as a share of the base."""
+    """Differences with their intervals, coloured by verdict: success rates in points, other metrics as a
+    share of the base.
+    """
     rates = {key: d for key, d in differences.items() if key[1] == SUCCESS}
     others = {key: d for key, d in differences.items() if key[1] != SUCCESS and d.base}
     figure = shown_figure()(figsize=(12, 1.4 + 0.3 * max(3, len(rates), len(others))), layout="constrained")
@@ -155,13 +222,25 @@ def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Fig
     return figure
 
 
-def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]) -> Figure:
-    """Effects of parts with their intervals, one below the other: on the success rate, coloured by verdict, and on `others` by their labels."""
-    known = {label: effects for label, effects in others.items() if not all(math.isnan(effect.mean) for effect in effects)}
+def effects_figure(
+    title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]
+) -> Figure:
+    """Effects of parts with their intervals, one below the other: on the success rate, coloured by verdict,
+    and on `others` by their labels.
+    """
+    known = {
+        label: effects
+        for label, effects in others.items()
+        if not all(math.isnan(effect.mean) for effect in effects)
+    }
     labels = [escape_mathtext(wrap_label(sanitize_text(name))) for name in names]
     lines = sum(1 + label.count("\n") for label in labels)
-    figure = shown_figure()(figsize=(7.5 + 3 * len(known), 1.9 + 0.19 * max(6, lines + len(labels))), layout="constrained")
-    rates, *rest = figure.subplots(1, 1 + len(known), sharey=True, squeeze=False, width_ratios=[2] + [1] * len(known))[0]
+    figure = shown_figure()(
+        figsize=(7.5 + 3 * len(known), 1.9 + 0.19 * max(6, lines + len(labels))), layout="constrained"
+    )
+    rates, *rest = figure.subplots(
+        1, 1 + len(known), sharey=True, squeeze=False, width_ratios=[2] + [1] * len(known)
+    )[0]
     for place, one in enumerate(found):
         _bars(rates, [place], [one.interval.times(100)], fmt="o", capsize=3, color=_COLOURS[one.verdict])
     for axes, (label, effects) in zip(rest, known.items(), strict=True):
@@ -178,9 +257,16 @@ def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference]
     return figure
 
 
-def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units: Mapping[tuple[str, str], float], title: str) -> None:
+def _differences(
+    axes: Axes,
+    found: Mapping[tuple[str, str], Difference],
+    units: Mapping[tuple[str, str], float],
+    title: str,
+) -> None:
     for place, (key, d) in enumerate(found.items()):
-        _bars(axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict])
+        _bars(
+            axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict]
+        )
     several = len({config for config, _ in found}) > 1
     names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
     _rows(axes, [escape_mathtext(wrap_label(name)) for name in names])
@@ -199,7 +285,9 @@ def _rates(axes: Axes, summaries: Sequence[dict[str, Any]], labels: Sequence[str
 
 def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str, label: str) -> None:
     points = [(s[metric], s["success_rate"]) for s in summaries if not math.isnan(s["success_rate"])]
-    front = sorted({(x, y) for x, y in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)})
+    front = sorted(
+        {(x, y) for x, y in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)}
+    )
     for x, y in points:
         axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
@@ -237,19 +325,41 @@ class Line:
     marks: Sequence[Mark]
 
 
-def history_figure(title: str, metric: ObservedMetric, commits: Sequence[Commit], lines: Sequence[Line]) -> Figure:
-    """Points with their 95 % intervals for each commit, oldest left; a step is a dashed line between two means."""
+def history_figure(
+    title: str, metric: ObservedMetric, commits: Sequence[Commit], lines: Sequence[Line]
+) -> Figure:
+    """Points with their 95 % intervals for each commit, oldest left; a step is a dashed line between two
+    means.
+    """
     width = min(16.0, max(7.0, 3.5 + 0.32 * len(commits)))
     figure = shown_figure()(figsize=(width, 5.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
     for number, line in enumerate(lines):
-        _draw_history(axes, line, f"C{number % 10}", (number - (len(lines) - 1) / 2) * 0.12, len(commits), named=len(lines) > 1)
+        _draw_history(
+            axes,
+            line,
+            f"C{number % 10}",
+            (number - (len(lines) - 1) / 2) * 0.12,
+            len(commits),
+            named=len(lines) > 1,
+        )
     axes.set_title(escape_mathtext(title))
     axes.set_ylabel(f"{metric.title}, 95 % interval")
     axes.set_xlabel("commit, oldest first")
-    every, last, stepped = max(1, math.ceil(len(commits) / _LABELS)), len(commits) - 1, {mark.at for line in lines for mark in line.marks}
+    every, last, stepped = (
+        max(1, math.ceil(len(commits) / _LABELS)),
+        len(commits) - 1,
+        {mark.at for line in lines for mark in line.marks},
+    )
     named = [place for place in range(len(commits)) if (last - place) % every == 0 or place in stepped]
-    axes.set_xticks(named, [_commit_label(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_xticks(
+        named,
+        [_commit_label(commits[place]) for place in named],
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=7,
+    )
     axes.set_xlim(-0.6, len(commits) - 0.4)
     if metric.share:
         axes.set_ylim(-0.03, 1.03)
@@ -269,7 +379,16 @@ def _commit_label(commit: Commit) -> str:
 def _draw_history(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, named: bool) -> None:
     places, values = [place + aside for place, _ in line.points], [value for _, value in line.points]
     _bars(
-        axes, places, values, upright=True, fmt="o", markersize=4, capsize=2, elinewidth=1, color=colour, label=escape_mathtext(line.label)
+        axes,
+        places,
+        values,
+        upright=True,
+        fmt="o",
+        markersize=4,
+        capsize=2,
+        elinewidth=1,
+        color=colour,
+        label=escape_mathtext(line.label),
     )
     ends = [*(mark.at for mark in line.marks[1:]), commits]
     starts = [0, *(mark.at for mark in line.marks)]
@@ -277,5 +396,7 @@ def _draw_history(axes: Axes, line: Line, colour: str, aside: float, commits: in
         edge = mark.at - 0.5
         axes.hlines(mark.before, start - 0.5, edge, color=colour, alpha=0.6, linewidth=2)
         axes.hlines(mark.after, edge, end - 0.5, color=colour, alpha=0.6, linewidth=2)
-        word = ("step, worse" if mark.worse else "step, better") + (f": {escape_mathtext(line.label)}" if named else "")
+        word = ("step, worse" if mark.worse else "step, better") + (
+            f": {escape_mathtext(line.label)}" if named else ""
+        )
         axes.axvline(edge, color="C3" if mark.worse else "C2", linestyle="--", linewidth=1.2, label=word)

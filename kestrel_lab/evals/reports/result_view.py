@@ -1,4 +1,6 @@
-"""What results of evals share: a short `repr`, text with headline, table and notes, and files that they are written to."""
+"""What results of evals share: a short `repr`, text with headline, table and notes, and files that they are
+written to.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from kestrel_lab.views.html.table_view import TableView
 
 
 class ResultView(TableView):
-    """Base of results whose text takes long to make; `asyncio.run` makes the `repr` of a finished task's result, so that one is short."""
+    """Base of results whose text takes long to make; `asyncio.run` makes the `repr` of a finished task's
+    result, so that one is short.
+    """
 
     __slots__ = ()
 

@@ -1,4 +1,6 @@
-"""The results of a team in PostgreSQL: tables of trials, their later scores and their runs, to which rows are only added."""
+"""The results of a team in PostgreSQL: tables of trials, their later scores and their runs, to which rows are
+only added.
+"""
 
 from __future__ import annotations
 
@@ -57,21 +59,30 @@ CREATE TABLE IF NOT EXISTS kestrel.runs(
 _COLUMNS = ("id", "suite", "scenario", "config", "epoch", "git_sha", "key", "created_at", "result", "metrics")
 _ADD_TRIALS = f"""
 INSERT INTO kestrel.trials({", ".join(_COLUMNS)}, digest)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::float8[], $9::text[],
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], \
+$8::float8[], $9::text[],
   $10::text[], $11::text[])
 ON CONFLICT (id) DO NOTHING RETURNING id
 """
 _ADD_SCORES = """
-INSERT INTO kestrel.scores SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::float8[])
+INSERT INTO kestrel.scores SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], \
+$6::float8[])
 ON CONFLICT DO NOTHING RETURNING trial
 """
-_ADD_RUNS = "INSERT INTO kestrel.runs SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING RETURNING trial"
+_ADD_RUNS = (
+    "INSERT INTO kestrel.runs SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING "
+    "RETURNING trial"
+)
 _BOUNDED = f"CASE WHEN octet_length(result) <= {MOST_TEXT} THEN result END AS result"
 _TRIALS = f"""
-SELECT {", ".join(_COLUMNS[:-2])}, {_BOUNDED}, CASE WHEN octet_length(metrics) <= {MOST_TEXT} THEN metrics END AS metrics
+SELECT {", ".join(_COLUMNS[:-2])}, {_BOUNDED}, CASE WHEN octet_length(metrics) <= {MOST_TEXT} THEN metrics \
+END AS metrics
 FROM kestrel.trials WHERE id = ANY($1::text[])
 """
-_SCORES = f"SELECT trial, suite_hash, {_BOUNDED}, key, created_at FROM kestrel.scores WHERE trial = ANY($1::text[]) ORDER BY created_at"
+_SCORES = (
+    f"SELECT trial, suite_hash, {_BOUNDED}, key, created_at FROM kestrel.scores WHERE trial = "
+    "ANY($1::text[]) ORDER BY created_at"
+)
 
 
 class ResultsDatabase:
@@ -110,10 +121,16 @@ class ResultsDatabase:
 
     async def with_runs(self, ids: Sequence[str]) -> set[str]:
         """Return which of these trials have their runs there."""
-        return {str(name) for (name,) in await self._fetch("SELECT trial FROM kestrel.runs WHERE trial = ANY($1)", ids)}
+        return {
+            str(name)
+            for (name,) in await self._fetch("SELECT trial FROM kestrel.runs WHERE trial = ANY($1)", ids)
+        }
 
-    async def add(self, trials: Iterable[EvalRow], scores: Iterable[LaterScores], runs: Mapping[str, str]) -> tuple[set[str], int, int]:
-        """Add what is not there, all of it or nothing; returns the ids of the new trials, and the numbers of new scores and runs.
+    async def add(
+        self, trials: Iterable[EvalRow], scores: Iterable[LaterScores], runs: Mapping[str, str]
+    ) -> tuple[set[str], int, int]:
+        """Add what is not there, all of it or nothing; returns the ids of the new trials, and the numbers of
+        new scores and runs.
 
         `scores` are of these trials and of others that are there, `runs` are events by trial.
         """
@@ -136,7 +153,9 @@ class ResultsDatabase:
         return [dict(row) for row in await self._fetch(_SCORES, ids)]
 
     async def events(self, trial: str) -> str | None:
-        """Return the events of a trial's run as text, unchecked; `None` where there are none, or more than any run has."""
+        """Return the events of a trial's run as text, unchecked; `None` where there are none, or more than
+        any run has.
+        """
         sql = "SELECT events FROM kestrel.runs WHERE trial = $1 AND octet_length(events) <= $2"
         return next((str(events) for (events,) in await self._fetch(sql, trial, MOST_EVENTS)), None)
 
@@ -159,8 +178,8 @@ class ResultsDatabase:
 async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
     """Connect to the results at an address.
 
-    Raises `UsageError` for an address that cannot be one, a server that cannot be reached or refuses, tables of a newer version, and
-    without the client.
+    Raises `UsageError` for an address that cannot be one, a server that cannot be reached or refuses, tables
+    of a newer version, and without the client.
     """
     server = Postgres(url, "a store of shared results")
     try:
@@ -170,11 +189,18 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
     try:
         try:
             there = await connection.fetchval("SELECT to_regclass('kestrel.results_version')::text")
-            version = None if there is None else await connection.fetchval("SELECT max(number)::bigint FROM kestrel.results_version")
+            version = (
+                None
+                if there is None
+                else await connection.fetchval("SELECT max(number)::bigint FROM kestrel.results_version")
+            )
         except server.errors as error:
             raise UsageError(f"the shared results cannot be read: {server.told(error)}") from error
         if version is not None and version > VERSION:
-            msg = f"the results on {server.where} were written by a newer kestrel_lab (tables {version}, this one knows {VERSION}): upgrade it"
+            msg = (
+                f"the results on {server.where} were written by a newer kestrel_lab (tables {version}, "
+                f"this one knows {VERSION}): upgrade it"
+            )
             raise UsageError(msg)
         yield ResultsDatabase(server, connection, version)
     finally:

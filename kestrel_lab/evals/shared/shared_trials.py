@@ -1,7 +1,8 @@
-"""Shared trials: what of a stored trial leaves the machine, without secrets, and the check of what comes from a store that others write.
+"""Shared trials: what of a stored trial leaves the machine, without secrets, and the check of what comes from
+a store that others write.
 
-A trial's id is made once, at random, and a stored trial never changes: equal ids are the same trial. Whether they are is told by
-a digest of its numbers, which no redaction of texts changes.
+A trial's id is made once, at random, and a stored trial never changes: equal ids are the same trial. Whether
+they are is told by a digest of its numbers, which no redaction of texts changes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ MOST_EVENTS = 64_000_000
 SOURCE = "kestrel"
 """`RunStarted.imported["format"]` of a run that was pulled."""
 _AHEAD_S = 86_400.0
-"""Seconds that another machine's clock may be ahead: the newest trial counts, and one from next year would count until then."""
+"""Seconds that another machine's clock may be ahead: the newest trial counts, and one from next year would
+count until then.
+"""
 _NOT_A_NAME = "it is no name of one line, or has characters that a name of its kind cannot have"
 _FACTS = ("outcome", "weight", "model_kind", "run")
 
@@ -132,43 +135,60 @@ class _Later(_Strict):
 
 
 def redact_trial(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:
-    """Return a trial as it may leave the machine: without secrets and the session it was made in, marked with where it was made.
+    """Return a trial as it may leave the machine: without secrets and the session it was made in, marked with
+    where it was made.
 
-    One that was pulled keeps its mark. Raises `UsageError` that names the trial for one that nobody could pull.
+    One that was pulled keeps its mark. Raises `UsageError` that names the trial for one that nobody could
+    pull.
     """
     result: dict[str, Json] = {"origin": origin, **cast("dict[str, Json]", redactor.json(row.result))}
     if (size := len(dumps(result))) > MOST_TEXT:
-        raise UsageError(f"trial {_short_name(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a shared one may have")
+        raise UsageError(
+            f"trial {_short_name(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a "
+            "shared one may have"
+        )
     return checked_trial({**_fields(row), "result": result})
 
 
 def redact_scores(scores: LaterScores, redactor: Redactor) -> LaterScores:
-    """Return scores that a trial was given later as they may leave the machine; raises like `redact_trial`."""
+    """Return scores that a trial was given later as they may leave the machine; raises like
+    `redact_trial`.
+    """
     return checked_scores(
-        {name: getattr(scores, name) for name in LaterScores.__dataclass_fields__} | {"result": redactor.json(scores.result)}
+        {name: getattr(scores, name) for name in LaterScores.__dataclass_fields__}
+        | {"result": redactor.json(scores.result)}
     )
 
 
 def checked_trial(values: dict[str, Any]) -> EvalRow:
-    """Return the trial that these columns are; `result` and `metrics` may be JSON text. Raises `UsageError` for anything else."""
+    """Return the trial that these columns are; `result` and `metrics` may be JSON text.
+
+    Raises `UsageError` for anything else.
+    """
     row = EvalRow(**_validated_dump(_Trial, values, f"trial {_short_name(values.get('id'))}"))
     return replace(row, result={"origin": "unknown", **row.result})
 
 
 def checked_scores(values: dict[str, Any]) -> LaterScores:
     """Return the later scores that these columns are; raises like `checked_trial`."""
-    return LaterScores(**_validated_dump(_Later, values, f"scores of trial {_short_name(values.get('trial'))}"))
+    return LaterScores(
+        **_validated_dump(_Later, values, f"scores of trial {_short_name(values.get('trial'))}")
+    )
 
 
 def trial_digest(row: EvalRow) -> str:
-    """Return a hash of everything of a trial that is no free text: equal before and after redaction, here and there."""
+    """Return a hash of everything of a trial that is no free text: equal before and after redaction, here and
+    there.
+    """
     columns = {name: value for name, value in _fields(row).items() if name != "result"}
     return content_key("trial/1", columns, _facts(row.result))
 
 
 def scores_digest(scores: LaterScores) -> str:
     """Return the same of scores that a trial was given later."""
-    return content_key("scores/1", scores.trial, scores.suite_hash, scores.key, scores.created_at, _facts(scores.result))
+    return content_key(
+        "scores/1", scores.trial, scores.suite_hash, scores.key, scores.created_at, _facts(scores.result)
+    )
 
 
 def events_text(records: Sequence[e.Record], redactor: Redactor) -> str:
@@ -178,17 +198,23 @@ def events_text(records: Sequence[e.Record], redactor: Redactor) -> str:
     """
     if not records or not _has_ended([record.event for record in records]):
         return ""
-    told = [(record.at, replace(one, workspace="") if isinstance(one := record.event, e.RunStarted) else one) for record in records]
+    told = [
+        (record.at, replace(one, workspace="") if isinstance(one := record.event, e.RunStarted) else one)
+        for record in records
+    ]
     return dumps([[at, event.type, redactor.json(e.to_json(event))] for at, event in told])
 
 
 def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Event]]:
-    """Return the events of a run of others, as one that was recorded elsewhere: of no workspace, with no rule, policy or standing approval.
+    """Return the events of a run of others, as one that was recorded elsewhere: of no workspace, with no
+    rule, policy or standing approval.
 
     Raises `UsageError` that names the run for anything but the events of one run that has ended.
     """
     try:
-        told = [(_AT.validate_python(at), _event(kind, body)) for at, kind, body in cast("list[Any]", loads(text))]
+        told = [
+            (_AT.validate_python(at), _event(kind, body)) for at, kind, body in cast("list[Any]", loads(text))
+        ]
     except (ValueError, TypeError, StoreError) as error:
         raise UsageError(f"run {_short_name(run)} cannot be read: {one_line(str(error), 200)}") from error
     events = [event for _, event in told]
@@ -199,7 +225,9 @@ def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Even
 
 
 def _event(kind: str, body: Any) -> e.Event:
-    """Return the event that a type and its fields are; raises `ValueError` for a field of another type than it has."""
+    """Return the event that a type and its fields are; raises `ValueError` for a field of another type than
+    it has.
+    """
     event = e.from_json(kind, body)
     _fields_of(kind).model_validate(e.to_json(event))
     return event
@@ -219,7 +247,9 @@ def _harmless(event: e.Event, origin: str) -> e.Event:
     match event:
         case e.RunStarted():
             mark: dict[str, Json] = {"format": SOURCE, "source": origin, "at": time.time(), "times": "each"}
-            return replace(event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark)
+            return replace(
+                event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark
+            )
         case e.ApprovalGiven():
             return replace(event, scope="once")
     return event
@@ -234,16 +264,25 @@ def _fields(row: EvalRow) -> dict[str, Any]:
 
 
 def _facts(result: dict[str, Any]) -> Json:
-    return [*(result[name] for name in _FACTS), [[score["passed"], score["value"]] for score in result["scores"]]]
+    return [
+        *(result[name] for name in _FACTS),
+        [[score["passed"], score["value"]] for score in result["scores"]],
+    ]
 
 
 def _validated_dump(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[str, Any]:
     try:
-        read = {name: loads(value) if name in ("result", "metrics") and isinstance(value, str) else value for name, value in values.items()}
+        read = {
+            name: loads(value) if name in ("result", "metrics") and isinstance(value, str) else value
+            for name, value in values.items()
+        }
         return form.model_validate(read).model_dump(exclude_none=True, by_alias=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {_NOT_A_NAME if first['type'] == 'string_pattern_mismatch' else first['msg']}"
+        why = (
+            f"{'.'.join(map(str, first['loc']))}: "
+            f"{_NOT_A_NAME if first['type'] == 'string_pattern_mismatch' else first['msg']}"
+        )
     except ValueError as error:
         why = str(error)
     raise UsageError(f"{what} is not in order: {one_line(why, 200)}")

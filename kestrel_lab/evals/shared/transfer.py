@@ -1,4 +1,6 @@
-"""`kestrel eval push` and `kestrel eval pull`: stored trials of a log to the results of a team, and theirs into the log."""
+"""`kestrel eval push` and `kestrel eval pull`: stored trials of a log to the results of a team, and theirs
+into the log.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import TERMINAL
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.stored_trials import EvalRow, later_scores, merge_scores, merge_trial, store_run, trials_by_ids
+from kestrel_lab.evals.stored_trials import (
+    EvalRow,
+    later_scores,
+    merge_scores,
+    merge_trial,
+    store_run,
+    trials_by_ids,
+)
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.runtime.session import Session
@@ -84,7 +93,9 @@ class Transfer(TableView):
     def headline(self) -> str:
         """What was done, in one line."""
         done = {"push": "pushed to", "pull": "pulled from"}[self.way]
-        return f"{format_count(self.trials, 'trial')} {'would be ' if self.dry_run else ''}{done} {self.where}"
+        return (
+            f"{format_count(self.trials, 'trial')} {'would be ' if self.dry_run else ''}{done} {self.where}"
+        )
 
     @property
     def nothing(self) -> str:
@@ -93,13 +104,20 @@ class Transfer(TableView):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return headings, and a row of texts per suite."""
-        rows = [[one.suite, *(f"{number:,}" for number in (one.trials, one.there, one.scores, one.runs))] for one in self.suites]
+        rows = [
+            [one.suite, *(f"{number:,}" for number in (one.trials, one.there, one.scores, one.runs))]
+            for one in self.suites
+        ]
         headings = ("suite", "trials", "there before", "later scores", "runs")
         return (headings, rows) if self.runs else (headings[:-1], [row[:-1] for row in rows])
 
     def lines(self) -> list[str]:
         """Return the first trials that were refused, and why."""
-        more = [f"and {len(self.refused) - _TOLD:,} more: .refused of the result"] if len(self.refused) > _TOLD else []
+        more = (
+            [f"and {len(self.refused) - _TOLD:,} more: .refused of the result"]
+            if len(self.refused) > _TOLD
+            else []
+        )
         return [*map(str, self.refused[:_TOLD]), *more]
 
     @property
@@ -109,45 +127,77 @@ class Transfer(TableView):
 
 
 class SharedResults:
-    """Pushes stored trials to the results of a team, and pulls theirs. Both add what is not there, and change nothing."""
+    """Pushes stored trials to the results of a team, and pulls theirs.
+
+    Both add what is not there, and change nothing.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def push(
-        self, url: str, *suites: str | Path, runs: bool = False, dry_run: bool = False, reporter: Reporter | None = None
+        self,
+        url: str,
+        *suites: str | Path,
+        runs: bool = False,
+        dry_run: bool = False,
+        reporter: Reporter | None = None,
     ) -> Transfer:
-        """Push the stored trials of these suites, named by name or file, to a PostgreSQL server; of all suites where none is named.
+        """Push the stored trials of these suites, named by name or file, to a PostgreSQL server; of all
+        suites where none is named.
 
-        What is there already is left alone, so a push that was interrupted is simply made again. Texts leave this machine without the secrets that
-        the log knows. With `runs` the logs of their runs are pushed, too, as far as those have ended. `dry_run` only counts. A trial that cannot
-        be pushed, because there is another of its id or others could not read it, is in `refused`; no other is harmed.
+        What is there already is left alone, so a push that was interrupted is simply made again. Texts leave
+        this machine without the secrets that the log knows. With `runs` the logs of their runs are pushed,
+        too, as far as those have ended. `dry_run` only counts. A trial that cannot be pushed, because there
+        is another of its id or others could not read it, is in `refused`; no other is harmed.
 
-        Raises `UsageError` for an unknown suite and a server that cannot be used, `StoreError` when it fails meanwhile.
+        Raises `UsageError` for an unknown suite and a server that cannot be used, `StoreError` when it fails
+        meanwhile.
         """
         from kestrel_lab.evals.shared.database import opened_results
 
         store = self._session.store
         store.flush()
         stored = dict(store.query("SELECT suite, count(*) FROM eval_runs GROUP BY suite ORDER BY suite"))
-        work = _Work(self._session, "push", url, _suite_names(suites, stored, f"in {self._session.home}"), stored, reporter, runs, dry_run)
+        work = _Work(
+            self._session,
+            "push",
+            url,
+            _suite_names(suites, stored, f"in {self._session.home}"),
+            stored,
+            reporter,
+            runs,
+            dry_run,
+        )
         async with opened_results(url) as results:
             if not dry_run and work.names:
                 await results.make()
             for suite in work.names:
-                ids = [str(name) for (name,) in store.query("SELECT id FROM eval_runs WHERE suite = ? ORDER BY created_at, id", (suite,))]
+                ids = [
+                    str(name)
+                    for (name,) in store.query(
+                        "SELECT id FROM eval_runs WHERE suite = ? ORDER BY created_at, id", (suite,)
+                    )
+                ]
                 for page in work.pages(suite, ids):
                     await work.push(results, page)
         return work.transfer()
 
     async def pull(
-        self, url: str, *suites: str | Path, runs: bool = False, dry_run: bool = False, reporter: Reporter | None = None
+        self,
+        url: str,
+        *suites: str | Path,
+        runs: bool = False,
+        dry_run: bool = False,
+        reporter: Reporter | None = None,
     ) -> Transfer:
-        """Pull the trials of these suites, named by name or file, from a PostgreSQL server; of all suites there where none is named.
+        """Pull the trials of these suites, named by name or file, from a PostgreSQL server; of all suites
+        there where none is named.
 
-        They are stored beside those made here, and count like them in summaries, comparisons and histories; `origin` in frames says where they
-        were made. With `runs` the logs of their runs come, too, marked as imported. What is there is checked row by row: a trial that is not in
-        order, or is another than the one of its id here, is in `refused`. The options are those of `push`; raises as it does.
+        They are stored beside those made here, and count like them in summaries, comparisons and histories;
+        `origin` in frames says where they were made. With `runs` the logs of their runs come, too, marked as
+        imported. What is there is checked row by row: a trial that is not in order, or is another than the
+        one of its id here, is in `refused`. The options are those of `push`; raises as it does.
         """
         from kestrel_lab.evals.shared.database import opened_results
 
@@ -183,19 +233,28 @@ class _Work:
 
     def pages(self, suite: str, ids: Sequence[str]) -> Iterator[Sequence[str]]:
         """Yield the ids of trials of a suite in pages, and show how far all of it is."""
-        total, before = sum(self.sizes[name] for name in self.names), sum(self.sizes[name] for name in self.suites)
+        total, before = (
+            sum(self.sizes[name] for name in self.names),
+            sum(self.sizes[name] for name in self.suites),
+        )
         self.now = self.suites[suite] = SuiteTransfer(suite=suite)
         for start in range(0, len(ids), _PAGE):
             yield ids[start : start + _PAGE]
             if self.reporter is not None:
-                self.reporter(before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {one_line(suite)}")
+                self.reporter(
+                    before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {one_line(suite)}"
+                )
 
     def transfer(self) -> Transfer:
         """Return what was done."""
         return Transfer(
-            way=self.way, where=shown_url(self.url), suites=tuple(self.suites.values()), refused=tuple(self.refused), dry_run=self.dry_run,
+            way=self.way,
+            where=shown_url(self.url),
+            suites=tuple(self.suites.values()),
+            refused=tuple(self.refused),
+            dry_run=self.dry_run,
             runs=self.runs,
-        )  # fmt: skip
+        )
 
     async def push(self, results: ResultsDatabase, ids: Sequence[str]) -> None:
         """Push one page."""
@@ -205,7 +264,9 @@ class _Work:
         there = {} if results.empty else await results.digests(list(here))
         new = [row for row in here.values() if row.id not in there]
         here = self._same(here, there)
-        scores = list(self._in_order(redact_scores, later_scores(self.session.store, list(here)), self.session.redactor))
+        scores = list(
+            self._in_order(redact_scores, later_scores(self.session.store, list(here)), self.session.redactor)
+        )
         judged = await results.scored(list(here)) if there else set()
         scores = [one for one in scores if (one.trial, scores_digest(one)) not in judged]
         told = await results.with_runs(list(here)) if there and self.runs else set()
@@ -217,7 +278,9 @@ class _Work:
         added, more_scores, more_runs = await results.add(new, scores, runs)
         self._count(len(added), more_scores, more_runs)
         if late := [row.id for row in new if row.id not in added]:  # somebody else pushed them meanwhile
-            self.now.there += len(self._same({name: here[name] for name in late}, await results.digests(late)))
+            self.now.there += len(
+                self._same({name: here[name] for name in late}, await results.digests(late))
+            )
 
     async def pull(self, results: ResultsDatabase, ids: Sequence[str], scratch: SessionStore | None) -> None:
         """Pull one page."""
@@ -228,7 +291,9 @@ class _Work:
         stored = {row.id for row in mine}
         here = self._outgoing(mine)
         known = self._same(here, await results.digests(list(here)))
-        new = [*self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))]
+        new = [
+            *self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))
+        ]
         usable = [*known, *(row.id for row in new)]
         judged = {(one.trial, one.suite_hash, one.created_at) for one in later_scores(store, list(known))}
         found = self._in_order(checked_scores, await results.scores(usable))
@@ -262,29 +327,40 @@ class _Work:
                 self.refused.append(RefusedTrial(self.now.suite, str(error)))
 
     def _same(self, here: dict[str, EvalRow], there: dict[str, str]) -> dict[str, EvalRow]:
-        """Return the trials that are there as they are here, and those that are not there; refuse the others."""
+        """Return the trials that are there as they are here, and those that are not there; refuse the
+        others.
+        """
         from kestrel_lab.evals.shared.shared_trials import trial_digest
 
         other = {name for name, row in here.items() if there.get(name, digest := trial_digest(row)) != digest}
         where = shown_url(self.url)
         self.refused += [
-            RefusedTrial(self.now.suite, f"trial {name} is another one here than on {where}; neither is changed") for name in sorted(other)
+            RefusedTrial(
+                self.now.suite, f"trial {name} is another one here than on {where}; neither is changed"
+            )
+            for name in sorted(other)
         ]
         return {name: row for name, row in here.items() if name not in other}
 
     def _events_of(self, rows: Iterable[EvalRow]) -> dict[str, str]:
         from kestrel_lab.evals.shared.shared_trials import MOST_EVENTS, events_text
 
-        texts = {row.id: events_text(self.session.store.records(row.run), self.session.redactor) for row in rows}
+        texts = {
+            row.id: events_text(self.session.store.records(row.run), self.session.redactor) for row in rows
+        }
         return {name: text for name, text in texts.items() if 0 < len(text) <= MOST_EVENTS}
 
     async def _pull_run(self, results: ResultsDatabase, row: EvalRow, scratch: SessionStore) -> bool:
-        """Store the log of a trial's run, unless a run of that name is here; returns whether that was done."""
+        """Store the log of a trial's run, unless a run of that name is here; returns whether that was
+        done.
+        """
         from kestrel_lab.evals.shared.shared_trials import SOURCE, checked_events
 
         store, run = self.session.store, row.run
         known = store.records(run, until=1)
-        if known and not (isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE):
+        if known and not (
+            isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE
+        ):
             return False  # made here, or imported: nothing of others is added to it
         if known and store.run(run).status in TERMINAL:
             return False
@@ -307,12 +383,16 @@ class _Work:
 
 
 def _rehearse(scratch: SessionStore, run: str, events: list[tuple[float, Event]]) -> None:
-    """Store a run where it does no harm; raises `StoreError` for one that the log would refuse in the middle."""
+    """Store a run where it does no harm; raises `StoreError` for one that the log would refuse in the
+    middle.
+    """
     store_run(scratch, run, events)
     scratch.flush()
     state = scratch.state(run)
     if state.events != len(events) or scratch.run(run).status not in TERMINAL:
-        raise StoreError(f"its events are not those of a run: event {state.events + 1} cannot follow those before it")
+        raise StoreError(
+            f"its events are not those of a run: event {state.events + 1} cannot follow those before it"
+        )
 
 
 @contextmanager
@@ -333,10 +413,13 @@ def _suite_names(suites: Sequence[str | Path], known: dict[str, int], where: str
     """Return the names of suites that are named by name or file; all that are known where none is."""
     from kestrel_lab.evals.suites.loader import load_suite
 
-    names = [load_suite(one).name if str(one).endswith((".yaml", ".yml", ".py")) else str(one) for one in suites]
+    names = [
+        load_suite(one).name if str(one).endswith((".yaml", ".yml", ".py")) else str(one) for one in suites
+    ]
     for name in names:
         if name not in known:
             raise UsageError(
-                f"there are no trials of suite {name!r} {where}; {did_you_mean(name, known) if known else 'there are none at all'}"
+                f"there are no trials of suite {name!r} {where}; "
+                f"{did_you_mean(name, known) if known else 'there are none at all'}"
             )
     return list(dict.fromkeys(names)) or list(known)

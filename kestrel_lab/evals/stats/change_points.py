@@ -1,17 +1,18 @@
 """Change points: the commits from which on a metric is another, with false alarms at a stated rate.
 
-Binary segmentation with a permutation test: of all places, the one where the means before and after differ most is
-taken for a step if so large a difference is rare when the order is shuffled; where there is none, the stretch whose
-mean differs most from the rest on both sides (a fall that was mended later) is looked for in the same way. Then the
-parts are searched. Half of the level goes to each of the two questions, and the parts share the level of the whole.
-Sources: L. Ju. Vostrikova, Soviet Mathematics Doklady 24 (1981) 55-59; for stretches and shuffling, A. B. Olshen,
-E. S. Venkatraman, R. Lucito and M. Wigler, Circular binary segmentation, Biostatistics 5 (2004) 557-572.
+Binary segmentation with a permutation test: of all places, the one where the means before and after differ
+most is taken for a step if so large a difference is rare when the order is shuffled; where there is none, the
+stretch whose mean differs most from the rest on both sides (a fall that was mended later) is looked for in
+the same way. Then the parts are searched. Half of the level goes to each of the two questions, and the parts
+share the level of the whole. Sources: L. Ju. Vostrikova, Soviet Mathematics Doklady 24 (1981) 55-59; for
+stretches and shuffling, A. B. Olshen, E. S. Venkatraman, R. Lucito and M. Wigler, Circular binary
+segmentation, Biostatistics 5 (2004) 557-572.
 
-What is shuffled are rounds: one pass over all scenarios at one commit, as one number. Trials of one round share
-what a provider or a machine is like in that hour; shuffled one by one, noise of that kind would pass for a step.
-So a history without change shows any step with probability `alpha` at most, whatever the noise is like, as long
-as rounds are independent of each other; and so does what surrounds one true step. With one round at each commit a
-step at the very last one can hardly be told from chance; with three it can.
+What is shuffled are rounds: one pass over all scenarios at one commit, as one number. Trials of one round
+share what a provider or a machine is like in that hour; shuffled one by one, noise of that kind would pass
+for a step. So a history without change shows any step with probability `alpha` at most, whatever the noise is
+like, as long as rounds are independent of each other; and so does what surrounds one true step. With one
+round at each commit a step at the very last one can hardly be told from chance; with three it can.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Step:
 
 
 def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> list[Step]:
-    """Return the steps in `history`, which has the rounds of each commit in order, oldest first; each commit has at least one.
+    """Return the steps in `history`, which has the rounds of each commit in order, oldest first; each commit
+    has at least one.
 
     The same history always has the same steps.
     """
@@ -68,12 +70,21 @@ def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> l
         edges = [first, *(first + place for place in sorted(cuts)), last]
         todo += [(*part, level / (len(edges) - 1)) for part in pairwise(edges)] if cuts else []
     edges = [0, *sorted(found), len(history)]
-    means = [float(rounds[borders[start] : borders[end]].mean()) for start, end in pairwise(edges)] if len(history) else []
-    return [Step(at=at, before=before, after=after, p=found[at]) for at, (before, after) in zip(edges[1:-1], pairwise(means), strict=True)]
+    means = (
+        [float(rounds[borders[start] : borders[end]].mean()) for start, end in pairwise(edges)]
+        if len(history)
+        else []
+    )
+    return [
+        Step(at=at, before=before, after=after, p=found[at])
+        for at, (before, after) in zip(edges[1:-1], pairwise(means), strict=True)
+    ]
 
 
 def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
-    """Return the one or two commits at which a stretch of history is cut, with their p values; empty where it has no step."""
+    """Return the one or two commits at which a stretch of history is cut, with their p values; empty where it
+    has no step.
+    """
     import numpy as np
 
     commits = len(borders) - 1
@@ -89,7 +100,8 @@ def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int,
     if bump is None:
         return {}
     start, end = int(starts[bump[0]]), int(ends[bump[0]])
-    # A stretch may reach up to the true end by chance less a commit: each of its ends has to be seen by itself.
+    # A stretch may reach up to the true end by chance less a commit: each of its ends has to be seen by
+    # itself.
     seen = {
         place: bump[1]
         for place, part, cut in (
@@ -101,8 +113,12 @@ def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int,
     return seen or {start: bump[1], end: bump[1]}
 
 
-def _most_different(rounds: Numbers, starts: Numbers, ends: Numbers, level: float) -> tuple[int, float] | None:
-    """Return the stretch from one of `starts` to the end beside it that differs most from the rest, and its p value if at most `level`."""
+def _most_different(
+    rounds: Numbers, starts: Numbers, ends: Numbers, level: float
+) -> tuple[int, float] | None:
+    """Return the stretch from one of `starts` to the end beside it that differs most from the rest, and its p
+    value if at most `level`.
+    """
     import numpy as np
 
     if not len(starts):

@@ -1,4 +1,6 @@
-"""Difference of a metric between two sets of trials of the same scenarios, with interval, p value and verdict."""
+"""Difference of a metric between two sets of trials of the same scenarios, with interval, p value and
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ _ENOUGH_STEPS: Final = 20
 
 
 def detectable_mean(se: float, df: int, *, alpha: float = stats.ALPHA) -> float:
-    """Return the smallest true mean difference that a t test with this standard error finds in 80 % of comparisons.
+    """Return the smallest true mean difference that a t test with this standard error finds in 80 % of
+    comparisons.
 
-    By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees of freedom.
+    By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees
+    of freedom.
     """
     if df < 1 or math.isnan(se):
         return math.inf
@@ -33,8 +37,8 @@ def detectable_mean(se: float, df: int, *, alpha: float = stats.ALPHA) -> float:
 def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.ALPHA) -> float:
     """Return how often McNemar's exact test finds that scenarios got worse, of `n` tried once on each side.
 
-    `worse` and `better` are the chances that a scenario flips to fail and to pass. Exact: summed over all numbers of
-    flips. Only the right answer counts, not "improved".
+    `worse` and `better` are the chances that a scenario flips to fail and to pass. Exact: summed over all
+    numbers of flips. Only the right answer counts, not "improved".
     """
     import numpy as np  # 20 MB that a run without a comparison does not need
     from scipy.special import bdtr, gammaln, xlogy  # type: ignore[import-untyped,unused-ignore]  # as in `stats`
@@ -45,13 +49,21 @@ def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.A
     counts = np.arange(n + 1)
     few = _most_against(n, alpha)
     told = np.where(few >= 0, bdtr(np.maximum(few, 0), counts, better / flips), 0.0)
-    log_chance = gammaln(n + 1) - gammaln(counts + 1) - gammaln(n - counts + 1) + xlogy(counts, flips) + xlogy(n - counts, 1 - flips)
+    log_chance = (
+        gammaln(n + 1)
+        - gammaln(counts + 1)
+        - gammaln(n - counts + 1)
+        + xlogy(counts, flips)
+        + xlogy(n - counts, 1 - flips)
+    )
     return float(np.sum(np.exp(log_chance) * told))
 
 
 @lru_cache(maxsize=16)
 def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
-    """Return for each number of flips up to `n` how many may go the other way for the test to reject; -1 where none may."""
+    """Return for each number of flips up to `n` how many may go the other way for the test to reject; -1
+    where none may.
+    """
     import numpy as np
     from scipy.special import bdtr  # as in `stats`
 
@@ -65,10 +77,11 @@ def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
 
 @lru_cache(maxsize=256)  # many families and configurations have as many scenarios and flips
 def detectable_drop(n: int, flips: float, *, alpha: float = stats.ALPHA) -> float:
-    """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons of `n` scenarios.
+    """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons
+    of `n` scenarios.
 
-    `flips` is the share of scenarios that pass on one side only; where a drop must be larger than that to be found, so
-    many more flip. Above 1 where even a drop from all to none would not be found.
+    `flips` is the share of scenarios that pass on one side only; where a drop must be larger than that to be
+    found, so many more flip. Above 1 where even a drop from all to none would not be found.
     """
     if mcnemar_power(n, 1.0, 0.0, alpha=alpha) < POWER:
         return math.inf
@@ -112,7 +125,9 @@ class Difference:
     """What the interval and p speak of: `scenarios like these` or `these scenarios`."""
     verdict: Verdict = "inconclusive"
     test: str = ""
-    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and rounds`; or one of `BY_CONSTRUCTION`."""
+    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and
+    rounds`; or one of `BY_CONSTRUCTION`.
+    """
     lower: int = 0
     """Scenarios whose value is lower at head."""
     higher: int = 0
@@ -139,13 +154,15 @@ class Question:
         return max(self.least, self.margin * abs(base)) if self.relative else self.margin
 
 
-def compare_scenarios(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA) -> Difference:
+def compare_scenarios(
+    base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA
+) -> Difference:
     """Compare scenario by scenario, over the scenarios that have trials on both sides.
 
     From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
     (McNemar's exact test when each scenario was tried once). With fewer, trials within each scenario are: an
-    interval from their spread and a permutation test. `bounded` says that values are 0 or 1; `alpha` is the chance
-    of a false alarm that the smallest detectable difference is reckoned with.
+    interval from their spread and a permutation test. `bounded` says that values are 0 or 1; `alpha` is the
+    chance of a false alarm that the smallest detectable difference is reckoned with.
     """
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
@@ -155,18 +172,36 @@ def compare_scenarios(base: Trials, head: Trials, *, weights: Mapping[str, float
     if len(both) >= ENOUGH:
         interval = stats.paired_difference(before, after, weights=weight, bounded=bounded)
         moved = [w * (b - a) for w, a, b in zip(weight, before, after, strict=True)]
-        once = bounded and len(set(weight)) == 1 and all(len(base[name]) == len(head[name]) == 1 for name in both)
-        p, scope, test = stats.sign_flip_test(moved), "scenarios like these", "McNemar" if once else "sign flips"
+        once = (
+            bounded
+            and len(set(weight)) == 1
+            and all(len(base[name]) == len(head[name]) == 1 for name in both)
+        )
+        p, scope, test = (
+            stats.sign_flip_test(moved),
+            "scenarios like these",
+            "McNemar" if once else "sign flips",
+        )
         size = max(min(len(base[name]), len(head[name])) for name in both)
         mde = _detectable(interval, moved, size, bounded=bounded, once=once, alpha=alpha)
     else:
         interval, df = _within_scenarios(base, head, both, bounded=bounded)
-        p, scope, test = stats.stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
-        # Where all trials of a side agree the standard error is zero, and only the interval tells how little that says.
-        reach = (
-            max(interval.high - interval.mean, interval.mean - interval.low) / stats.t_quantile(1 - stats.ALPHA / 2, df) if df else math.nan
+        p, scope, test = (
+            stats.stratified_permutation_test([(base[name], head[name]) for name in both]),
+            "these scenarios",
+            "permutation",
         )
-        mde = detectable_mean(max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha)
+        # Where all trials of a side agree the standard error is zero, and only the interval tells how little
+        # that says.
+        reach = (
+            max(interval.high - interval.mean, interval.mean - interval.low)
+            / stats.t_quantile(1 - stats.ALPHA / 2, df)
+            if df
+            else math.nan
+        )
+        mde = detectable_mean(
+            max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha
+        )
     total = math.fsum(weight)
     return Difference(
         base=math.fsum(w * x for w, x in zip(weight, before, strict=True)) / total,
@@ -186,14 +221,25 @@ def compare_scenarios(base: Trials, head: Trials, *, weights: Mapping[str, float
 def no_difference() -> Difference:
     """Return what can be said where there is nothing to compare."""
     nan = math.nan
-    return Difference(base=nan, head=nan, interval=stats.NOTHING, p=1.0, p_holm=1.0, mde=nan, scenarios=0, scope="these scenarios")
+    return Difference(
+        base=nan,
+        head=nan,
+        interval=stats.NOTHING,
+        p=1.0,
+        p_holm=1.0,
+        mde=nan,
+        scenarios=0,
+        scope="these scenarios",
+    )
 
 
 def confirm_by_rounds(found: Difference, moved: Sequence[float], *, alpha: float = stats.ALPHA) -> Difference:
-    """Return `found` as far as rounds confirm it: `moved` is the mean difference in each round of trials that were run side by side.
+    """Return `found` as far as rounds confirm it: `moved` is the mean difference in each round of trials that
+    were run side by side.
 
-    What disturbs one side of a round, another program for example, moves all its scenarios together; only rounds tell
-    that from a change. So p is the larger of the two, the interval the wider, the smallest detectable the larger.
+    What disturbs one side of a round, another program for example, moves all its scenarios together; only
+    rounds tell that from a change. So p is the larger of the two, the interval the wider, the smallest
+    detectable the larger.
     """
     rounds = stats.mean_interval(moved)
     if math.isnan(rounds.se):
@@ -201,7 +247,11 @@ def confirm_by_rounds(found: Difference, moved: Sequence[float], *, alpha: float
     reach = (rounds.high - rounds.low) / 2
     middle = found.interval.mean
     wide = math.isnan(found.interval.low) or reach > (found.interval.high - found.interval.low) / 2
-    interval = replace(found.interval, low=middle - reach, high=middle + reach, se=rounds.se) if wide else found.interval
+    interval = (
+        replace(found.interval, low=middle - reach, high=middle + reach, se=rounds.se)
+        if wide
+        else found.interval
+    )
     return replace(
         found,
         interval=interval,
@@ -212,7 +262,11 @@ def confirm_by_rounds(found: Difference, moved: Sequence[float], *, alpha: float
 
 
 def judge_alike(
-    differences: Sequence[Difference], *, better: Sequence[Literal["higher", "lower"]], margin: float, relative: bool
+    differences: Sequence[Difference],
+    *,
+    better: Sequence[Literal["higher", "lower"]],
+    margin: float,
+    relative: bool,
 ) -> list[Difference]:
     """`judge_all` for questions of one kind and weight."""
     return judge_all(differences, [Question(better=way, margin=margin, relative=relative) for way in better])
@@ -221,19 +275,29 @@ def judge_alike(
 def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) -> list[Difference]:
     """Give each difference its verdict, as questions asked together.
 
-    `regression` and `improvement` need an adjusted p below 5 % and an interval without zero, and, for a relative
-    question, a change of more than its tolerance; `stable` needs an interval within the tolerance. Anything else
-    is `inconclusive`, and so is what has a note that says why there can be no verdict: that is not a question at all.
+    `regression` and `improvement` need an adjusted p below 5 % and an interval without zero, and, for a
+    relative question, a change of more than its tolerance; `stable` needs an interval within the tolerance.
+    Anything else is `inconclusive`, and so is what has a note that says why there can be no verdict: that is
+    not a question at all.
     """
     asked = [place for place, d in enumerate(differences) if not d.note]
-    adjusted = dict(zip(asked, stats.holm_adjust([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
+    adjusted = dict(
+        zip(
+            asked,
+            stats.holm_adjust([differences[i].p for i in asked], [questions[i].weight for i in asked]),
+            strict=True,
+        )
+    )
     return [
-        d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i])) for i, d in enumerate(differences)
+        d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i]))
+        for i, d in enumerate(differences)
     ]
 
 
 def overall_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return one verdict for several configurations: any regression wins, then a doubt, then an improvement."""
+    """Return one verdict for several configurations: any regression wins, then a doubt, then an
+    improvement.
+    """
     for word in ("regression", "inconclusive", "improvement"):
         if word in verdicts:
             return word
@@ -249,20 +313,29 @@ def _verdict(d: Difference, p: float, question: Question) -> Verdict:
     return "inconclusive"
 
 
-def _detectable(interval: stats.Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float) -> float:
+def _detectable(
+    interval: stats.Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float
+) -> float:
     """Return the smallest detectable difference over scenarios; exact where McNemar's test is used."""
     count = len(moved)
     if once:
         return detectable_drop(count, sum(x != 0 for x in moved) / count, alpha=alpha)
     found = detectable_mean(interval.se, count - 1, alpha=alpha)
     if not bounded:
-        return found if interval.se > 0 else math.nan  # nothing moved at all: that says nothing of how much it might
-    # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to tell at all.
+        return (
+            found if interval.se > 0 else math.nan
+        )  # nothing moved at all: that says nothing of how much it might
+    # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
+    # tell at all.
     return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
 
 
-def _within_scenarios(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[stats.Interval, int]:
-    """Return the mean difference over exactly these scenarios, from the spread of trials within each, and its degrees of freedom."""
+def _within_scenarios(
+    base: Trials, head: Trials, names: Sequence[str], *, bounded: bool
+) -> tuple[stats.Interval, int]:
+    """Return the mean difference over exactly these scenarios, from the spread of trials within each, and its
+    degrees of freedom.
+    """
     differences = [fmean(head[name]) - fmean(base[name]) for name in names]
     mean = fmean(differences)
     trials = [values for name in names for values in (base[name], head[name])]

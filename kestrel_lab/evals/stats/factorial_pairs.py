@@ -1,16 +1,20 @@
-"""Effects of parts from pairs of trials: a folded-over two-level factorial design, with a regression and jackknife intervals.
+"""Effects of parts from pairs of trials: a folded-over two-level factorial design, with a regression and
+jackknife intervals.
 
-A pair is two trials of one scenario: one has some of the parts, the other all the rest. In every pair each part is thus in one trial and
-not in the other, so that every trial tells of every part: `N` trials give each effect a variance of about `4 / N` times that of a trial,
-however many parts there are. Leaving out one part at a time gives `2 (K + 1) / N` with `K` parts.
+A pair is two trials of one scenario: one has some of the parts, the other all the rest. In every pair each
+part is thus in one trial and not in the other, so that every trial tells of every part: `N` trials give each
+effect a variance of about `4 / N` times that of a trial, however many parts there are. Leaving out one part
+at a time gives `2 (K + 1) / N` with `K` parts.
 
-Which parts are together comes from Hadamard matrices (R. L. Plackett, J. P. Burman, The design of optimum multifactorial experiments,
-Biometrika 1946) whose columns are drawn and turned at random in each block. Scenarios differ in how hard they are, and two parts may
-reinforce or replace each other: both cancel within a pair, which is what folding over is for (G. E. P. Box, K. B. Wilson, 1951).
+Which parts are together comes from Hadamard matrices (R. L. Plackett, J. P. Burman, The design of optimum
+multifactorial experiments, Biometrika 1946) whose columns are drawn and turned at random in each block.
+Scenarios differ in how hard they are, and two parts may reinforce or replace each other: both cancel within a
+pair, which is what folding over is for (G. E. P. Box, K. B. Wilson, 1951).
 
-An effect is the change of the metric that a part makes, on average over the scenarios and over all choices of the other parts. Intervals are
-from leaving out one scenario after the other (the cluster jackknife, CV3; J. G. MacKinnon, M. Ø. Nielsen, M. D. Webb, Cluster-robust
-inference, Journal of Econometrics 2023) with t quantiles. With few scenarios pairs are left out instead, which speaks of these scenarios alone.
+An effect is the change of the metric that a part makes, on average over the scenarios and over all choices of
+the other parts. Intervals are from leaving out one scenario after the other (the cluster jackknife, CV3; J.
+G. MacKinnon, M. Ø. Nielsen, M. D. Webb, Cluster-robust inference, Journal of Econometrics 2023) with t
+quantiles. With few scenarios pairs are left out instead, which speaks of these scenarios alone.
 """
 
 from __future__ import annotations
@@ -32,32 +36,40 @@ Subset = tuple[bool, ...]
 
 
 def random_subsets(parts: int, *, seed: str) -> Iterator[Subset]:
-    """Yield the parts of the first trial of each pair, without end and always the same for a seed; the second trial has the others."""
+    """Yield the parts of the first trial of each pair, without end and always the same for a seed; the second
+    trial has the others.
+    """
     size = 1 << max(parts - 1, 1).bit_length()
     for block in count():
-        chance = random.Random(f"{seed}/{block}")  # noqa: S311  # a design, not a secret
+        chance = random.Random(f"{seed}/{block}")  # a design, not a secret  # noqa: S311
         columns = chance.sample(range(size), parts)
         turned = [chance.random() < 0.5 for _ in columns]
         rows = chance.sample(range(size), size)
         for row in rows:
-            yield tuple(bool((row & column).bit_count() % 2) != turn for column, turn in zip(columns, turned, strict=True))
+            yield tuple(
+                bool((row & column).bit_count() % 2) != turn
+                for column, turn in zip(columns, turned, strict=True)
+            )
 
 
 def assign_pairs(parts: int, scenarios: Sequence[str], pairs: int, *, seed: str) -> list[tuple[str, Subset]]:
-    """Return the scenario and the parts of each pair; a larger number of pairs begins with those of a smaller one.
+    """Return the scenario and the parts of each pair; a larger number of pairs begins with those of a smaller
+    one.
 
     Each round goes through all scenarios in an order of its own.
     """
 
     def places() -> Iterator[str]:
         for number in count():
-            yield from random.Random(f"{seed}/round {number}").sample(scenarios, len(scenarios))  # noqa: S311  # as above
+            yield from random.Random(f"{seed}/round {number}").sample(scenarios, len(scenarios))  # as above  # noqa: S311
 
     return list(islice(zip(places(), random_subsets(parts, seed=seed), strict=False), pairs))
 
 
 def fewest_pairs(parts: int) -> int:
-    """Return the number of pairs from which on effects of so many parts can be told apart, however uncertain they are."""
+    """Return the number of pairs from which on effects of so many parts can be told apart, however uncertain
+    they are.
+    """
     return max(8, 2 * parts)
 
 
@@ -75,18 +87,24 @@ class Pair:
 
 
 def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int]]:
-    """Return for each part how much larger values are with it than without it, and the degrees of freedom of its interval.
+    """Return for each part how much larger values are with it than without it, and the degrees of freedom of
+    its interval.
 
-    The ends of an interval are NaN where the pairs do not suffice to tell the parts apart. `bounded` says that values are between 0 and 1.
+    The ends of an interval are NaN where the pairs do not suffice to tell the parts apart. `bounded` says
+    that values are between 0 and 1.
     """
     import numpy as np  # 20 MB that a run without an ablation does not need
 
     parts = len(pairs[0].parts) if pairs else 0
-    signs = np.array([[1.0 if one else -1.0 for one in pair.parts] for pair in pairs]).reshape(len(pairs), parts)
+    signs = np.array([[1.0 if one else -1.0 for one in pair.parts] for pair in pairs]).reshape(
+        len(pairs), parts
+    )
     moved = np.array([pair.first - pair.second for pair in pairs])
     weights = np.array([pair.weight for pair in pairs])
     scenarios = {pair.scenario for pair in pairs}
-    labels: list[Hashable] = [pair.scenario if len(scenarios) >= ENOUGH else place for place, pair in enumerate(pairs)]
+    labels: list[Hashable] = [
+        pair.scenario if len(scenarios) >= ENOUGH else place for place, pair in enumerate(pairs)
+    ]
     normal, right = (signs.T * weights) @ signs, (signs.T * weights) @ moved
     clusters = [np.array([label == one for label in labels]) for one in dict.fromkeys(labels)]
     unknown = Interval(mean=math.nan, low=math.nan, high=math.nan, clusters=len(clusters), n=len(pairs))
@@ -125,24 +143,53 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
     By Holm's method a part without an effect is called helpful or harmful in at most one family of twenty.
     """
     found = part_effects(pairs, bounded=True)
-    level = sum(pair.weight * (pair.first + pair.second) / 2 for pair in pairs) / sum(pair.weight for pair in pairs) if pairs else math.nan
+    level = (
+        sum(pair.weight * (pair.first + pair.second) / 2 for pair in pairs)
+        / sum(pair.weight for pair in pairs)
+        if pairs
+        else math.nan
+    )
     scenarios = len({pair.scenario for pair in pairs})
     scope = "scenarios like these" if scenarios >= ENOUGH else "these scenarios"
     differences = []
     for interval, df in found:
         p = _p(interval, df)
-        se = max(interval.se, (interval.high - interval.low) / 2 / t_quantile(1 - ALPHA / 2, df)) if df else math.nan
-        base, head, mde = level - interval.mean / 2, level + interval.mean / 2, detectable_mean(se, df, alpha=ALPHA / len(found))
+        se = (
+            max(interval.se, (interval.high - interval.low) / 2 / t_quantile(1 - ALPHA / 2, df))
+            if df
+            else math.nan
+        )
+        base, head, mde = (
+            level - interval.mean / 2,
+            level + interval.mean / 2,
+            detectable_mean(se, df, alpha=ALPHA / len(found)),
+        )
         differences.append(
-            Difference(base=base, head=head, interval=interval, p=p, p_holm=p, mde=mde, scenarios=scenarios, scope=scope, test="regression")
+            Difference(
+                base=base,
+                head=head,
+                interval=interval,
+                p=p,
+                p_holm=p,
+                mde=mde,
+                scenarios=scenarios,
+                scope=scope,
+                test="regression",
+            )
         )
     return judge_alike(differences, better=["higher"] * len(found), margin=margin, relative=False)
 
 
 def _p(interval: Interval, df: int) -> float:
-    """Return the p value of an effect, by Student's t, and by the signs of the clusters where all agree; 1 where nothing can be said."""
+    """Return the p value of an effect, by Student's t, and by the signs of the clusters where all agree; 1
+    where nothing can be said.
+    """
     from scipy.special import stdtr  # type: ignore[import-untyped,unused-ignore]  # as in `intervals_and_tests`
 
     if not df or not interval.mean:
         return 1.0
-    return float(2 * stdtr(df, -abs(interval.mean) / interval.se)) if interval.se else mcnemar_exact(0, interval.clusters)
+    return (
+        float(2 * stdtr(df, -abs(interval.mean) / interval.se))
+        if interval.se
+        else mcnemar_exact(0, interval.clusters)
+    )

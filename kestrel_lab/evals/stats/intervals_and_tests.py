@@ -30,7 +30,9 @@ _AT_ONCE: Final = 500_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A mean and where the true one lies with 95 % confidence; `low` and `high` are NaN where nothing can be said."""
+    """A mean and where the true one lies with 95 % confidence; `low` and `high` are NaN where nothing can be
+    said.
+    """
 
     mean: float
     low: float
@@ -46,7 +48,9 @@ class Interval:
 
     def text(self, shown: Callable[[float], str], between: str = " to ") -> str:
         """Return the mean, with its interval where there is one; `shown` writes each number."""
-        return shown(self.mean) + ("" if math.isnan(self.low) else f" ({shown(self.low)}{between}{shown(self.high)})")
+        return shown(self.mean) + (
+            "" if math.isnan(self.low) else f" ({shown(self.low)}{between}{shown(self.high)})"
+        )
 
     def columns(self, name: str) -> dict[str, float]:
         """Return the mean and both ends under `name`, `name_low` and `name_high`."""
@@ -54,7 +58,9 @@ class Interval:
 
     def times(self, factor: float) -> Interval:
         """Return the interval in another unit."""
-        return replace(self, mean=factor * self.mean, low=factor * self.low, high=factor * self.high, se=factor * self.se)
+        return replace(
+            self, mean=factor * self.mean, low=factor * self.low, high=factor * self.high, se=factor * self.se
+        )
 
 
 NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)
@@ -90,9 +96,14 @@ Clusters = Collection[tuple[Moments, float]]
 
 
 def group_by_cluster(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> list[tuple[Moments, float]]:
-    """Return the values by cluster; without `clusters` each is its own. All values of a cluster weigh what its first does."""
+    """Return the values by cluster; without `clusters` each is its own.
+
+    All values of a cluster weigh what its first does.
+    """
     found: dict[Hashable, tuple[Moments, float]] = {}
     for place, value in enumerate(values):
         label = place if clusters is None else clusters[place]
@@ -101,21 +112,30 @@ def group_by_cluster(
 
 
 def mean_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+    *,
+    alpha: float = ALPHA,
 ) -> Interval:
     """Return `mean_of` for values in a list."""
     return mean_of(group_by_cluster(values, clusters, weights), alpha=alpha)
 
 
 def proportion_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+    *,
+    alpha: float = ALPHA,
 ) -> Interval:
     """Return `proportion_of` for values in a list."""
     return proportion_of(group_by_cluster(values, clusters, weights), alpha=alpha)
 
 
 def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
-    """Return the weighted mean over the values of all clusters with a cluster-robust interval, which misses the true mean with probability `alpha`.
+    """Return the weighted mean over the values of all clusters with a cluster-robust interval, which misses
+    the true mean with probability `alpha`.
 
     One cluster alone is treated as a sample of independent values. A single value, or none, has no interval.
     """
@@ -138,11 +158,13 @@ def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 
 def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
-    """Return the interval of a success rate over values of 0 and 1: `mean_of` within 0 and 1, or Wilson's where that is the better one.
+    """Return the interval of a success rate over values of 0 and 1: `mean_of` within 0 and 1, or Wilson's
+    where that is the better one.
 
-    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when all trials, or the rates
-    of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them. Clusters of one rate, 2 of 3 in
-    each, spread no more than those that all pass: no spread seen is no certainty.
+    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and
+    when all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing
+    says that repeats add to them. Clusters of one rate, 2 of 3 in each, spread no more than those that all
+    pass: no spread seen is no certainty.
     """
     found = mean_of(clusters, alpha=alpha)
     count = sum(moments.n > 0 for moments, _ in clusters)
@@ -157,7 +179,9 @@ def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 
 def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
-    """Return `mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few clusters require."""
+    """Return `mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few
+    clusters require.
+    """
     found = mean_of(clusters, alpha=alpha)
     count = sum(moments.n > 0 for moments, _ in clusters)
     if not count:
@@ -185,7 +209,9 @@ def wilson_proportion(successes: int, n: int) -> Interval:
 
 
 def newcombe_interval(base: tuple[float, float], head: tuple[float, float]) -> Interval:
-    """Return the difference of two independent proportions, each given as (successes, trials), head minus base."""
+    """Return the difference of two independent proportions, each given as (successes, trials), head minus
+    base.
+    """
     p, q = base[0] / base[1], head[0] / head[1]
     (p_low, p_high), (q_low, q_high) = wilson_interval(*base), wilson_interval(*head)
     return Interval(
@@ -218,12 +244,16 @@ def paired_difference(
         unseen = 1 - (ALPHA / 2) ** (1 / interval.clusters)
         centre = (1 - unseen) * interval.mean
         low, high = max(-1.0, centre - unseen), min(1.0, centre + unseen)
-        return Interval(mean=interval.mean, low=low, high=high, se=0.0, clusters=interval.clusters, n=interval.n)
+        return Interval(
+            mean=interval.mean, low=low, high=high, se=0.0, clusters=interval.clusters, n=interval.n
+        )
     return interval
 
 
 def mcnemar_exact(worse: int, better: int) -> float:
-    """Return the p value of so unequal numbers of flips when both ways are equally likely; at least 6 one way give p < .05."""
+    """Return the p value of so unequal numbers of flips when both ways are equally likely; at least 6 one way
+    give p < .05.
+    """
     flips = worse + better
     if flips == 0:
         return 1.0
@@ -257,7 +287,9 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
 
 def _patterns(count: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield all choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of some megabytes."""
+    """Yield all choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of
+    some megabytes.
+    """
     import numpy as np  # as above
 
     packed = _packed_patterns(count)
@@ -275,7 +307,9 @@ def _packed_patterns(count: int) -> np.ndarray[Any, Any]:
     if count <= ENUMERATED:
         numbers = (np.arange(2**count) << (8 * width - count)).astype(">u2")
         return numbers.view(np.uint8).reshape(-1, 2)[:, 2 - width :].copy()
-    return np.frombuffer(np.random.default_rng(0).bytes(SHUFFLES * width), dtype=np.uint8).reshape(SHUFFLES, width)
+    return np.frombuffer(np.random.default_rng(0).bytes(SHUFFLES * width), dtype=np.uint8).reshape(
+        SHUFFLES, width
+    )
 
 
 def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
@@ -299,9 +333,9 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
 def holm_adjust(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """Return Holm's adjusted p values: rejecting below `ALPHA` keeps the family-wise error rate at `ALPHA`.
 
-    `weights` say how the allowance is shared: a question with twice the weight needs half the evidence. What is
-    spent on questions that are answered goes to the others (Holm 1979, "A simple sequentially rejective multiple test
-    procedure").
+    `weights` say how the allowance is shared: a question with twice the weight needs half the evidence. What
+    is spent on questions that are answered goes to the others (Holm 1979, "A simple sequentially rejective
+    multiple test procedure").
     """
     shares = list(weights) if weights is not None else [1.0] * len(p_values)
     order = sorted(range(len(p_values)), key=lambda i: p_values[i] / shares[i])
@@ -323,7 +357,9 @@ def t_quantile(probability: float, df: int) -> float:
 
 
 def t_test(interval: Interval) -> float:
-    """Return the p value of the mean of `interval` under a true mean of zero, by Student's t; 1 where nothing can be said."""
+    """Return the p value of the mean of `interval` under a true mean of zero, by Student's t; 1 where nothing
+    can be said.
+    """
     from scipy.special import stdtr  # as in `t_quantile`
 
     if math.isnan(interval.se) or interval.clusters < 2:

@@ -1,23 +1,25 @@
 """Noisy bisection: which trials to run next to find the first bad commit, and when to stop.
 
-Binary search whose every question is a sequential paired test (`evidence`): is this commit worse than the good
-one, or better than the bad one? Rounds of trials are added until one is shown. What is found last is asked again
-directly: is this commit worse than the one before it?
+Binary search whose every question is a sequential paired test (`evidence`): is this commit worse than the
+good one, or better than the bad one? Rounds of trials are added until one is shown. What is found last is
+asked again directly: is this commit worse than the one before it?
 
-How often it is wrong. Where one commit made the metric worse, the commits that a search without mistakes looks at
-are settled beforehand, so the chance that any of its questions is answered wrongly is at most the sum over these
-questions. Each is asked at `alpha` divided by their greatest number, `ceil(log2 n) + 2` for `n` commits. So the
-wrong commit is named with probability `alpha` at most over the whole search, also when trials serve several
-questions, when the search is interrupted and taken up again, and wherever the budget ends.
+How often it is wrong. Where one commit made the metric worse, the commits that a search without mistakes
+looks at are settled beforehand, so the chance that any of its questions is answered wrongly is at most the
+sum over these questions. Each is asked at `alpha` divided by their greatest number, `ceil(log2 n) + 2` for
+`n` commits. So the wrong commit is named with probability `alpha` at most over the whole search, also when
+trials serve several questions, when the search is interrupted and taken up again, and wherever the budget
+ends.
 
-Where the metric fell in several steps, a commit between two of them is both worse than the good one and better than
-the bad one, and a search may end on level ground. The last question shows it: while it is open the commit before is
-compared with the good one too, and once that is worse, the search goes on to the left with it as the bad one. What
-is named was shown to be worse than the commit before it, whatever the history is like.
+Where the metric fell in several steps, a commit between two of them is both worse than the good one and
+better than the bad one, and a search may end on level ground. The last question shows it: while it is open
+the commit before is compared with the good one too, and once that is worse, the search goes on to the left
+with it as the bad one. What is named was shown to be worse than the commit before it, whatever the history is
+like.
 
-Answers under noise cannot be repeated away one commit at a time without such a division: see R. M. Karp and R.
-Kleinberg, Noisy binary search and its applications, SODA 2007. Their methods and posteriors over commits need the
-rates of wrong answers, which are not known here; the tests used need not know anything.
+Answers under noise cannot be repeated away one commit at a time without such a division: see R. M. Karp and
+R. Kleinberg, Noisy binary search and its applications, SODA 2007. Their methods and posteriors over commits
+need the rates of wrong answers, which are not known here; the tests used need not know anything.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ _SHARES: Final = tuple((k - 0.5) / 24 for k in range(1, 25))
 class Evidence:
     """The capital of a bet that values between -1 and 1 average more than `margin`.
 
-    Values of one round may have unequal means, as scenarios have: each share is staked on all of them alike, and a
-    product of factors with unequal expectations is expected to be no larger than if all had their average. So what
-    is tested is the average over scenarios, for these scenarios; trials have to be independent of each other.
+    Values of one round may have unequal means, as scenarios have: each share is staked on all of them alike,
+    and a product of factors with unequal expectations is expected to be no larger than if all had their
+    average. So what is tested is the average over scenarios, for these scenarios; trials have to be
+    independent of each other.
     """
 
     def __init__(self, margin: float = 0.0) -> None:
@@ -54,18 +57,24 @@ class Evidence:
                 for place, stake in enumerate(self._stakes):
                     self._logs[place] += times * math.log1p(stake * gain)
         largest = max(self._logs)
-        self._capital = largest + math.log(math.fsum(math.exp(log - largest) for log in self._logs) / len(self._logs))
+        self._capital = largest + math.log(
+            math.fsum(math.exp(log - largest) for log in self._logs) / len(self._logs)
+        )
 
     @property
     def log_capital(self) -> float:
-        """The natural logarithm of the capital; `log(1 / alpha)` or more contradicts "no more than the margin"."""
+        """The natural logarithm of the capital; `log(1 / alpha)` or more contradicts "no more than the
+        margin".
+        """
         return self._capital
 
 
 Values = Mapping[str, float]
 """A commit's metric in one round, by what was tried; what broke is left out."""
 Phase = Literal["ends", "search", "confirm", "found", "narrowed", "no fall"]
-"""`narrowed`: what is left between cannot be tried; `no fall`: shown that the last is not worse than the first by more than the margin."""
+"""`narrowed`: what is left between cannot be tried; `no fall`: shown that the last is not worse than the
+first by more than the margin.
+"""
 
 _OVER: Final = frozenset({"found", "narrowed", "no fall"})
 
@@ -120,7 +129,9 @@ class Bisection:
         return self.phase in _OVER
 
     def wanted(self) -> list[tuple[int, int]]:
-        """The commits to try next, each with the number of its round, from 1; empty when the search is over."""
+        """The commits to try next, each with the number of its round, from 1; empty when the search is
+        over.
+        """
         if self.over:
             return []
         involved = {0, self.good, self.bad} if self.phase == "confirm" else {0, self.at, self.end}
@@ -147,7 +158,9 @@ class Bisection:
             self._choose()
 
     def seen(self, one: int, other: int) -> float:
-        """Return the evidence that `other` is worse than `one`, as the probability of so much evidence where it is not."""
+        """Return the evidence that `other` is worse than `one`, as the probability of so much evidence where
+        it is not.
+        """
         return min(1.0, math.exp(-self._pair(one, other).worse.log_capital))
 
     def _answer(self) -> bool:
@@ -181,7 +194,9 @@ class Bisection:
         return True
 
     def _choose(self) -> None:
-        """Choose the next question: the middle one of the commits that can be tried, so that skipped ones cost no questions."""
+        """Choose the next question: the middle one of the commits that can be tried, so that skipped ones
+        cost no questions.
+        """
         if self.phase != "search":
             return
         left = [commit for commit in range(self.good + 1, self.bad) if commit not in self.skipped]
@@ -191,16 +206,23 @@ class Bisection:
             self.phase = "confirm"
 
     def _pair(self, one: int, other: int) -> _Pair:
-        """Return the evidence about two commits with all rounds so far; evidence that sufficed once is final."""
+        """Return the evidence about two commits with all rounds so far; evidence that sufficed once is
+        final.
+        """
         pair = self._pairs.get((one, other))
         if pair is None:
             pair = self._pairs[one, other] = _Pair(
-                worse=self.evidence(self.margin), alike=self.evidence(-(self.margin if self.even is None else self.even))
+                worse=self.evidence(self.margin),
+                alike=self.evidence(-(self.margin if self.even is None else self.even)),
             )
         enough = math.log(1 / self.level)
         for number in range(pair.rounds, min(self.rounds(one), self.rounds(other))):
             first, second = self._rounds[one][number], self._rounds[other][number]
-            moved = [(self.worsening(first[key], second[key]), self.weights.get(key, 1.0)) for key in first if key in second]
+            moved = [
+                (self.worsening(first[key], second[key]), self.weights.get(key, 1.0))
+                for key in first
+                if key in second
+            ]
             if pair.worse.log_capital < enough:
                 pair.worse.add(moved)
             if pair.alike.log_capital < enough:

@@ -11,7 +11,8 @@ from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, group_by_cluste
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the chance that at least one of `k` trials passes, estimated without bias from `n` trials of which `c` passed.
+    """Return the chance that at least one of `k` trials passes, estimated without bias from `n` trials of
+    which `c` passed.
 
     The estimator of Chen et al., "Evaluating Large Language Models Trained on Code" (2021, arXiv:2107.03374):
     the share of all choices of `k` out of the `n` trials that hold a pass.
@@ -21,7 +22,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_hat_k(n: int, c: int, k: int) -> float:
-    """Return the chance that all of `k` trials pass, `pass^k`, estimated without bias from `n` trials of which `c` passed.
+    """Return the chance that all of `k` trials pass, `pass^k`, estimated without bias from `n` trials of
+    which `c` passed.
 
     The estimator of Yao et al., "τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains"
     (2024, arXiv:2406.12045): the share of all choices of `k` out of the `n` trials that are all passes.
@@ -45,21 +47,37 @@ def pass_rates(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
         if not math.isnan(record["success"]):
             counted.append(record["success"])
     if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
-        raise UsageError(f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more")
+        raise UsageError(
+            f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with "
+            f"--epochs {k} or more"
+        )
     counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
-    return {**pass_rates_of_counts(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
+    return {
+        **pass_rates_of_counts(counts, k),
+        "trials": sum(n for n, _, _ in counts),
+        "scenarios": len(counts),
+    }
 
 
 def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
-    """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of 0."""
+    """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of
+    0.
+    """
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
         estimates = [estimate(n, c, k) for n, c, _ in counts] if k else []
-        found = share_of(group_by_cluster(estimates, weights=[weight for _, _, weight in counts])) if k else NOTHING
+        found = (
+            share_of(group_by_cluster(estimates, weights=[weight for _, _, weight in counts]))
+            if k
+            else NOTHING
+        )
         told |= found.columns(name)
     return told
 
 
 def _require(n: int, c: int, k: int) -> None:
     if not 1 <= k <= n or not 0 <= c <= n:
-        raise UsageError(f"k is from 1 to the number of trials, and no more trials pass than there are: not k={k}, {c} of {n} passed")
+        raise UsageError(
+            f"k is from 1 to the number of trials, and no more trials pass than there are: not k={k}, "
+            f"{c} of {n} passed"
+        )

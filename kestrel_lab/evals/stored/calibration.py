@@ -1,8 +1,9 @@
-"""Calibration: whether a suite's stored trials were right as often as their confidence says, and its reliability diagram.
+"""Calibration: whether a suite's stored trials were right as often as their confidence says, and its
+reliability diagram.
 
-Sources: M. Naeini, G. Cooper and M. Hauskrecht, Obtaining well calibrated probabilities using Bayesian binning, AAAI
-(2015) for the expected calibration error; B. Zadrozny and C. Elkan, Transforming classifier scores into accurate
-multiclass probability estimates, KDD (2002) for isotonic calibration.
+Sources: M. Naeini, G. Cooper and M. Hauskrecht, Obtaining well calibrated probabilities using Bayesian
+binning, AAAI (2015) for the expected calibration error; B. Zadrozny and C. Elkan, Transforming classifier
+scores into accurate multiclass probability estimates, KDD (2002) for isotonic calibration.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class JudgedTrial:
     passed: bool
     scenario: str
     source: tuple[str, str] = ("", "")
-    """The model that ran and the basis of its confidence; confidences of different sources are not comparable."""
+    """The model that ran and the basis of its confidence; confidences of different sources are not
+    comparable.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +70,18 @@ class Calibration(TableView):
     bins: tuple[Bin, ...]
     """By rising confidence, with about equally many trials each; equal confidences are in one bin."""
     error: float
-    """Expected calibration error: the mean distance between confidence and share passed, weighted by trials."""
+    """Expected calibration error: the mean distance between confidence and share passed, weighted by trials.
+    """
     trials: int
     steps: tuple[tuple[float, float], ...]
     """The share that passes from each confidence on, by isotonic regression: non-decreasing in both."""
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings, and a row of texts per bin."""
-        rows = [(f"{b.confidence:.0%}", f"{b.passed:.0%} ({b.low:.0%}–{b.high:.0%})", str(b.trials)) for b in self.bins]
+        rows = [
+            (f"{b.confidence:.0%}", f"{b.passed:.0%} ({b.low:.0%}–{b.high:.0%})", str(b.trials))
+            for b in self.bins
+        ]
         return ("confidence", "passed (95 %)", "trials"), rows
 
     @property
@@ -83,15 +90,23 @@ class Calibration(TableView):
         return f"{self.config}: expected calibration error {self.error:.1%} over {self.trials} trials"
 
     def plot(self) -> Figure:
-        """Draw the reliability diagram: the share passed against the confidence, with intervals; calibrated bins are on the diagonal."""
+        """Draw the reliability diagram: the share passed against the confidence, with intervals; calibrated
+        bins are on the diagonal.
+        """
         figure = shown_figure()(figsize=(5.4, 4.6), layout="constrained")
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
-        reach = [[max(0.0, b.passed - b.low) for b in self.bins], [max(0.0, b.high - b.passed) for b in self.bins]]
+        reach = [
+            [max(0.0, b.passed - b.low) for b in self.bins],
+            [max(0.0, b.high - b.passed) for b in self.bins],
+        ]
         at, passed = [b.confidence for b in self.bins], [b.passed for b in self.bins]
         axes.errorbar(at, passed, yerr=reach, fmt="o", capsize=3, label="trials, 95 %")
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="stated confidence", ylabel="share passed")
-        axes.set_title(escape_mathtext(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"), fontsize=10)
+        axes.set_title(
+            escape_mathtext(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"),
+            fontsize=10,
+        )
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, loc="upper left")
         return figure
@@ -109,12 +124,20 @@ class Reliability(PartsView):
 
     def parts(self) -> Iterable[Part]:
         """Return the calibration of each configuration, and the notes."""
-        return [*(part for each in self.configs.values() for part in (each.headline, *each.parts(), "")), *self.notes]
+        return [
+            *(part for each in self.configs.values() for part in (each.headline, *each.parts(), "")),
+            *self.notes,
+        ]
 
     def write(self, path: Path) -> list[Path]:
-        """Draw the reliability diagrams to `path`; several configurations get one file each, named after them."""
+        """Draw the reliability diagrams to `path`; several configurations get one file each, named after
+        them.
+        """
         several = len(self.configs) > 1
-        files = {name: path.with_name(f"{path.stem}-{_file_name(name)}{path.suffix}") if several else path for name in self.configs}
+        files = {
+            name: path.with_name(f"{path.stem}-{_file_name(name)}{path.suffix}") if several else path
+            for name in self.configs
+        }
         for name, file in files.items():
             save_figure(self.configs[name].plot(), file)
         return list(files.values())
@@ -128,7 +151,10 @@ def measure_calibration(trials: Sequence[JudgedTrial], config: str = "confidence
     import numpy as np
 
     if len(trials) < FEWEST:
-        msg = f"{config}: {len(trials)} trials have a confidence; calibration needs {FEWEST} at least, from verified answers (`verify: judge` of a configuration)"
+        msg = (
+            f"{config}: {len(trials)} trials have a confidence; calibration needs {FEWEST} at least, "
+            "from verified answers (`verify: judge` of a configuration)"
+        )
         raise UsageError(msg)
     if wrong := [each.confidence for each in trials if not 0 <= each.confidence <= 1]:
         raise UsageError(f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}")
@@ -144,9 +170,14 @@ def measure_calibration(trials: Sequence[JudgedTrial], config: str = "confidence
 
 
 def stored_calibrations(
-    session: Session, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    configs: Sequence[str] | None = None,
 ) -> Reliability:
-    """Return the calibrations of a suite's newest stored trials at a commit, that of the newest trial by default; nothing is run.
+    """Return the calibrations of a suite's newest stored trials at a commit, that of the newest trial by
+    default; nothing is run.
 
     Raises `UsageError` when none are stored, or no configuration has enough trials with a confidence.
     """
@@ -158,19 +189,28 @@ def stored_calibrations(
         if row.outcome != "error" and (said := stated_confidence(events)) is not None:
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
             passed = row.outcome == "pass"
-            found.append(JudgedTrial(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
+            found.append(
+                JudgedTrial(
+                    confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)
+                )
+            )
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
     made = {config: measure_calibration(trials, config) for config, trials in (enough or judged).items()}
     left = sorted(judged.keys() - enough.keys())
-    few = (f"left out, fewer than {FEWEST} of their trials say how sure they are: {', '.join(left)}",) if left else ()
+    few = (
+        (f"left out, fewer than {FEWEST} of their trials say how sure they are: {', '.join(left)}",)
+        if left
+        else ()
+    )
     return Reliability(suite=loaded.name, configs=made, judged=enough, notes=few)
 
 
 def keep_calibrations(session: Session, found: Reliability) -> list[str]:
-    """Keep the calibrations under the session's home for the badges of later runs; returns what was kept, in words.
+    """Keep the calibrations under the session's home for the badges of later runs; returns what was kept, in
+    words.
 
-    They are kept by model and by the basis of the confidence; of configurations with the same model the one with most
-    trials is kept.
+    They are kept by model and by the basis of the confidence; of configurations with the same model the one
+    with most trials is kept.
     """
     best: dict[tuple[str, str], tuple[str, list[JudgedTrial]]] = {}
     for config, trials in found.judged.items():
@@ -182,14 +222,24 @@ def keep_calibrations(session: Session, found: Reliability) -> list[str]:
     for (model, basis), (config, trials) in best.items():
         made, most = measure_calibration(trials, config), max(each.confidence for each in trials)
         path = store_calibration(
-            session.home, model, basis, StoredCalibration(suite=found.suite, config=config, trials=made.trials, steps=made.steps, most=most)
+            session.home,
+            model,
+            basis,
+            StoredCalibration(
+                suite=found.suite, config=config, trials=made.trials, steps=made.steps, most=most
+            ),
         )
-        kept.append(f"kept in {path}: answers of {model} whose confidence rests on {basis}, {made.trials} trials of {config}")
+        kept.append(
+            f"kept in {path}: answers of {model} whose confidence rests on {basis}, {made.trials} "
+            f"trials of {config}"
+        )
     return kept or [f"nothing is kept: no model has {FEWEST} trials whose confidence rests on the same"]
 
 
 def _groups(sure: np.ndarray) -> Iterable[np.ndarray]:
-    """Split the places of `sure` into groups of about equal size, by rising confidence; equal confidences stay together."""
+    """Split the places of `sure` into groups of about equal size, by rising confidence; equal confidences
+    stay together.
+    """
     import numpy as np
 
     order = np.argsort(sure, kind="stable")

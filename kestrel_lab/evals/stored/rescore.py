@@ -1,4 +1,6 @@
-"""Rescoring: judge stored trials by the checks that a suite has now, without asking a model or calling a tool."""
+"""Rescoring: judge stored trials by the checks that a suite has now, without asking a model or calling a
+tool.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class RescoreResult:
 
     def __repr__(self) -> str:
         lines = [
-            f"{c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
+            f"{c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  "
+            f"{one_line(str(c['reason']), 160)}"
             for c in self.changes[:_SHOWN]
         ]
         if len(self.changes) > _SHOWN:
@@ -64,21 +67,35 @@ class RescoreResult:
         return sanitize_text(f"{text}\n{self.result}" if self.result.rows else text)
 
     def _repr_html_(self) -> str:
-        cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
-        changed = table_html(["scenario", "configuration", "epoch", "before", "after", "reason"], cells) if cells else ""
+        cells = [
+            [c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")]
+            for c in self.changes[:_SHOWN]
+        ]
+        changed = (
+            table_html(["scenario", "configuration", "epoch", "before", "after", "reason"], cells)
+            if cells
+            else ""
+        )
         notes = "".join(paragraph_html(note) for note in self._notes())
-        return f"{headline_html(self.headline)}{changed}{notes}{self.result._repr_html_() if self.result.rows else ''}"
+        rows = self.result._repr_html_() if self.result.rows else ""
+        return f"{headline_html(self.headline)}{changed}{notes}{rows}"
 
     def _notes(self) -> list[str]:
         kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
         if len(kept) > _NAMED:
-            kept[_NAMED:] = [f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of `lab.evals.rescore` names all"]
+            kept[_NAMED:] = [
+                f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of "
+                "`lab.evals.rescore` names all"
+            ]
         return [*kept, *(f"{what} ({count} trials)" for what, count in self.left_out.items())]
 
     @property
     def headline(self) -> str:
         """How many were judged, and how many outcomes changed."""
-        judged = f"{len(self.result.rows)} trials judged again by suite {self.result.suite.name} ({self.suite_hash})"
+        judged = (
+            f"{len(self.result.rows)} trials judged again by suite {self.result.suite.name} "
+            f"({self.suite_hash})"
+        )
         return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
 
 
@@ -86,7 +103,9 @@ class RescoreResult:
 async def rescore_trials(
     session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
 ) -> RescoreResult:
-    """Judge the newest stored trial of each scenario, configuration and epoch again; see `Evaluations.rescore`."""
+    """Judge the newest stored trial of each scenario, configuration and epoch again; see
+    `Evaluations.rescore`.
+    """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen = loaded.select(**parts)
     rows = [*filter(is_selected(loaded, parts), stored_rows(session, chosen, commit))]
@@ -100,34 +119,64 @@ async def rescore_trials(
         scenario = known.get(row.scenario)
         records = session.store.records(row.run)
         if scenario is None or (why := _no_longer(row, scenario, records)):
-            left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
+            left_out[
+                "left out: the suite has no such scenario any more"
+                if scenario is None
+                else f"left out: {why}"
+            ] += 1
             continue
         new, needing = await judge.judged(row, scenario, records)
         kept.update(needing)
         store_scores(session.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.outcome != row.outcome:
-            told = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, "before": row.outcome, "after": new.outcome}
+            told = {
+                "scenario": row.scenario,
+                "config": row.config,
+                "epoch": row.epoch,
+                "before": row.outcome,
+                "after": new.outcome,
+            }
             changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
     session.store.flush()
-    result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
-    return RescoreResult(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
+    result = EvalResult(
+        suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)),
+        rows=tuple(made),
+        store=session.store,
+    )
+    return RescoreResult(
+        result=result,
+        suite_hash=judge.suite_hash,
+        changes=tuple(changes),
+        kept=dict(kept),
+        left_out=dict(left_out),
+    )
 
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
-    """Return the newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
+    """Return the newest trial of each scenario, configuration and epoch of a commit, in the suite's order
+    where it knows them.
+    """
     rows = each_stored(session, suite, stored_commit(session, suite, commit))
     scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
     configs = {config.name: place for place, config in enumerate(suite.configs)}
 
     def place(row: EvalRow) -> tuple[int, str, int, str, int]:
-        return scenarios.get(row.scenario, len(scenarios)), row.scenario, configs.get(row.config, len(configs)), row.config, row.epoch
+        return (
+            scenarios.get(row.scenario, len(scenarios)),
+            row.scenario,
+            configs.get(row.config, len(configs)),
+            row.config,
+            row.epoch,
+        )
 
     return sorted(rows, key=place)
 
 
 def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
-    """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite does not know are, where none were."""
+    """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite
+    does not know are, where none were.
+    """
     chosen = suite.select(**parts)
     names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
     asked = [parts.get(what) for what in ("scenarios", "families", "tags")]
@@ -136,21 +185,29 @@ def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
 
 
 def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
-    """Yield the newest trial of each scenario, configuration and epoch of a commit, without those of a bisection."""
+    """Yield the newest trial of each scenario, configuration and epoch of a commit, without those of a
+    bisection.
+    """
     rows = each_stored_trial(session.store, suite=suite.name, git_sha=sha, latest=True)
     return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
 
 
 def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
-    """Return the full hash of the commit whose trials of the suite are stored; that of the newest trial where none is named.
+    """Return the full hash of the commit whose trials of the suite are stored; that of the newest trial where
+    none is named.
 
     A commit is named by its hash, the beginning of it, or whatever git understands in the suite's repository.
     """
-    sql = "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? AND epoch < ? GROUP BY git_sha ORDER BY 2 DESC"
+    sql = (
+        "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? AND epoch < ? GROUP BY git_sha "
+        "ORDER BY 2 DESC"
+    )
     found = session.store.query(sql, (suite.name, FIRST_OF_SEARCH))
     known = [str(sha) for sha, _ in found]
     if not known:
-        raise UsageError(f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)")
+        raise UsageError(
+            f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)"
+        )
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None:
         with suppress(UsageError):  # what git does not know is told below
@@ -158,7 +215,9 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
             fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
-        raise UsageError(f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}")
+        raise UsageError(
+            f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}"
+        )
     return fits[0]
 
 
@@ -176,18 +235,30 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
     task = row.result.get("task")
     if task is None:
         started = records[0].event
-        return "" if isinstance(started, RunStarted) and started.goal == scenario.goal else "its goal changed: run it again"
-    return "" if task == content_key(scenario.task()) else "its task changed (goal, workspace, tools, limits or approval): run it again"
+        return (
+            ""
+            if isinstance(started, RunStarted) and started.goal == scenario.goal
+            else "its goal changed: run it again"
+        )
+    return (
+        ""
+        if task == content_key(scenario.task())
+        else "its task changed (goal, workspace, tools, limits or approval): run it again"
+    )
 
 
 class Judge:
     """Judges runs in the log by the checks of a suite."""
 
     def __init__(self, session: Session, suite: Suite, *, whole: Suite | None = None) -> None:
-        """Judge by `suite`, which may be a part of the `whole`: scores of a part are found under the name of the whole."""
+        """Judge by `suite`, which may be a part of the `whole`: scores of a part are found under the name of
+        the whole.
+        """
         named = whole or suite
         self.suite = suite
-        self.suite_hash = content_key(named.definition(), [[s.id, s.definition()] for s in named.scenarios])[:12]
+        self.suite_hash = content_key(named.definition(), [[s.id, s.definition()] for s in named.scenarios])[
+            :12
+        ]
         """The key of the scores: equal for equal checks and tasks."""
         self._session = session
         self._function = _functions(suite)
@@ -195,23 +266,36 @@ class Judge:
         self._by_goal = {scenario.goal: scenario for scenario in suite.scenarios}
 
     def scenario(self, name: str, goal: str) -> Scenario | None:
-        """Return the scenario with this goal, that of this name before others; `None` where no scenario asks for this."""
+        """Return the scenario with this goal, that of this name before others; `None` where no scenario asks
+        for this.
+        """
         named = self._by_id.get(name)
         return named if named is not None and named.goal == goal else self._by_goal.get(goal)
 
-    async def judged(self, row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> tuple[EvalRow, list[str]]:
+    async def judged(
+        self, row: EvalRow, scenario: Scenario, records: Sequence[Record]
+    ) -> tuple[EvalRow, list[str]]:
         """Return the row with new scores, and which checks kept their old ones, and why.
 
-        Where the scenario has an environment, the run's calls are made in a new one first, in their order, so that it is
-        judged as the run left it.
+        Where the scenario has an environment, the run's calls are made in a new one first, in their order, so
+        that it is judged as the run left it.
         """
-        end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
+        end = next(
+            (record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None
+        )
         folder = _kept_folder(self._session, records)
         trial = Trial(
-            goal=scenario.goal, answer=end.answer if end else "", records=tuple(records), workspace=folder or Path("/nonexistent"),
-            expected=scenario.expected, function=self._function, sandbox=self._session.sandbox,
-            environment=None if scenario.environment is None else await _replay_environment(scenario.environment, records),
-        )  # fmt: skip
+            goal=scenario.goal,
+            answer=end.answer if end else "",
+            records=tuple(records),
+            workspace=folder or Path("/nonexistent"),
+            expected=scenario.expected,
+            function=self._function,
+            sandbox=self._session.sandbox,
+            environment=None
+            if scenario.environment is None
+            else await _replay_environment(scenario.environment, records),
+        )
         old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
@@ -236,7 +320,12 @@ class Judge:
         own, unusable = own_metrics(records, self.suite.metrics)
         if unusable:
             result |= {"outcome": "error", "reason": "; ".join(filter(None, [str(reason), *unusable]))}
-        return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
+        return replace(
+            row,
+            result=result,
+            metrics=row.metrics | own,
+            key="" if needing or missing else _key(row, scenario),
+        ), needing
 
 
 async def _replay_environment(environment: Environment, records: Sequence[Record]) -> Opened:
@@ -251,7 +340,9 @@ async def _replay_environment(environment: Environment, records: Sequence[Record
     return opened
 
 
-def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
+def _outcome(
+    row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]
+) -> tuple[str, str]:
     """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
     before = row.reason
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
@@ -261,11 +352,15 @@ def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str,
         return "error", "; ".join(missing)
     if end is None:
         return ("error" if row.outcome == "error" else "fail"), before
-    return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
+    return outcome_of(
+        records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores]
+    )
 
 
 def _missing_needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
-    """Return what the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
+    """Return what the check needs beside the log and the trial's folder, if that was kept; empty for
+    nothing.
+    """
     needs = str(getattr(check, "needs", "the workspace"))
     if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):
         return ""
@@ -273,11 +368,17 @@ def _missing_needs(check: Check, function: Callable[[str], Any], folder: Path | 
 
 
 def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the check's earlier score; one by a model is found by its rubric, for its label names the grader."""
+    """Return the check's earlier score; one by a model is found by its rubric, for its label names the
+    grader.
+    """
     if check.label in old:
         return old[check.label]
     rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
-    graded = (score for label, score in old.items() if label.startswith("graded by ") and label.endswith(f": {rubric}"))
+    graded = (
+        score
+        for label, score in old.items()
+        if label.startswith("graded by ") and label.endswith(f": {rubric}")
+    )
     return next(graded, None) if rubric else None
 
 
@@ -285,13 +386,21 @@ def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
     kept = (session.home / "trials").resolve()
-    return folder if folder is not None and folder.is_dir() and folder.resolve().is_relative_to(kept) else None
+    return (
+        folder if folder is not None and folder.is_dir() and folder.resolve().is_relative_to(kept) else None
+    )
 
 
 def _key(row: EvalRow, scenario: Scenario) -> str:
-    """Return the key under which `--reuse` finds the trial for the scenario as it is now; empty for rows without an identity."""
+    """Return the key under which `--reuse` finds the trial for the scenario as it is now; empty for rows
+    without an identity.
+    """
     parts = row.result.get("identity")
-    if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
+    if (
+        not isinstance(parts, dict)
+        or set(parts) != set(Identity.__dataclass_fields__)
+        or row.result.get("task") is None
+    ):
         return ""
     given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key

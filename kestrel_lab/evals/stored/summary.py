@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 MISSED: Final = 20
 """Items that were not found and are shown."""
 SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_estimate")
-"""Metrics that are shown when none are named; beside them `recall@k` and `concerns` where they are known, and `concerns:KIND` of kinds that were found."""
+"""Metrics that are shown when none are named; beside them `recall@k` and `concerns` where they are known, and
+`concerns:KIND` of kinds that were found.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class StoredSummary(PartsView):
-    """Rates and metrics of the newest stored trial of each scenario, configuration and epoch of one commit."""
+    """Rates and metrics of the newest stored trial of each scenario, configuration and epoch of one
+    commit.
+    """
 
     suite: str
     commit: str
@@ -52,7 +56,8 @@ class StoredSummary(PartsView):
     def frame(self) -> pd.DataFrame:
         """One row per configuration and group, all metrics with their 95 % intervals, clustered by scenario.
 
-        Where calls have no known price `cost_estimate` is missing, and `cost_at_least` is the mean of what is known.
+        Where calls have no known price `cost_estimate` is missing, and `cost_at_least` is the mean of what is
+        known.
         """
         return unit_frame(list(self.records), units=INTERVAL_UNITS)
 
@@ -74,28 +79,46 @@ class StoredSummary(PartsView):
         ]
         rows = [
             [
-                label_kind(record["config"], record["model_kind"]), *([str(record[self.by])] if self.by != "config" else []),
-                str(record["trials"]), str(record["errors"]), *(format_interval(record, name) for name in metrics),
+                label_kind(record["config"], record["model_kind"]),
+                *([str(record[self.by])] if self.by != "config" else []),
+                str(record["trials"]),
+                str(record["errors"]),
+                *(format_interval(record, name) for name in metrics),
             ]
             for record in self.records
-        ]  # fmt: skip
+        ]
         return headings, rows
 
     def plot(self, metric: str = SUCCESS) -> Figure:
         """Draw a metric by family (or whatever the trials are grouped by), with intervals."""
-        return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
+        return families_figure(
+            [{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by
+        )
 
     def parts(self) -> Iterable[Part]:
         """Return the table, and what was wanted and not found."""
         if not self.missed:
             return [Table(*self.table())]
-        more = f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()" if len(self.missed) > MISSED else ""
-        return [Table(*self.table()), "", f"wanted and not found{more}", Table(MISSED_HEADINGS, self.missed[:MISSED])]
+        more = (
+            f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()"
+            if len(self.missed) > MISSED
+            else ""
+        )
+        return [
+            Table(*self.table()),
+            "",
+            f"wanted and not found{more}",
+            Table(MISSED_HEADINGS, self.missed[:MISSED]),
+        ]
 
     def _tells(self, name: str) -> bool:
-        """Return whether a metric that only some trials have is worth a column: recall, the number of concerns, and kinds of concerns that were found."""
+        """Return whether a metric that only some trials have is worth a column: recall, the number of
+        concerns, and kinds of concerns that were found.
+        """
         values = [record[name] for record in self.records if not math.isnan(record[name])]
-        return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
+        return bool(values) and (
+            name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values))
+        )
 
     @property
     def known(self) -> list[str]:
@@ -113,7 +136,9 @@ def summarise_stored(
     metrics: Sequence[str] = (),
     **parts: Unpack[Selection],
 ) -> StoredSummary:
-    """Summarise the stored trials of a suite at a commit, those of a bisection left out; see `Evaluations.stored`."""
+    """Summarise the stored trials of a suite at a commit, those of a bisection left out; see
+    `Evaluations.stored`.
+    """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
     if group is None:
@@ -123,19 +148,37 @@ def summarise_stored(
     rows = lacking.noting(filter(is_selected(loaded, parts), each_stored(session, loaded, sha)))
     records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
-        msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
+        msg = (
+            f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of "
+            "the suite, or run it first"
+        )
         raise UsageError(msg)
     missed = map(tuple, missed_table(loaded, lacking, session.store))
-    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics), missed=tuple(missed))
+    summary = StoredSummary(
+        suite=loaded.name,
+        commit=sha,
+        by=group,
+        records=tuple(records),
+        metrics=tuple(metrics),
+        missed=tuple(missed),
+    )
     for name in metrics:
         if name not in summary.known:
-            raise UsageError(f"there is no metric {name!r} in these trials; {did_you_mean(name, summary.known)}")
+            raise UsageError(
+                f"there is no metric {name!r} in these trials; {did_you_mean(name, summary.known)}"
+            )
     return summary
 
 
 def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:
-    """Return the sort key of a record: groups and in them configurations in the suite's order, unknown ones last."""
-    named = {"config": [], "family": [s.family for s in suite.scenarios], "scenario": [s.id for s in suite.scenarios]}[by]
+    """Return the sort key of a record: groups and in them configurations in the suite's order, unknown ones
+    last.
+    """
+    named = {
+        "config": [],
+        "family": [s.family for s in suite.scenarios],
+        "scenario": [s.id for s in suite.scenarios],
+    }[by]
     groups = {name: place for place, name in reversed(list(enumerate(named)))}
     configs = {config.name: place for place, config in enumerate(suite.configs)}
     return lambda record: (

@@ -1,4 +1,6 @@
-"""Ablation of a guidance file: which of its paragraphs help an agent, measured by trials with some of them and trials with the others."""
+"""Ablation of a guidance file: which of its paragraphs help an agent, measured by trials with some of them
+and trials with the others.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ async def ablate_guidance(
     loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(**parts)
     if len(loaded.configs) > 1:
         names = ", ".join(config.name for config in loaded.configs)
-        raise UsageError(f"an ablation is about one configuration, and suite {loaded.name!r} has several: choose one of {names}")
+        raise UsageError(
+            f"an ablation is about one configuration, and suite {loaded.name!r} has several: choose "
+            f"one of {names}"
+        )
     text, others = _guidance(loaded, file, ref)
     try:
         divided = split_guidance(text, unit)
@@ -83,7 +88,8 @@ async def ablate_guidance(
         pairs=tuple(
             PairOfTrials(parts=subset, first=first, second=second)
             for (_, subset), (one, other) in zip(dealt, trials.asks, strict=True)
-            if (first := trials.rows.get(one.identity.key)) and (second := trials.rows.get(other.identity.key))
+            if (first := trials.rows.get(one.identity.key))
+            and (second := trials.rows.get(other.identity.key))
         ),
         margin=margin,
         reused=trials.reused,
@@ -108,16 +114,21 @@ def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None
     if budget is None and cost is None:
         points = 100 * 5.6 / math.sqrt(400)
         raise UsageError(
-            f"give a budget, in trials or US dollars: {parts} parts take {2 * fewest} trials at least; 400 find effects from about {points:.0f} points on"
+            f"give a budget, in trials or US dollars: {parts} parts take {2 * fewest} trials at least; "
+            f"400 find effects from about {points:.0f} points on"
         )
     if cost is not None and not cost > 0:
         raise UsageError(f"cost is an amount of US dollars above 0, not {cost}")
     if budget is not None and budget // 2 < fewest:
-        raise UsageError(f"{budget} trials are too few to tell {parts} parts apart: it takes {2 * fewest}, or larger parts (unit section)")
+        raise UsageError(
+            f"{budget} trials are too few to tell {parts} parts apart: it takes {2 * fewest}, or "
+            "larger parts (unit section)"
+        )
     most = MOST_EPOCHS * len(suite.scenarios)
     if budget is not None and budget // 2 > most:
         raise UsageError(
-            f"{budget:,} trials are more than {2 * MOST_EPOCHS:,} of each scenario: add scenarios, they tell more than repeats do"
+            f"{budget:,} trials are more than {2 * MOST_EPOCHS:,} of each scenario: add scenarios, "
+            "they tell more than repeats do"
         )
     return most if budget is None else budget // 2
 
@@ -135,11 +146,21 @@ class _Arms:
         """Return the suite's configuration with these parts."""
         text, (given, *_) = self.divided.text(chosen), self.suite.configs
         files = {**self.others, **({self.file: text} if text.strip() else {})}
-        return replace(given, name=f"{given.name} · {self.file} {_ranges(chosen)}", guidance=Guidance(files=files))
+        return replace(
+            given, name=f"{given.name} · {self.file} {_ranges(chosen)}", guidance=Guidance(files=files)
+        )
 
     def suite_of(self, configs: Iterable[Config]) -> Suite:
-        """Return the suite with these configurations, under a name of its own: its trials are no trials of the suite."""
-        return replace(self.suite, name=f"{self.suite.name}?ablate={self.file}", configs=tuple(configs), epochs=1, gates=())
+        """Return the suite with these configurations, under a name of its own: its trials are no trials of
+        the suite.
+        """
+        return replace(
+            self.suite,
+            name=f"{self.suite.name}?ablate={self.file}",
+            configs=tuple(configs),
+            epochs=1,
+            gates=(),
+        )
 
 
 def _ranges(chosen: Subset) -> str:
@@ -151,7 +172,9 @@ def _ranges(chosen: Subset) -> str:
     return " ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-async def _pair_asks(session: Session, arms: _Arms, dealt: Sequence[tuple[str, Subset]]) -> list[tuple[TrialRequest, TrialRequest]]:
+async def _pair_asks(
+    session: Session, arms: _Arms, dealt: Sequence[tuple[str, Subset]]
+) -> list[tuple[TrialRequest, TrialRequest]]:
     """Return both trials of each pair; pairs of one scenario are its epochs."""
     code = str(await code_version(arms.suite.root, but=session.home.absolute()))
     configs = {subset: arms.config(subset) for _, one in dealt for subset in (one, _complement(one))}
@@ -170,7 +193,9 @@ def _complement(subset: Subset) -> Subset:
 
 
 def _stored_by_key(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
-    """Return the stored trials that did not break, by key; those outside of git only where that is asked for, nothing tells their code apart."""
+    """Return the stored trials that did not break, by key; those outside of git only where that is asked for,
+    nothing tells their code apart.
+    """
     rows = stored_trials(session.store, suite=suite.name)
     return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
 
@@ -204,7 +229,10 @@ class _Trials:
                 affordable = int((self.cost - spent) / (spent / done) + 1e-6)
                 progress.total = 2 * min(len(self.asks), done + max(affordable, 0))
                 if affordable < 1:
-                    return f"${spent:.2f} of ${self.cost:.2f} are spent and a pair of trials takes ${spent / done:.2g}"
+                    return (
+                        f"${spent:.2f} of ${self.cost:.2f} are spent and a pair of trials takes "
+                        f"${spent / done:.2g}"
+                    )
                 step = min(affordable, max(_LEAST_STEP, self.ready.suite.concurrency // 2, affordable // 2))
         return ""
 
@@ -237,10 +265,16 @@ class _Trials:
         return [self.stored[ask.identity.key] for ask in pair if ask.identity.key in self.stored]
 
     def _spent(self) -> float:
-        """Return the US dollars that the trials cost, stored ones included; raises `UsageError` where that is not known or nothing."""
+        """Return the US dollars that the trials cost, stored ones included; raises `UsageError` where that is
+        not known or nothing.
+        """
         if any(row.metrics.get("unpriced_calls", 0) > 0 for row in self.rows.values()):
-            raise UsageError("the price of the model is not known, so a cost cannot be kept: give a budget of trials")
-        spent = sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in self.rows.values())
+            raise UsageError(
+                "the price of the model is not known, so a cost cannot be kept: give a budget of trials"
+            )
+        spent = sum(
+            row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in self.rows.values()
+        )
         if not spent:
             raise UsageError("these trials cost nothing, so a cost bounds nothing: give a budget of trials")
         return spent

@@ -1,4 +1,6 @@
-"""Result of an ablation: what each part of a guidance file does to success, tokens and cost, with intervals."""
+"""Result of an ablation: what each part of a guidance file does to success, tokens and cost, with
+intervals.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_HEADINGS: Final = ("part", "verdict", "effect on success, points (95 %)", "p", "smallest detectable", "tokens (95 %)", "cost, USD (95 %)")
+_HEADINGS: Final = (
+    "part",
+    "verdict",
+    "effect on success, points (95 %)",
+    "p",
+    "smallest detectable",
+    "tokens (95 %)",
+    "cost, USD (95 %)",
+)
 _METRICS: Final = {"token_usage": "tokens per trial", "cost_estimate": "cost per trial, USD"}
 
 
@@ -64,10 +74,11 @@ class Ablation(ResultView):
     def frame(self) -> pd.DataFrame:
         """One row per part of the file.
 
-        `part` (its number), `heading` above it, `text`, `verdict` (`helps`, `harms`, `no difference`, `no difference shown`); `effect` on the
-        success rate with its 95 % interval `low` and `high`, `p`, `p_holm` (adjusted for all parts together), `mde` (the smallest effect
-        that four of five such studies would find); `tokens` and `cost` with their intervals, missing where not known; `scope`, whether
-        this speaks of `scenarios like these` or, with fewer than six, of `these scenarios`.
+        `part` (its number), `heading` above it, `text`, `verdict` (`helps`, `harms`, `no difference`, `no
+        difference shown`); `effect` on the success rate with its 95 % interval `low` and `high`, `p`,
+        `p_holm` (adjusted for all parts together), `mde` (the smallest effect that four of five such studies
+        would find); `tokens` and `cost` with their intervals, missing where not known; `scope`, whether this
+        speaks of `scenarios like these` or, with fewer than six, of `these scenarios`.
         """
         return unit_frame(
             [
@@ -86,13 +97,17 @@ class Ablation(ResultView):
                     **cost.columns("cost"),
                     "scope": found.scope,
                 }
-                for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True)
+                for part, found, tokens, cost in zip(
+                    self.divided.parts, self.effects, *self._others.values(), strict=True
+                )
             ]
         ).set_index("part")
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial, as in the frame of a suite's result, with the numbers of the `parts` that it had."""
+        """One row per trial, as in the frame of a suite's result, with the numbers of the `parts` that it
+        had.
+        """
         records = []
         for pair in self.pairs:
             for row, mine in ((pair.first, True), (pair.second, False)):
@@ -103,8 +118,13 @@ class Ablation(ResultView):
     @cached_property
     def effects(self) -> list[Difference]:
         """The effect of each part on the success rate, with its verdict."""
-        counted = [pair for pair in self.pairs if not (self.suite.count_errors == "exclude" and _is_broken(pair))]
-        pairs = [_pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second))) for pair in counted]
+        counted = [
+            pair for pair in self.pairs if not (self.suite.count_errors == "exclude" and _is_broken(pair))
+        ]
+        pairs = [
+            _pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second)))
+            for pair in counted
+        ]
         return judged_effects(pairs, margin=self.margin) or [no_difference()] * len(self.divided.parts)
 
     @property
@@ -113,31 +133,52 @@ class Ablation(ResultView):
         counts = Counter(EFFECT_WORDS[found.verdict] for found in self.effects)
         told = ", ".join(f"{counts[word]} {word}" for word in EFFECT_WORDS.values() if counts[word])
         suite = self.suite.name.partition("?ablate=")[0]
-        return f"{self.file}, {len(self.divided.parts)} parts: {told} (suite {suite}, {self._agent}, {2 * len(self.pairs)} trials)"
+        return (
+            f"{self.file}, {len(self.divided.parts)} parts: {told} (suite {suite}, {self._agent}, "
+            f"{2 * len(self.pairs)} trials)"
+        )
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts for each part."""
         rows = []
-        for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True):
+        for part, found, tokens, cost in zip(
+            self.divided.parts, self.effects, *self._others.values(), strict=True
+        ):
             points, p = _text(found.interval.times(100), ".0f"), format_p_value(found.p_holm)
             mde = f"{100 * found.mde:.0f}" if math.isfinite(found.mde) else "–"
-            rows.append([part.title, EFFECT_WORDS[found.verdict], points, p, mde, _text(tokens, ".0f"), _text(cost, ".4f")])
+            rows.append(
+                [
+                    part.title,
+                    EFFECT_WORDS[found.verdict],
+                    points,
+                    p,
+                    mde,
+                    _text(tokens, ".0f"),
+                    _text(cost, ".4f"),
+                ]
+            )
         return _HEADINGS, rows
 
     def lines(self) -> list[str]:
-        """Return what to read beside the table: what an effect is, how sure it is, what could not be decided."""
+        """Return what to read beside the table: what an effect is, how sure it is, what could not be
+        decided.
+        """
         scenarios = len({pair.first.scenario for pair in self.pairs})
         said = [
-            "An effect is what a part changes on average over all choices of the other parts. Verdicts allow for all parts together: a part "
-            f"without an effect is said to help or to harm in at most one such study of twenty; effects within {100 * self.margin:g} points count as none."
+            "An effect is what a part changes on average over all choices of the other parts. Verdicts "
+            "allow for all parts together: a part "
+            "without an effect is said to help or to harm in at most one such study of twenty; "
+            f"effects within {100 * self.margin:g} points count as none."
         ]
         open_ones = [found for found in self.effects if found.verdict == "inconclusive"]
         finite = [found.mde for found in open_ones if math.isfinite(found.mde)]
         if finite:
             reach = max(finite)
             said.append(
-                f"{len(open_ones)} of {len(self.effects)} parts could not be decided: with these {2 * len(self.pairs)} trials an effect is "
-                f"found in four of five studies from {100 * reach:.0f} points on, with {8 * len(self.pairs)} from about {50 * reach:.0f}."
+                f"{len(open_ones)} of {len(self.effects)} parts could not be decided: with these "
+                f"{2 * len(self.pairs)} trials an effect is "
+                f"found in four of five studies from {100 * reach:.0f} points on, with "
+                f"{8 * len(self.pairs)} from about {50 * reach:.0f}."
             )
         elif open_ones:
             said.append("The trials do not suffice to tell the parts apart.")
@@ -146,18 +187,28 @@ class Ablation(ResultView):
         if self.reused:
             said.append(f"{self.reused} trials were stored before.")
         if broke := sum(row.outcome == "error" for row in self._rows):
-            said.append(f"{broke} trials broke (counted {'as failed' if self.suite.count_errors == 'fail' else 'in no rate'}).")
+            said.append(
+                f"{broke} trials broke (counted "
+                f"{'as failed' if self.suite.count_errors == 'fail' else 'in no rate'})."
+            )
         if self.effects and self.effects[0].scope == "these scenarios":
-            said.append(f"With {scenarios} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these.")
+            said.append(
+                f"With {scenarios} scenarios this speaks of these scenarios only; from six on it "
+                "speaks of scenarios like these."
+            )
         return [*said, *not_real({"config": self._config, "model_kind": kind} for kind in self._kinds)]
 
     def plot(self) -> Figure:
         """Draw the effects of all parts with their intervals: on success, tokens and cost."""
         others = {label: self._others[metric] for metric, label in _METRICS.items()}
-        return effects_figure(self.headline, [part.title for part in self.divided.parts], self.effects, others)
+        return effects_figure(
+            self.headline, [part.title for part in self.divided.parts], self.effects, others
+        )
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
+        """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part,
+        transcripts; returns its path.
+        """
         transcripts = Transcripts(self.store)
         html = render_page(
             "ablation.html",
@@ -165,13 +216,21 @@ class Ablation(ResultView):
             table=self.table(),
             notes=self.lines(),
             figure_uri=png_uri(self.plot()),
-            parts=[(EFFECT_WORDS[found.verdict], part.text) for part, found in zip(self.divided.parts, self.effects, strict=True)],
-            trials=[transcripts.folded(row) for row in sorted(self._rows, key=lambda row: row.outcome == "pass")],
+            parts=[
+                (EFFECT_WORDS[found.verdict], part.text)
+                for part, found in zip(self.divided.parts, self.effects, strict=True)
+            ],
+            trials=[
+                transcripts.folded(row) for row in sorted(self._rows, key=lambda row: row.outcome == "pass")
+            ],
         )
         return write_text(path, html)
 
     def __repr__(self) -> str:
-        return f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: {2 * len(self.pairs)} trials>"
+        return (
+            f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: "
+            f"{2 * len(self.pairs)} trials>"
+        )
 
     def __str__(self) -> str:
         return TableView.__repr__(self)
@@ -190,7 +249,9 @@ class Ablation(ResultView):
 
     @property
     def _agent(self) -> str:
-        """The configuration with the kinds of models that are not real: a scripted result is never shown without it."""
+        """The configuration with the kinds of models that are not real: a scripted result is never shown
+        without it.
+        """
         return label_kind(self._config, ", ".join(kind for kind in self._kinds if kind != "real") or "real")
 
     @cached_property
@@ -198,14 +259,26 @@ class Ablation(ResultView):
         """The effect of each part on other metrics, over pairs of which both trials have it."""
         found = {}
         for metric in _METRICS:
-            values = [(pair, _value(pair.first, metric), _value(pair.second, metric)) for pair in self.pairs if not _is_broken(pair)]
+            values = [
+                (pair, _value(pair.first, metric), _value(pair.second, metric))
+                for pair in self.pairs
+                if not _is_broken(pair)
+            ]
             known = [_pair(pair, one, other) for pair, one, other in values if not math.isnan(one + other)]
-            found[metric] = [interval for interval, _ in part_effects(known, bounded=False)] or [NOTHING] * len(self.divided.parts)
+            found[metric] = [interval for interval, _ in part_effects(known, bounded=False)] or [
+                NOTHING
+            ] * len(self.divided.parts)
         return found
 
 
 def _pair(pair: PairOfTrials, first: float, second: float) -> Pair:
-    return Pair(scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=pair.first.result["weight"])
+    return Pair(
+        scenario=pair.first.scenario,
+        parts=pair.parts,
+        first=first,
+        second=second,
+        weight=pair.first.result["weight"],
+    )
 
 
 def _is_broken(pair: PairOfTrials) -> bool:
@@ -213,7 +286,9 @@ def _is_broken(pair: PairOfTrials) -> bool:
 
 
 def _value(row: EvalRow, metric: str) -> float:
-    """Return a metric of a trial; not a number where it is not known, as a cost without a price, or a cost of nothing."""
+    """Return a metric of a trial; not a number where it is not known, as a cost without a price, or a cost of
+    nothing.
+    """
     value = float(row.metrics.get(metric, math.nan))
     unknown = metric == "cost_estimate" and (not value or row.metrics.get("unpriced_calls", 0) > 0)
     return math.nan if unknown else value

@@ -32,12 +32,19 @@ class Part:
     @property
     def title(self) -> str:
         """Its number and its beginning, in one line."""
-        return f"{self.number} {one_line(self.text.strip().lstrip('#-*+> ').strip() or self.text.strip(), _TITLE)}"
+        return (
+            f"{self.number} "
+            f"{one_line(self.text.strip().lstrip('#-*+> ').strip() or self.text.strip(), _TITLE)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DividedFile:
-    """A Markdown file and its parts. What is no part is kept: front matter, link definitions, and headings as long as anything below them is there."""
+    """A Markdown file and its parts.
+
+    What is no part is kept: front matter, link definitions, and headings as long as anything below them is
+    there.
+    """
 
     lines: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -47,12 +54,18 @@ class DividedFile:
     """Whether it has front matter, which stays where no part does."""
 
     def text(self, chosen: Sequence[bool]) -> str:
-        """Return the file with the chosen parts; empty where nothing but headings and definitions would be left."""
+        """Return the file with the chosen parts; empty where nothing but headings and definitions would be
+        left.
+        """
         if not any(chosen) and not self.kept:
             return ""
-        gone = {line for part, stays in zip(self.parts, chosen, strict=True) if not stays for line in part.lines}
+        gone = {
+            line for part, stays in zip(self.parts, chosen, strict=True) if not stays for line in part.lines
+        }
         for own, below in self.headings:
-            if not any(stays and part.lines.start in below for part, stays in zip(self.parts, chosen, strict=True)):
+            if not any(
+                stays and part.lines.start in below for part, stays in zip(self.parts, chosen, strict=True)
+            ):
                 gone.update(own)
         return "".join(line for number, line in enumerate(self.lines) if number not in gone)
 
@@ -60,15 +73,18 @@ class DividedFile:
 def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
     """Return the parts of a Markdown text.
 
-    A `paragraph` is a block between headings: a paragraph, a list, a table, a code block, a quotation. An `item` is the same with
-    each item of a list on its own. A `section` is a heading with what follows it up to the next heading of any level, or what stands above
-    the first. Raises `UsageError` for another unit, and for a text without parts.
+    A `paragraph` is a block between headings: a paragraph, a list, a table, a code block, a quotation. An
+    `item` is the same with each item of a list on its own. A `section` is a heading with what follows it up
+    to the next heading of any level, or what stands above the first. Raises `UsageError` for another unit,
+    and for a text without parts.
     """
     from markdown_it import MarkdownIt
     from mdit_py_plugins.front_matter import front_matter_plugin
 
     if unit not in get_args(Unit):
-        raise UsageError(f"the unit is paragraph, section or item, not {unit!r}; {did_you_mean(unit, get_args(Unit))}")
+        raise UsageError(
+            f"the unit is paragraph, section or item, not {unit!r}; {did_you_mean(unit, get_args(Unit))}"
+        )
     lines = [*io.StringIO(text, newline="")]
     tokens = MarkdownIt("commonmark").enable("table").use(front_matter_plugin).parse(text)
     blocks = [token for token in tokens if token.level == 0 and token.map is not None and token.nesting >= 0]
@@ -78,7 +94,9 @@ def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
         for place, token in enumerate(tokens)
         if token.type == "heading_open" and token.level == 0
     ]
-    ranges = [_lines(token, lines) for token in blocks if token.type not in ("heading_open", "front_matter", "hr")]
+    ranges = [
+        _lines(token, lines) for token in blocks if token.type not in ("heading_open", "front_matter", "hr")
+    ]
     if unit == "item":
         ranges = _items(tokens, lines, ranges)
     if unit == "section":
@@ -94,7 +112,9 @@ def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
     )
     if not parts:
         raise UsageError(f"there is no {unit} to leave out: it takes text beside headings")
-    return DividedFile(lines=tuple(lines), parts=parts, headings=tuple(_headings(titles, parts, len(lines))), kept=matter)
+    return DividedFile(
+        lines=tuple(lines), parts=parts, headings=tuple(_headings(titles, parts, len(lines))), kept=matter
+    )
 
 
 def _lines(token: Token, lines: Sequence[str]) -> range:
@@ -110,22 +130,34 @@ def _lines(token: Token, lines: Sequence[str]) -> range:
 def _items(tokens: Sequence[Token], lines: Sequence[str], ranges: Sequence[range]) -> list[range]:
     items = [_lines(token, lines) for token in tokens if token.type == "list_item_open" and token.level == 1]
     inside = {own.start: [item for item in items if item.start in own] for own in ranges}
-    lists = {_lines(token, lines).start for token in tokens if token.type in ("bullet_list_open", "ordered_list_open") and token.level == 0}
+    lists = {
+        _lines(token, lines).start
+        for token in tokens
+        if token.type in ("bullet_list_open", "ordered_list_open") and token.level == 0
+    }
     return [one for own in ranges for one in (inside[own.start] if own.start in lists else [own])]
 
 
 def _sections(headings: Sequence[range], blocks: Sequence[range]) -> list[range]:
-    """Return the lines from each heading that has text of its own to the end of that text, and of the text above the first."""
+    """Return the lines from each heading that has text of its own to the end of that text, and of the text
+    above the first.
+    """
     found: list[range] = []
     starts = [own.start for own in headings]
-    for start, stop in zip([-1, *starts], [*starts, max((own.stop for own in blocks), default=0) + 1], strict=True):
+    for start, stop in zip(
+        [-1, *starts], [*starts, max((own.stop for own in blocks), default=0) + 1], strict=True
+    ):
         if own := [block for block in blocks if start < block.start < stop]:
             found.append(range(own[0].start if start < 0 else start, own[-1].stop))
     return found
 
 
-def _headings(titles: Sequence[tuple[range, int, str]], parts: Sequence[Part], end: int) -> list[tuple[range, range]]:
-    """Return the headings that belong to no part, each with the lines up to the next one of its level or a higher one."""
+def _headings(
+    titles: Sequence[tuple[range, int, str]], parts: Sequence[Part], end: int
+) -> list[tuple[range, range]]:
+    """Return the headings that belong to no part, each with the lines up to the next one of its level or a
+    higher one.
+    """
     inside = {line for part in parts for line in part.lines}
     found = []
     for place, (own, level, _) in enumerate(titles):

@@ -1,7 +1,7 @@
 """Accuracy of a model judge of claims: sensitivity and specificity against labels, with intervals.
 
-A claim that its evidence does not support is what the judge has to find: it finds one by calling it contradicted or neither.
-Intervals are Wilson's, 95 %.
+A claim that its evidence does not support is what the judge has to find: it finds one by calling it
+contradicted or neither. Intervals are Wilson's, 95 %.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from kestrel_lab.views.html.table_view import TableView
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS: Final = ("set", "claims", "unsupported found (sensitivity)", "supported passed (specificity)", "balanced accuracy", "no verdict")
+_COLUMNS: Final = (
+    "set",
+    "claims",
+    "unsupported found (sensitivity)",
+    "supported passed (specificity)",
+    "balanced accuracy",
+    "no verdict",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +61,11 @@ class Counts:
     @property
     def balanced(self) -> float | None:
         """The mean of both rates; `None` where one of them is not known."""
-        return (self.found / self.unsupported + self.passed / self.supported) / 2 if self.unsupported and self.supported else None
+        return (
+            (self.found / self.unsupported + self.passed / self.supported) / 2
+            if self.unsupported and self.supported
+            else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -110,7 +121,8 @@ def _rate_text(count: int, of: int) -> str:
 
 
 def read_labelled(path: Path) -> list[LabelledClaim]:
-    """Return the claims of a JSON Lines file: `claim`, `evidence` (a list of texts), `supported` (true or false), and `set` if there are several.
+    """Return the claims of a JSON Lines file: `claim`, `evidence` (a list of texts), `supported` (true or
+    false), and `set` if there are several.
 
     Raises `UsageError` that names the line for anything else.
     """
@@ -120,14 +132,24 @@ def read_labelled(path: Path) -> list[LabelledClaim]:
     for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), 1):
         try:
             row: Any = loads(line)
-            fits = isinstance(row["claim"], str) and isinstance(row["evidence"], list) and isinstance(row["supported"], bool)
+            fits = (
+                isinstance(row["claim"], str)
+                and isinstance(row["evidence"], list)
+                and isinstance(row["supported"], bool)
+            )
         except (ValueError, KeyError, TypeError):
             fits = False
         if not fits:
-            raise UsageError(f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], supported: true or false}}")
+            raise UsageError(
+                f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], "
+                f"supported: true or false}}"
+            )
         found.append(
             LabelledClaim(
-                claim=row["claim"], evidence=tuple(row["evidence"]), supported=row["supported"], set=str(row.get("set", path.stem))
+                claim=row["claim"],
+                evidence=tuple(row["evidence"]),
+                supported=row["supported"],
+                set=str(row.get("set", path.stem)),
             )
         )
     return found
@@ -135,14 +157,22 @@ def read_labelled(path: Path) -> list[LabelledClaim]:
 
 def sample_claims(rows: Iterable[LabelledClaim], limit: int | None) -> list[LabelledClaim]:
     """Return at most `limit` claims of each set, drawn at random."""
-    rng, sets = random.Random(1), dict[str, list[LabelledClaim]]()  # noqa: S311  # a sample, no secret
+    rng, sets = random.Random(1), dict[str, list[LabelledClaim]]()  # a sample, no secret  # noqa: S311
     for row in rows:
         sets.setdefault(row.set, []).append(row)
-    return [row for kept in sets.values() for row in (kept if limit is None or len(kept) <= limit else rng.sample(kept, limit))]
+    return [
+        row
+        for kept in sets.values()
+        for row in (kept if limit is None or len(kept) <= limit else rng.sample(kept, limit))
+    ]
 
 
-async def judge_accuracy(model: Model, rows: Sequence[LabelledClaim], reporter: Reporter | None = None) -> JudgeAccuracy:
-    """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError` where it never comes to a verdict."""
+async def judge_accuracy(
+    model: Model, rows: Sequence[LabelledClaim], reporter: Reporter | None = None
+) -> JudgeAccuracy:
+    """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError`
+    where it never comes to a verdict.
+    """
     if not rows:
         raise UsageError("there are no labelled claims to judge")
     judge, sets = ModelEntailment(model), dict[str, Counts]()

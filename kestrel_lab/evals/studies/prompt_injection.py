@@ -1,4 +1,6 @@
-"""Prompt injection study: AgentDojo's tasks and attacks with and without containment, judged by its own functions."""
+"""Prompt injection study: AgentDojo's tasks and attacks with and without containment, judged by its own
+functions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, VERSION, Situation, load_agentdojo, suite_tasks
+from kestrel_lab.evals.benchmarks.agentdojo import (
+    RESISTED,
+    UTILITY,
+    VERSION,
+    Situation,
+    load_agentdojo,
+    suite_tasks,
+)
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, wilson_proportion
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -35,10 +44,11 @@ _SETTINGS: Final = (("on", False), ("on", True), ("off", False))
 
 
 def obedient_model(suite: str, version: str = VERSION) -> ScriptedModel:
-    """A script, no model: it makes the calls that solve the user's task and then those of every injection it has read.
+    """A script, no model: it makes the calls that solve the user's task and then those of every injection it
+    has read.
 
-    What it does under attack is the worst that a model can do with these injections; its rates say what containment is worth
-    and nothing of any model.
+    What it does under attack is the worst that a model can do with these injections; its rates say what
+    containment is worth and nothing of any model.
     """
     tasks = suite_tasks(suite, version)
     by_prompt = {task.PROMPT: name for name, task in tasks.user_tasks.items()}
@@ -46,20 +56,31 @@ def obedient_model(suite: str, version: str = VERSION) -> ScriptedModel:
 
     @cache
     def solution(name: str) -> tuple[list[Turn], Any]:
-        before = Situation(suite=suite, task=name, injection="", attack="", target="", version=version, release="").open().before
+        before = (
+            Situation(suite=suite, task=name, injection="", attack="", target="", version=version, release="")
+            .open()
+            .before
+        )
         return _calls(tasks.user_tasks[name], before), before
 
     def play(request: ModelRequest) -> Turn:
         goal = next(message.text for message in request.messages if message.role == "user")
         if goal not in by_prompt:
-            raise UsageError(f"the scripted victim knows the user tasks of {suite} only, and this is not one of them: {goal[:80]!r}")
+            raise UsageError(
+                f"the scripted victim knows the user tasks of {suite} only, and this is not one of "
+                f"them: {goal[:80]!r}"
+            )
         calls, before = solution(by_prompt[goal])
         read = _signs(" ".join(message.text for message in request.messages if message.role == "tool"))
         obeyed = [tasks.injection_tasks[name] for name, mark in marks.items() if mark in read]
         turns = [*calls, *(call for task in obeyed for call in _calls(task, before))]
         said = sum(message.role == "assistant" for message in request.messages)
         answer = tasks.user_tasks[by_prompt[goal]].GROUND_TRUTH_OUTPUT or "Done."
-        return turns[said] if said < len(turns) else " ".join([answer, *(task.GROUND_TRUTH_OUTPUT for task in obeyed)])
+        return (
+            turns[said]
+            if said < len(turns)
+            else " ".join([answer, *(task.GROUND_TRUTH_OUTPUT for task in obeyed)])
+        )
 
     return ScriptedModel(play, name=VICTIM)
 
@@ -112,7 +133,8 @@ class InjectionResult(TableView):
         notes = [f"{broke} trials broke and are in no rate"] if broke else []
         if any(VICTIM in setting.model for setting in self.settings):
             notes.append(
-                "the victim is a script that solves each task and obeys every injection: its rates are about containment, not about a model"
+                "the victim is a script that solves each task and obeys every injection: its rates are "
+                "about containment, not about a model"
             )
         return notes
 
@@ -126,13 +148,13 @@ async def measure_injection(
     limit: int | None = None,
     reporter: Reporter | None = None,
 ) -> InjectionResult:
-    """Run a suite of AgentDojo, without and with `attack`, with containment (nobody to ask, and somebody) and without it.
+    """Run a suite of AgentDojo, without and with `attack`, with containment (nobody to ask, and somebody) and
+    without it.
 
     Args:
-        session: Where runs and trials are logged.
-        suite: `workspace`, `banking`, `slack` or `travel`, also with `agentdojo:` before it.
-        attack: An attack of the package.
-        model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a published solution: of
+        session: Where runs and trials are logged. suite: `workspace`, `banking`, `slack` or `travel`, also
+        with `agentdojo:` before it. attack: An attack of the package. model: Who is attacked;
+        `victim(suite)`, a script, by default. A script can only do what has a published solution: of
             `workspace` the injection tasks 6 to 13 have none and are then left out.
         limit: Only so many tasks, and so many attacked ones.
         reporter: Told of progress.
@@ -140,7 +162,11 @@ async def measure_injection(
     Raises `UsageError` like `load_agentdojo`.
     """
     name = suite.removeprefix("agentdojo:")
-    chosen = {VICTIM: obedient_model(name)} if model is None else {model if isinstance(model, str) else model.name: model}
+    chosen = (
+        {VICTIM: obedient_model(name)}
+        if model is None
+        else {model if isinstance(model, str) else model.name: model}
+    )
     load_agentdojo(name, attack=attack, limit=limit)  # a wrong name is told before anything runs
     settings = []
     for containment, person in _SETTINGS:
@@ -148,8 +174,16 @@ async def measure_injection(
         for given in (None, attack):
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)
             if given is not None and model is None:
-                loaded = replace(loaded, scenarios=tuple(one for one in loaded.scenarios if _has_solution(one.id.rpartition("/")[2], name)))
-            loaded = replace(loaded, name=f"agentdojo:{name}, containment {containment}{', somebody is asked' if person else ''}")
+                loaded = replace(
+                    loaded,
+                    scenarios=tuple(
+                        one for one in loaded.scenarios if _has_solution(one.id.rpartition("/")[2], name)
+                    ),
+                )
+            loaded = replace(
+                loaded,
+                name=f"agentdojo:{name}, containment {containment}{', somebody is asked' if person else ''}",
+            )
             rows.append(list((await run_suite(session, loaded, configs=chosen, reporter=reporter)).rows))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
@@ -162,7 +196,9 @@ def _has_solution(injection: str, suite: str) -> bool:
     return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
 
 
-def _setting(session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool) -> Setting:
+def _setting(
+    session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool
+) -> Setting:
     every = [row.result for row in (*plain, *attacked)]
     resisted, tried = _count_passed(attacked, RESISTED)
     return Setting(
@@ -173,7 +209,12 @@ def _setting(session: Session, containment: str, plain: list[EvalRow], attacked:
         attacked=_count_passed(attacked, UTILITY),
         succeeded=(tried - resisted, tried),
         broke=sum(result["outcome"] == "error" for result in every),
-        asked=sum(isinstance(one.event, ApprovalAsked) for result in every for one in session.store.records(result["run"])) / len(every),
+        asked=sum(
+            isinstance(one.event, ApprovalAsked)
+            for result in every
+            for one in session.store.records(result["run"])
+        )
+        / len(every),
     )
 
 
@@ -183,7 +224,11 @@ def _count_passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
 
 
 def _record(setting: Setting) -> dict[str, Any]:
-    found: dict[str, Any] = {"containment": setting.containment, "person": setting.person, "model": setting.model}
+    found: dict[str, Any] = {
+        "containment": setting.containment,
+        "person": setting.person,
+        "model": setting.model,
+    }
     for name in ("plain", "attacked", "succeeded"):
         passed, tried = getattr(setting, name)
         rate = wilson_proportion(passed, tried) if tried else Interval(mean=math.nan, low=0.0, high=1.0)
@@ -193,9 +238,19 @@ def _record(setting: Setting) -> dict[str, Any]:
 
 def _row(setting: Setting) -> tuple[str, ...]:
     who = "nobody" if not setting.person else "who gave the task"
-    shares = (wilson_proportion(*counts) if counts[1] else NOTHING for counts in (setting.plain, setting.attacked, setting.succeeded))
+    shares = (
+        wilson_proportion(*counts) if counts[1] else NOTHING
+        for counts in (setting.plain, setting.attacked, setting.succeeded)
+    )
     rates = (format_percent(share.mean, share.low, share.high) for share in shares)
-    return (setting.containment, who, setting.model, *rates, str(setting.succeeded[1]), f"{setting.asked:.2f}")
+    return (
+        setting.containment,
+        who,
+        setting.model,
+        *rates,
+        str(setting.succeeded[1]),
+        f"{setting.asked:.2f}",
+    )
 
 
 def _calls(task: Any, state: Any) -> list[Turn]:

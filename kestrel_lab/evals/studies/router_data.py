@@ -1,4 +1,6 @@
-"""Data of a learned router: prompts with the success and cost of each model, from stored trials or from a tidy frame."""
+"""Data of a learned router: prompts with the success and cost of each model, from stored trials or from a
+tidy frame.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,17 @@ class AnsweredPrompts:
 
 
 def routing_frame(
-    session: Session, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    configs: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Return a row per stored trial of a suite that counts, of `commit` or of the commit that was tried last: `scenario`, `prompt`, `config` (the model's name), `success` and `cost_estimate`.
+    """Return a row per stored trial of a suite that counts, of `commit` or of the commit that was tried last:
+    `scenario`, `prompt`, `config` (the model's name), `success` and `cost_estimate`.
 
-    Raises `UsageError` when none are stored, and where two configurations have the same model: a router chooses models.
+    Raises `UsageError` when none are stored, and where two configurations have the same model: a router
+    chooses models.
     """
     import pandas as pd
 
@@ -54,8 +62,13 @@ def routing_frame(
         record = frame_record(row, loaded.count_errors)
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:
-            raise UsageError(f"the configurations {known[model]} and {row.config} have the same model {model}: name one of them (--config)")
-        if row.scenario in goals and not math.isnan(record["success"]):  # as that of a trial that broke may be
+            raise UsageError(
+                f"the configurations {known[model]} and {row.config} have the same model {model}: name "
+                "one of them (--config)"
+            )
+        if row.scenario in goals and not math.isnan(
+            record["success"]
+        ):  # as that of a trial that broke may be
             rows.append(
                 {
                     "scenario": row.scenario,
@@ -73,8 +86,9 @@ def routing_frame(
 def answered_prompts(frame: pd.DataFrame, prices: Mapping[str, float] | None) -> AnsweredPrompts:
     """Return the prompts of a tidy frame that every model answered, the mean of repeated trials counting.
 
-    Without prices and costs the better of two models costs 1 and the other nothing: the price is a share of prompts. Raises
-    `UsageError` for missing columns, fewer than two models, and scores or prices out of range.
+    Without prices and costs the better of two models costs 1 and the other nothing: the price is a share of
+    prompts. Raises `UsageError` for missing columns, fewer than two models, and scores or prices out of
+    range.
     """
     import numpy as np
 
@@ -84,7 +98,8 @@ def answered_prompts(frame: pd.DataFrame, prices: Mapping[str, float] | None) ->
     whole = wide.dropna()
     if len(wide.columns) < 2 or not len(whole):
         raise UsageError(
-            f"a router needs prompts that two models or more answered; the models are {', '.join(map(str, wide.columns)) or 'none'}"
+            "a router needs prompts that two models or more answered; the models are "
+            f"{', '.join(map(str, wide.columns)) or 'none'}"
         )
     scores = whole.to_numpy(dtype=float)
     if not ((scores >= 0) & (scores <= 1)).all():
@@ -94,7 +109,9 @@ def answered_prompts(frame: pd.DataFrame, prices: Mapping[str, float] | None) ->
     found: tuple[float, ...] = ()
     unit = "US dollars per prompt"
     if prices is not None:
-        if set(prices) != set(models) or not all(math.isfinite(price) and price >= 0 for price in prices.values()):
+        if set(prices) != set(models) or not all(
+            math.isfinite(price) and price >= 0 for price in prices.values()
+        ):
             raise UsageError(f"prices are a number from 0 on for each of {', '.join(models)}")
         found, unit = tuple(float(prices[name]) for name in models), "price per prompt"
     elif "cost_estimate" in frame and not frame["cost_estimate"].isna().any():

@@ -1,9 +1,11 @@
-"""Learned router: fitted on prompts that several models answered, and measured on prompts that it was not fitted on.
+"""Learned router: fitted on prompts that several models answered, and measured on prompts that it was not
+fitted on.
 
-For each model a ridge regression predicts success from the features of `models.learned_router`; logistic calibration makes
-probabilities of that. The penalty and the calibration are chosen by cross-validation inside the prompts of the fit, the
-numbers that are shown come from prompts outside (nested cross-validation: Varma and Simon, "Bias in error estimation when using
-cross-validation for model selection", 2006). Prompts that are nearly the same are always on one side.
+For each model a ridge regression predicts success from the features of `models.learned_router`; logistic
+calibration makes probabilities of that. The penalty and the calibration are chosen by cross-validation inside
+the prompts of the fit, the numbers that are shown come from prompts outside (nested cross-validation: Varma
+and Simon, "Bias in error estimation when using cross-validation for model selection", 2006). Prompts that are
+nearly the same are always on one side.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from kestrel_lab.evals.importers.routing_data import read_routing
 from kestrel_lab.evals.studies.router_data import answered_prompts
 from kestrel_lab.evals.studies.router_report import FOLDS, FittedRouter, measure_router
 from kestrel_lab.memory.embeddings import default_embedder
-from kestrel_lab.models.learned_router import Embed, LearnedRouter, Scaling, calibrate, prompt_shapes, word_counts
+from kestrel_lab.models.learned_router import (
+    Embed,
+    LearnedRouter,
+    Scaling,
+    calibrate,
+    prompt_shapes,
+    word_counts,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,13 +62,15 @@ def fit_router(
 ) -> FittedRouter:
     """Fit a router on prompts that several models answered, and measure it on held-out prompts.
 
-    `data` is a tidy frame with a row per prompt and model (`scenario`, `prompt`, `config`, `success` from 0 to 1, and perhaps
-    `cost_estimate`) or a file for `read_routing`. Prices are the mean costs in the data unless `prices` gives them. `cost_weight`
-    is how much success one unit of price is worth: the choice is the model with the highest success − cost_weight · price.
-    `embed` makes vectors of prompts, by default those of the extra `semantic` where it is installed; `vectors=False` does without.
+    `data` is a tidy frame with a row per prompt and model (`scenario`, `prompt`, `config`, `success` from 0
+    to 1, and perhaps `cost_estimate`) or a file for `read_routing`. Prices are the mean costs in the data
+    unless `prices` gives them. `cost_weight` is how much success one unit of price is worth: the choice is
+    the model with the highest success − cost_weight · price. `embed` makes vectors of prompts, by default
+    those of the extra `semantic` where it is installed; `vectors=False` does without.
 
-    Where the value of the router's choices is not above that of the best single model with a 95 % interval clear of zero, that
-    model is always chosen. Raises `UsageError` for data that is not enough or not in order.
+    Where the value of the router's choices is not above that of the best single model with a 95 % interval
+    clear of zero, that model is always chosen. Raises `UsageError` for data that is not enough or not in
+    order.
     """
     import numpy as np
 
@@ -67,11 +78,15 @@ def fit_router(
     if not (math.isfinite(cost_weight) and cost_weight >= 0):
         raise UsageError(f"cost_weight is a number from 0 on, not {cost_weight!r}")
     if cost_weight and not given.prices:
-        raise UsageError("cost_weight needs prices, and no price of these models is known: give prices, {MODEL: PRICE}")
+        raise UsageError(
+            "cost_weight needs prices, and no price of these models is known: give prices, {MODEL: PRICE}"
+        )
     groups = near_duplicates(given.prompts)
     count = int(groups.max()) + 1
     if count < FEWEST:
-        raise UsageError(f"a router needs {FEWEST} different prompts at least that every model answered, not {count}")
+        raise UsageError(
+            f"a router needs {FEWEST} different prompts at least that every model answered, not {count}"
+        )
     if embed is None and vectors and (load := default_embedder()) is not None:
         embed = load()
     raw = _Raw(
@@ -81,7 +96,10 @@ def fit_router(
     )
     held, by_length = _held_out(raw, given.scores, groups, repeats, seed)
     scaling, fit = _fit_weights(raw, given.scores, groups, np.random.default_rng([seed, repeats]))
-    told = measure_router(given, groups, held, by_length, cost_weight, seed) | {"repeats": repeats, "penalty": fit.penalty}
+    told = measure_router(given, groups, held, by_length, cost_weight, seed) | {
+        "repeats": repeats,
+        "penalty": fit.penalty,
+    }
     single, reason = told.pop("single"), told.pop("reason")
     router = LearnedRouter(
         models=given.models,
@@ -108,7 +126,11 @@ class _Raw:
     vectors: Array | None
 
     def of(self, rows: Array) -> _Raw:
-        return _Raw(counts=self.counts[rows], words=self.words[rows], vectors=None if self.vectors is None else self.vectors[rows])
+        return _Raw(
+            counts=self.counts[rows],
+            words=self.words[rows],
+            vectors=None if self.vectors is None else self.vectors[rows],
+        )
 
     @property
     def length(self) -> _Raw:
@@ -122,7 +144,9 @@ class _Raw:
         scale[scale < 1e-9] = 1.0  # a count that is the same everywhere says nothing
         seen = (self.words != 0).sum(axis=0)
         knots = np.quantile((self.counts - mean) / scale, _KNOTS, axis=0)
-        return Scaling(mean=mean, scale=scale, knots=knots, idf=np.log((1 + len(self.words)) / (1 + seen)) + 1)
+        return Scaling(
+            mean=mean, scale=scale, knots=knots, idf=np.log((1 + len(self.words)) / (1 + seen)) + 1
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -132,14 +156,20 @@ class _Fit:
     penalty: float
 
 
-def _fit_weights(raw: _Raw, scores: Array, groups: Array, generator: np.random.Generator) -> tuple[Scaling, _Fit]:
-    """Fit weights and calibration; the penalty is that with the least error of differences between models on inner folds."""
+def _fit_weights(
+    raw: _Raw, scores: Array, groups: Array, generator: np.random.Generator
+) -> tuple[Scaling, _Fit]:
+    """Fit weights and calibration; the penalty is that with the least error of differences between models on
+    inner folds.
+    """
     import numpy as np
 
     scaling = raw.scaling()
     columns = scaling.columns(raw.counts, raw.words, raw.vectors)
     turn = None
-    if len(columns) < columns.shape[1]:  # weights lie in the space of the rows, and turning it changes no penalty
+    if (
+        len(columns) < columns.shape[1]
+    ):  # weights lie in the space of the rows, and turning it changes no penalty
         turn = np.linalg.svd(columns[:, :-1], full_matrices=False)[2]
         columns = np.column_stack([columns[:, :-1] @ turn.T, columns[:, -1]])
     folds = _folds(groups, generator)
@@ -175,7 +205,9 @@ def _ridge(gram: Array, side: Array, penalty: float) -> Array:
 
 
 def _platt(raw: Array, score: Array) -> tuple[float, float]:
-    """Intercept and slope of the logistic regression of scores on predictions, by Newton's method with a weak penalty."""
+    """Intercept and slope of the logistic regression of scores on predictions, by Newton's method with a weak
+    penalty.
+    """
     import numpy as np
 
     design = np.column_stack([np.ones(len(raw)), raw])
@@ -203,7 +235,9 @@ def _folds(groups: Array, generator: np.random.Generator) -> Array:
 
 
 def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) -> tuple[Array, Array]:
-    """Return the predictions for prompts that were not fitted on, with all features and with the length alone."""
+    """Return the predictions for prompts that were not fitted on, with all features and with the length
+    alone.
+    """
     import numpy as np
 
     held, by_length = np.empty((2, repeats, *scores.shape))
@@ -215,16 +249,20 @@ def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) 
             for source, found in ((raw, held), (raw.length, by_length)):
                 scaling, fit = _fit_weights(source.of(~out), scores[~out], groups[~out], generator)
                 part = source.of(out)
-                found[repeat, out] = calibrate(scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt)
+                found[repeat, out] = calibrate(
+                    scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt
+                )
     return held, by_length
 
 
 def near_duplicates(texts: Sequence[str]) -> Any:
-    """Return for each text the number of its group, from 0 on: texts that share most of their wording are in one.
+    """Return for each text the number of its group, from 0 on: texts that share most of their wording are in
+    one.
 
-    MinHash with banding: A. Broder, "On the resemblance and containment of documents" (1997). Prompts whose sets of three-word
-    sequences overlap by 80 % are grouped with 98 % certainty, by 50 % with 40 %; chains of such prompts are one group. Sequences
-    that more than 20 prompts share are the form of a task, not the wording of one prompt, and count only where there is nothing else.
+    MinHash with banding: A. Broder, "On the resemblance and containment of documents" (1997). Prompts whose
+    sets of three-word sequences overlap by 80 % are grouped with 98 % certainty, by 50 % with 40 %; chains of
+    such prompts are one group. Sequences that more than 20 prompts share are the form of a task, not the
+    wording of one prompt, and count only where there is nothing else.
     """
     import numpy as np
     from scipy.sparse import coo_array
@@ -240,7 +278,9 @@ def near_duplicates(texts: Sequence[str]) -> Any:
     for number, found in enumerate(sequences):
         hashes = np.array([one for one in found if shared[one] <= _FORM] or [*found])
         signature = ((factor * hashes + offset) % _PRIME).min(axis=1).reshape(_BANDS, _ROWS)
-        pairs += [(number, first.setdefault((band, row.tobytes()), number)) for band, row in enumerate(signature)]
+        pairs += [
+            (number, first.setdefault((band, row.tobytes()), number)) for band, row in enumerate(signature)
+        ]
     rows, columns = np.array(pairs or [(0, 0)]).T
     graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(max(1, len(texts)),) * 2)
     return connected_components(graph, directed=False)[1]
@@ -249,4 +289,7 @@ def near_duplicates(texts: Sequence[str]) -> Any:
 def _sequences(text: str) -> set[int]:
     """Return the hashes of all sequences of three words; of all words where there are fewer."""
     words = _WORD.findall(text.lower())
-    return {crc32(" ".join(words[n : n + 3]).encode("utf-8", "surrogatepass")) % _PRIME for n in range(max(1, len(words) - 2))}
+    return {
+        crc32(" ".join(words[n : n + 3]).encode("utf-8", "surrogatepass")) % _PRIME
+        for n in range(max(1, len(words) - 2))
+    }

@@ -21,14 +21,19 @@ FOLDER: Final = "cassettes"
 
 
 def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> Suite:
-    """Return the suite with another mode or folder of cassettes, where they are given; raises `UsageError` for an unknown mode."""
+    """Return the suite with another mode or folder of cassettes, where they are given; raises `UsageError`
+    for an unknown mode.
+    """
     use = suite.cassette
     if mode is not None:
         use = replace(use, mode=checked_mode(mode))
     if folder is not None:
         use = replace(use, folder=Path(folder).absolute())
         if use.mode == "off" and mode is None:
-            raise UsageError(f"cassettes in {folder} are not used while cassettes are off: choose record, replay or refresh")
+            raise UsageError(
+                f"cassettes in {folder} are not used while cassettes are off: choose record, replay or "
+                "refresh"
+            )
     return suite if use == suite.cassette else replace(suite, cassette=use)
 
 
@@ -40,7 +45,9 @@ def default_folder(suite_file: Path, name: str) -> Path:
 def checked_mode(mode: str) -> CassetteMode:
     """Return `mode`; raises `UsageError` for an unknown one."""
     if mode not in (modes := get_args(CassetteMode)):
-        raise UsageError(f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {did_you_mean(mode, modes)}")
+        raise UsageError(
+            f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {did_you_mean(mode, modes)}"
+        )
     return cast("CassetteMode", mode)
 
 
@@ -56,18 +63,32 @@ class Recordings:
 
     @classmethod
     def of(cls, suite: Suite, env: Mapping[str, str], *, needed: bool = True) -> Recordings | None:
-        """Return the recordings of the suite, if it uses any; secrets in `env` and in this process's environment are left out of them.
+        """Return the recordings of the suite, if it uses any; secrets in `env` and in this process's
+        environment are left out of them.
 
         Raises `UsageError` when there is nothing to replay, if it is `needed`: a script plays without.
         """
         use = suite.cassette
         if use.mode == "off":
             return None
-        folder = use.folder if use.folder is not None else default_folder(suite.path or Path("suite.yaml"), suite.name)
+        folder = (
+            use.folder
+            if use.folder is not None
+            else default_folder(suite.path or Path("suite.yaml"), suite.name)
+        )
         if use.mode == "replay" and needed and not folder.is_dir():
-            msg = f"there are no recordings in {folder}: make them with --cassette record, or name their folder with --cassettes"
+            msg = (
+                f"there are no recordings in {folder}: make them with --cassette record, or name their "
+                "folder with --cassettes"
+            )
             raise UsageError(msg)
-        return cls(folder, use.mode, Scrubber.of({**os.environ, **env}, use.volatile), WeakValueDictionary(), threading.Lock())
+        return cls(
+            folder,
+            use.mode,
+            Scrubber.of({**os.environ, **env}, use.volatile),
+            WeakValueDictionary(),
+            threading.Lock(),
+        )
 
     def tape(self, scenario: str, config: str, epoch: int, workspace: Path) -> TrialCassette:
         """Return the tape of one trial."""
@@ -75,4 +96,10 @@ class Recordings:
             cassette = self._open.get(scenario)
             if cassette is None:
                 cassette = self._open[scenario] = Cassette(file_for(self.folder, scenario), self.scrub)
-        return TrialCassette(cassette, self.mode, RecordedTrial(config=config, epoch=epoch), scrub=self.scrub, workspace=workspace)
+        return TrialCassette(
+            cassette,
+            self.mode,
+            RecordedTrial(config=config, epoch=epoch),
+            scrub=self.scrub,
+            workspace=workspace,
+        )

@@ -35,13 +35,16 @@ class Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table, by its file's ending: `.jsonl` or `.ndjson`, `.json` (a list), `.csv`, `.tsv`, `.parquet`.
+    """Return the rows of a table, by its file's ending: `.jsonl` or `.ndjson`, `.json` (a list), `.csv`,
+    `.tsv`, `.parquet`.
 
     Cells of CSV are text. Raises `UsageError` that names the file and the row for what cannot be read.
     """
     kind = path.suffix.lower()
     if kind not in _READERS:
-        raise UsageError(f"{path.name} is not a table that can be read; {did_you_mean(kind or path.name, _READERS)}")
+        raise UsageError(
+            f"{path.name} is not a table that can be read; {did_you_mean(kind or path.name, _READERS)}"
+        )
     try:
         rows = list(_READERS[kind](path))
     except UnicodeDecodeError as error:
@@ -55,14 +58,18 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def select_rows(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:
-    """Return the first `limit` rows, or of these `sample` at random, the same ones for the same `seed`, in their order."""
+def select_rows(
+    rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0
+) -> list[Row]:
+    """Return the first `limit` rows, or of these `sample` at random, the same ones for the same `seed`, in
+    their order.
+    """
     kept = list(rows[:limit])
     if sample is None:
         return kept
     if sample > len(kept):
         raise UsageError(f"a sample of {sample} cannot be drawn from {len(kept)} rows")
-    places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # noqa: S311  # meant to be the same each time
+    places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # meant to be the same each time  # noqa: S311
     return [kept[place] for place in places]
 
 
@@ -71,11 +78,14 @@ def check_columns(template: Json, rows: Sequence[Row]) -> None:
     known = {name for row in rows for name in _scope(row)}
     for path in references_in(template):
         if path.root not in known:
-            raise UsageError(f"{{{{{path}}}}}: there is no column {path.root!r}; {did_you_mean(path.root, known)}")
+            raise UsageError(
+                f"{{{{{path}}}}}: there is no column {path.root!r}; {did_you_mean(path.root, known)}"
+            )
 
 
 def fill_template(template: dict[str, Json], row: Row) -> dict[str, Json]:
-    """Return the template with the row's values for `{{column}}` and `{{column.key[0]}}`; raises `UsageError` that names the row.
+    """Return the template with the row's values for `{{column}}` and `{{column.key[0]}}`; raises `UsageError`
+    that names the row.
 
     A column whose name holds blanks or signs is called by it with `_` in their place.
     """
@@ -84,7 +94,9 @@ def fill_template(template: dict[str, Json], row: Row) -> dict[str, Json]:
 
 def _scope(row: Row) -> dict[str, Json]:
     return (
-        {_UNNAMED.sub("_", name).strip("_") or "_": value for name, value in row.values.items()} | row.values | {"row_number": row.number}
+        {_UNNAMED.sub("_", name).strip("_") or "_": value for name, value in row.values.items()}
+        | row.values
+        | {"row_number": row.number}
     )
 
 
@@ -133,8 +145,15 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                     continue
                 number += 1
                 if len(cells) != len(names):
-                    raise UsageError(f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are {len(names)} columns")
-                yield Row(place=f"row {number} (line {line})", number=number, values=dict(zip(names, cells, strict=True)))
+                    raise UsageError(
+                        f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are "
+                        f"{len(names)} columns"
+                    )
+                yield Row(
+                    place=f"row {number} (line {line})",
+                    number=number,
+                    values=dict(zip(names, cells, strict=True)),
+                )
         except csv.Error as error:
             raise UsageError(f"{path}: line {reader.line_num}: not CSV: {error}") from error
 
@@ -143,7 +162,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     if not any(names):
         raise UsageError(f"{path}: the first line names no columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice")
+        raise UsageError(
+            f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice"
+        )
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -151,7 +172,9 @@ def _parquet(path: Path) -> Iterator[Row]:
         import pyarrow.parquet as parquet  # an extra, and a heavy one
         from pyarrow import ArrowException
     except ImportError as error:
-        raise UsageError(f"{path.name}: Parquet files need pyarrow: pip install 'kestrel-lab[parquet]'") from error
+        raise UsageError(
+            f"{path.name}: Parquet files need pyarrow: pip install 'kestrel-lab[parquet]'"
+        ) from error
     try:
         found = parquet.read_table(path).to_pylist()
     except ArrowException as error:
@@ -161,7 +184,9 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _plain_json(value: Any) -> Json:
-    """Return a value as JSON: dates and decimals become texts, as in a file of text; what is not a number becomes null."""
+    """Return a value as JSON: dates and decimals become texts, as in a file of text; what is not a number
+    becomes null.
+    """
     if isinstance(value, dict):
         return {str(key): _plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -172,7 +197,12 @@ def _plain_json(value: Any) -> Json:
 
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
-    ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"), ".parquet": _parquet
-}  # fmt: skip
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
+    ".parquet": _parquet,
+}
 TABLES: Final = tuple(_READERS)
 """Endings of files that hold tables."""

@@ -1,4 +1,6 @@
-"""JSON Schemas of all files that people write, those of suites and scenarios among them, and of the control protocol."""
+"""JSON Schemas of all files that people write, those of suites and scenarios among them, and of the control
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from kestrel_lab.evals.suites.models import ScenarioFileEntry, SuiteEntry
 from kestrel_lab.runtime.workflows.models import SCHEMAS, json_schema_text
 from kestrel_lab.server.protocol import ControlSchema
 
-_KINDS: Final[dict[str, Any]] = {**SCHEMAS, "suite": SuiteEntry, "scenario": ScenarioFileEntry, "control": ControlSchema}
+_KINDS: Final[dict[str, Any]] = {
+    **SCHEMAS,
+    "suite": SuiteEntry,
+    "scenario": ScenarioFileEntry,
+    "control": ControlSchema,
+}
 NAMES: Final = tuple(_KINDS)
 
 

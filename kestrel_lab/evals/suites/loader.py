@@ -1,4 +1,6 @@
-"""Suite files: YAML is read and checked, and every mistake is reported with its place and what would be right."""
+"""Suite files: YAML is read and checked, and every mistake is reported with its place and what would be
+right.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,26 @@ from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.seed_notes import GivenNote
-from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
+from kestrel_lab.evals.suite import (
+    CassetteUse,
+    Config,
+    FolderCopy,
+    GitCheckout,
+    InlineFiles,
+    PackageSource,
+    Place,
+    Scenario,
+    Suite,
+)
 from kestrel_lab.evals.suites.cassettes import default_folder
-from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, fill_template, read_rows, select_rows
+from kestrel_lab.evals.suites.datasets import (
+    TABLES,
+    Row,
+    check_columns,
+    fill_template,
+    read_rows,
+    select_rows,
+)
 from kestrel_lab.evals.suites.models import (
     BoundEntry,
     CassetteEntry,
@@ -51,7 +70,19 @@ from kestrel_lab.runtime.execution.artifacts import as_text
 
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""
-AXES: Final = ("model", "runner", "routes", "plan", "temperature", "seed", "params", "tools", "limits", "inputs", "guidance")
+AXES: Final = (
+    "model",
+    "runner",
+    "routes",
+    "plan",
+    "temperature",
+    "seed",
+    "params",
+    "tools",
+    "limits",
+    "inputs",
+    "guidance",
+)
 MOST_CONFIGS: Final = 200
 """The most configurations of a matrix."""
 _T = TypeVar("_T")
@@ -82,11 +113,12 @@ class _Mistakes:
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
-    """Return the suite in the YAML file at `path`, the `Suite` that a Python file defines, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
+    """Return the suite in the YAML file at `path`, the `Suite` that a Python file defines, or the published
+    one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
-    another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
-    scenarios from: file, line, key, what is wrong and the nearest right spelling.
+    another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it
+    takes scenarios from: file, line, key, what is wrong and the nearest right spelling.
     """
     if is_published(str(path)):
         return load_published(str(path))
@@ -107,11 +139,20 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         elif source.file:
             placed += here.attempt((), partial(_scenarios_from, path, source, entry, here)) or []
     if not placed and not problems:
-        wrong.add((), "the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'")
-    written: list[tuple[ConfigEntry, Where]] = [(one, ("configs", number)) for number, one in enumerate(entry.configs)]
+        wrong.add(
+            (),
+            "the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'",
+        )
+    written: list[tuple[ConfigEntry, Where]] = [
+        (one, ("configs", number)) for number, one in enumerate(entry.configs)
+    ]
     if entry.matrix:
         written += [
-            (one, ("matrix",)) for one in wrong.attempt(("matrix",), lambda: list(map(_make_config, expand_matrix(entry.matrix)))) or ()
+            (one, ("matrix",))
+            for one in wrong.attempt(
+                ("matrix",), lambda: list(map(_make_config, expand_matrix(entry.matrix)))
+            )
+            or ()
         ]
     configs = [_config(one, wrong.below(*where), root or place.absolute().parent) for one, where in written]
     _refuse_twice("scenario", [(scenario.id, told) for scenario, told in placed], problems)
@@ -126,7 +167,16 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         name=entry.name or path.stem,
         scenarios=scenarios,
         configs=tuple(configs),
-        **_copied_values(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
+        **_copied_values(
+            entry,
+            "epochs",
+            "concurrency",
+            "count_errors",
+            "retry_errors",
+            "instructions",
+            "instructions_from",
+            "grader",
+        ),
         tools_from=tuple(entry.tools_from),
         gates=tuple(gates),
         cassette=cassette,
@@ -142,15 +192,25 @@ def repository_of(folder: Path) -> Path | None:
 
 _Entry = TypeVar("_Entry", bound=BaseModel)
 _STAND_INS: Final[dict[str, Json]] = {
-    "id": "?", "name": "?", "goal": "?", "checks": [{"turns_at_most": 1}], "file": "", "scenarios": [{"id": "?", "goal": "?", "checks": [{"turns_at_most": 1}]}],
-}  # fmt: skip
+    "id": "?",
+    "name": "?",
+    "goal": "?",
+    "checks": [{"turns_at_most": 1}],
+    "file": "",
+    "scenarios": [{"id": "?", "goal": "?", "checks": [{"turns_at_most": 1}]}],
+}
 """What takes the place of a key that is missing, so that the rest of the file is looked at too."""
 
 
 def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile, _Entry]:
-    """Return the file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
+    """Return the file; its mistakes of form become problems.
+
+    Raises `UsageError` for one that cannot be read at all.
+    """
     document = read_yaml(path, shown_path(path))
-    entry = validate_partly(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
+    entry = (
+        validate_partly(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
+    )
     return document, entry if entry is not None else validate(document, kind)
 
 
@@ -178,32 +238,50 @@ def _file_of_suite(suite: Path, name: str) -> Path:
     for place in (folder, repository_of(folder) or folder):
         if not Path(name).is_absolute() and (place / name).is_file():
             return place / name
-    raise UsageError(f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository")
+    raise UsageError(
+        f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository"
+    )
 
 
 def _scenarios_from(path: Path, source: SourceEntry, suite: SuiteEntry, wrong: _Mistakes) -> list[_Placed]:
-    """Return the scenarios of a file of scenarios or of a table; defaults of the file come before those of the suite."""
+    """Return the scenarios of a file of scenarios or of a table; defaults of the file come before those of
+    the suite.
+    """
     found = _file_of_suite(path, source.file)
     if found.suffix.lower() in TABLES:
         rows = select_rows(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
-        return _rows(source, suite.defaults, rows, found.stem, f"{wrong.tell(())}: {source.file}", wrong.found)
+        return _rows(
+            source, suite.defaults, rows, found.stem, f"{wrong.tell(())}: {source.file}", wrong.found
+        )
     if more := sorted(source.model_fields_set - {"file"}):
-        msg = f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a table ends in {', '.join(TABLES)}"
+        msg = (
+            f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a "
+            f"table ends in {', '.join(TABLES)}"
+        )
         raise UsageError(msg)
     inner, entry = _read(found, ScenarioFileEntry, wrong.found)
-    merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
+    merged = suite.defaults.model_copy(
+        update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set}
+    )
     return _scenarios(entry.model_copy(update={"defaults": merged}), _Mistakes(inner.place, wrong.found))
 
 
 def _scenarios(suite: SuiteEntry | ScenarioFileEntry, wrong: _Mistakes) -> list[_Placed]:
     places = [wrong.below("scenarios", number) for number in range(len(suite.scenarios))]
-    return [(_scenario(one, suite.defaults, at), at.tell(())) for one, at in zip(suite.scenarios, places, strict=True)]
+    return [
+        (_scenario(one, suite.defaults, at), at.tell(()))
+        for one, at in zip(suite.scenarios, places, strict=True)
+    ]
 
 
-def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
+def _rows(
+    source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]
+) -> list[_Placed]:
     """Return a scenario for each row; of rows with mistakes only the first few are reported."""
     if not source.goal or not source.checks:
-        raise UsageError("a table needs a template for its rows: goal and checks, in which {{column}} stands for a value")
+        raise UsageError(
+            "a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"
+        )
     kept = source.model_dump(exclude_unset=True, exclude={"file", "limit", "sample", "seed"})
     template: dict[str, Json] = {"id": f"{name}-{{{{row_number}}}}", **kept}
     check_columns(template, rows)
@@ -213,7 +291,9 @@ def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], nam
         place = f"{at} {row.place}"
         wrong = _Mistakes(partial(_in_row, place), [])
         try:
-            placed.append((_scenario(_row_entry(fill_template(template, row)), defaults, wrong, loosely=True), place))
+            placed.append(
+                (_scenario(_row_entry(fill_template(template, row)), defaults, wrong, loosely=True), place)
+            )
         except UsageError as error:
             told.append(str(error) if str(error).startswith(at) else f"{place}: {error}")
         told += wrong.found
@@ -245,18 +325,28 @@ def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
         return ScenarioEntry.model_validate(values)
     except ValidationError as error:
         detail = error.errors()[0]
-        msg = f"{dotted_path(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not {one_line(repr(detail['input']), 60)}"
+        msg = (
+            f"{dotted_path(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not "
+            f"{one_line(repr(detail['input']), 60)}"
+        )
         raise UsageError(msg) from error
 
 
-def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, wrong: _Mistakes, *, loosely: bool = False) -> Scenario:
+def _scenario(
+    entry: ScenarioEntry, defaults: DefaultsEntry, wrong: _Mistakes, *, loosely: bool = False
+) -> Scenario:
     limits, approve = _limits(wrong, defaults.limits, entry.limits), entry.approve or defaults.approve
     if approve:
         wrong.attempt(("approve",), lambda: _refuse_asking(approve))
-    checks = [wrong.attempt(("checks", number), partial(parse_check, item, loosely=loosely)) for number, item in enumerate(entry.checks)]
+    checks = [
+        wrong.attempt(("checks", number), partial(parse_check, item, loosely=loosely))
+        for number, item in enumerate(entry.checks)
+    ]
     place = wrong.attempt(("workspace",), lambda: _place(entry.workspace or defaults.workspace))
     notes = wrong.attempt(("notes",), lambda: _notes((*defaults.notes, *entry.notes)))
-    output = wrong.attempt(("output",), lambda: OutputType.of(entry.output if entry.output is not None else defaults.output))
+    output = wrong.attempt(
+        ("output",), lambda: OutputType.of(entry.output if entry.output is not None else defaults.output)
+    )
     tools = entry.tools if entry.tools is not None else defaults.tools
     return Scenario(
         id=entry.id,
@@ -279,15 +369,19 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, wrong: _Mistakes, *
 def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
     notes = tuple(GivenNote(**{**entry.model_dump(), "tags": tuple(entry.tags)}) for entry in entries)
     if len(names := [note.name for note in notes]) > len(set(names)):
-        raise UsageError(f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give each a name of its own")
+        raise UsageError(
+            f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give "
+            "each a name of its own"
+        )
     return notes
 
 
 def expand_matrix(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one configuration, as a suite file writes it, for each combination of the values of every axis.
 
-    An axis is a key of a configuration, with a list of values or a mapping that gives each value a name. A configuration is called
-    after the values in which it differs from others. Raises `UsageError` for an axis that does not exist or has no values.
+    An axis is a key of a configuration, with a list of values or a mapping that gives each value a name. A
+    configuration is called after the values in which it differs from others. Raises `UsageError` for an axis
+    that does not exist or has no values.
     """
     for axis, values in matrix.items():
         if axis not in AXES:
@@ -295,12 +389,16 @@ def expand_matrix(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> li
         if not values:
             raise UsageError(f"the axis {axis!r} has no values")
     named = {
-        axis: [*(values.items() if isinstance(values, Mapping) else ((_word(value), value) for value in values))]
+        axis: [
+            *(values.items() if isinstance(values, Mapping) else ((_word(value), value) for value in values))
+        ]
         for axis, values in matrix.items()
     }
     combinations = [*product(*named.values())]
     if len(combinations) > MOST_CONFIGS:
-        raise UsageError(f"the matrix makes {len(combinations)} configurations, more than {MOST_CONFIGS}: leave out values")
+        raise UsageError(
+            f"the matrix makes {len(combinations)} configurations, more than {MOST_CONFIGS}: leave out values"
+        )
     differing = [place for place, values in enumerate(named.values()) if len(values) > 1] or [0]
     return [
         {
@@ -326,7 +424,10 @@ def _make_config(written: dict[str, Any]) -> ConfigEntry:
         return ConfigEntry.model_validate(written)
     except ValidationError as error:
         first = error.errors()[0]
-        msg = f"{'.'.join(map(str, first['loc']))}: {first['msg'].replace('Input should', 'must')}, not {first['input']!r}"
+        msg = (
+            f"{'.'.join(map(str, first['loc']))}: {first['msg'].replace('Input should', 'must')}, not "
+            f"{first['input']!r}"
+        )
         raise UsageError(msg) from error
 
 
@@ -334,9 +435,23 @@ def _config(entry: ConfigEntry, wrong: _Mistakes, top: Path) -> Config:
     if entry.model and entry.routes:
         wrong.add((), f"the configuration {entry.name!r} has both model and routes: leave one of them out")
     if entry.plan and entry.form == "auto":
-        wrong.add((), f"the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form")
+        wrong.add(
+            (), f"the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
+        )
     return Config(
-        **_copied_values(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
+        **_copied_values(
+            entry,
+            "name",
+            "temperature",
+            "seed",
+            "concurrency",
+            "plan",
+            "inputs",
+            "routes",
+            "verify",
+            "form",
+            "learning",
+        ),
         model=wrong.attempt((), lambda: str(model_of_runner(entry.runner, entry.model) or "")) or "",
         params=wrong.attempt(("params",), lambda: ModelParams.of(entry.params).as_json()) or {},
         limits=_limits(wrong, entry.limits),
@@ -357,8 +472,13 @@ def _copied_values(entry: BaseModel, *names: str) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in names}
 
 
-def _gates(suite: SuiteEntry, wrong: _Mistakes, configs: Iterable[Config], scenarios: Iterable[Scenario]) -> list[Gate]:
-    known = {"config": [config.name for config in configs], "family": sorted({scenario.family for scenario in scenarios} - {""})}
+def _gates(
+    suite: SuiteEntry, wrong: _Mistakes, configs: Iterable[Config], scenarios: Iterable[Scenario]
+) -> list[Gate]:
+    known = {
+        "config": [config.name for config in configs],
+        "family": sorted({scenario.family for scenario in scenarios} - {""}),
+    }
 
     def made(item: dict[str, BoundEntry]) -> Gate:
         if len(item) != 1:
@@ -398,7 +518,10 @@ def _place(entry: WorkspaceEntry | None) -> Place:
         check_place(checkout)
         return checkout
     if len(given) != 1 or not {"files", "folder", "package"} & set(given):
-        msg = f"a workspace is one of files, folder, package, and repository with commit, not {' and '.join(given) or 'nothing'}"
+        msg = (
+            "a workspace is one of files, folder, package, and repository with commit, not "
+            f"{' and '.join(given) or 'nothing'}"
+        )
         raise UsageError(msg)
     if entry.folder is not None:
         return FolderCopy(folder=entry.folder)

@@ -41,7 +41,9 @@ class LimitsEntry(Entry):
 
 
 class WorkspaceEntry(Entry):
-    """One of four: files written here, a folder to copy, the source of an installed package, a commit of a git repository."""
+    """One of four: files written here, a folder to copy, the source of an installed package, a commit of a
+    git repository.
+    """
 
     files: dict[str, str] | None = None
     folder: str | None = None
@@ -65,7 +67,9 @@ class NoteEntry(Entry):
 
 
 class DefaultsEntry(Entry):
-    """What scenarios have that do not say otherwise; limits are merged one by one, notes come before those of a scenario."""
+    """What scenarios have that do not say otherwise; limits are merged one by one, notes come before those of
+    a scenario.
+    """
 
     family: str = ""
     workspace: WorkspaceEntry | None = None
@@ -92,8 +96,8 @@ class ScenarioEntry(DefaultsEntry):
 class SourceEntry(DefaultsEntry, _OrText):
     """Where more scenarios come from. A text alone is a file of scenarios.
 
-    Of a table (CSV, TSV, JSON, JSONL, Parquet) each row becomes a scenario: all else here is its template, in which
-    `{{column}}` stands for what the row has in that column.
+    Of a table (CSV, TSV, JSON, JSONL, Parquet) each row becomes a scenario: all else here is its template, in
+    which `{{column}}` stands for what the row has in that column.
     """
 
     file: Name
@@ -134,12 +138,17 @@ class ScenarioFileEntry(Entry):
 
 
 class GuidanceEntry(_OrText):
-    """Guidance files of the workspaces, at a commit of the suite's repository or as they are now. The text `none` stands for no files."""
+    """Guidance files of the workspaces, at a commit of the suite's repository or as they are now.
+
+    The text `none` stands for no files.
+    """
 
     ref: str = ""
     """The commit, branch or tag that has the files; empty for the files as they are in the checkout."""
     files: list[Name] | dict[Name, Name] = Field(default_factory=list)
-    """Paths from the top of the repository, the same in the workspace; or paths in the workspace with where each file is in the repository."""
+    """Paths from the top of the repository, the same in the workspace; or paths in the workspace with where
+    each file is in the repository.
+    """
     text: dict[Name, str] = Field(default_factory=dict)
     """Further files, written here: text by path in the workspace."""
 
@@ -176,7 +185,9 @@ class ConfigEntry(_OrText):
 
 
 class BoundEntry(Entry):
-    """The bound of a gate, and what it is for; all configurations, each on its own, and all families by default."""
+    """The bound of a gate, and what it is for; all configurations, each on its own, and all families by
+    default.
+    """
 
     at_least: float | None = None
     at_most: float | None = None

@@ -1,4 +1,6 @@
-"""Python files of a project: tools, checks and scripted models, always loaded from the files as they are now."""
+"""Python files of a project: tools, checks and scripted models, always loaded from the files as they are
+now.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,32 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
     `sys.modules`, so that an edited file, or the same file of another commit, is what is measured. Raises
     `UsageError` when the file cannot be imported or holds no tool.
     """
-    tools = [value for value in vars(_module(path, root, "tools_from names")).values() if isinstance(value, Tool)]
+    tools = [
+        value for value in vars(_module(path, root, "tools_from names")).values() if isinstance(value, Tool)
+    ]
     if not tools:
         raise UsageError(f"{path} defines no tools: decorate functions with @tool from kestrel_lab")
     return tools
 
 
 def load_instance(path: Path, kind: type[T], root: Path | None = None) -> T:
-    """Return the one object of this type that the Python file at `path` defines, which is run as by `load_tools`.
+    """Return the one object of this type that the Python file at `path` defines, which is run as by
+    `load_tools`.
 
     Raises `UsageError` when the file cannot be imported or defines none or several.
     """
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}")
-    found = {id(value): value for value in vars(_module(path, root, "a suite is to come from")).values() if isinstance(value, kind)}
+    found = {
+        id(value): value
+        for value in vars(_module(path, root, "a suite is to come from")).values()
+        if isinstance(value, kind)
+    }
     if len(found) != 1:
-        raise UsageError(f"{path} defines {len(found) or 'no'} objects of type {kind.__name__}: a file is read for the one it defines")
+        raise UsageError(
+            f"{path} defines {len(found) or 'no'} objects of type {kind.__name__}: a file is read for "
+            "the one it defines"
+        )
     return next(iter(found.values()))
 
 
@@ -62,8 +74,8 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
     """Return the function that `module:function` names.
 
     The module is a file in `folder`, which is run as by `load_tools`, or else a module of a package that is
-    installed: neither the current folder nor the standard library is looked at. Raises `UsageError` when it is
-    at neither place or has no such function.
+    installed: neither the current folder nor the standard library is looked at. Raises `UsageError` when it
+    is at neither place or has no such function.
     """
     name, _, function = reference.partition(":")
     if folder is not None:
@@ -72,11 +84,15 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
             return load_function(path, function, root)
     if not _is_installed(name.partition(".")[0]):
         beside = f"neither a file in {folder} nor" if folder is not None else "not"
-        raise UsageError(f"python_check {reference!r}: the module {name!r} is {beside} of an installed package")
+        raise UsageError(
+            f"python_check {reference!r}: the module {name!r} is {beside} of an installed package"
+        )
     try:
         found = getattr(importlib.import_module(name), function, None)
     except Exception as error:
-        raise UsageError(f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not callable(found):
         raise UsageError(f"python_check {reference!r}: {name} has no function {function!r}")
     loaded: Callable[..., Any] = found
@@ -90,7 +106,8 @@ def _is_installed(package: str) -> bool:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin and "site-packages" in spec.origin:
             return True
-    # Last, since it takes half a second to read what each package says of itself: those that are installed editable are found in no other way.
+    # Last, since it takes half a second to read what each package says of itself: those that are installed
+    # editable are found in no other way.
     return package in packages_distributions()
 
 
@@ -107,13 +124,17 @@ def _module(path: Path, root: Path | None, who: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            raise UsageError(f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}") from error
+            raise UsageError(
+                f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"
+            ) from error
     return module
 
 
 @contextmanager
 def _project_alone(folders: list[Path]) -> Iterator[None]:
-    """Import from `folders` first, without modules that were imported from there before, and leave no trace."""
+    """Import from `folders` first, without modules that were imported from there before, and leave no
+    trace.
+    """
     before = _modules_in(folders)
     path, silent = list(sys.path), sys.dont_write_bytecode
     for name in before:
@@ -131,11 +152,18 @@ def _project_alone(folders: list[Path]) -> Iterator[None]:
 
 
 def _modules_in(folders: list[Path]) -> dict[str, ModuleType]:
-    """Return the loaded modules whose files are in `folders`, without this package and what is installed there."""
-    within, python = tuple(f"{str(folder).rstrip(os.sep)}{os.sep}" for folder in folders), f"{sys.base_prefix}{os.sep}"
+    """Return the loaded modules whose files are in `folders`, without this package and what is installed
+    there.
+    """
+    within, python = (
+        tuple(f"{str(folder).rstrip(os.sep)}{os.sep}" for folder in folders),
+        f"{sys.base_prefix}{os.sep}",
+    )
     found = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""  # compared as texts: there are thousands, before and after each file that is run
+        file = (
+            getattr(module, "__file__", None) or ""
+        )  # compared as texts: there are thousands, before and after each file that is run
         own = name == "__main__" or name.partition(".")[0] == "kestrel_lab" or "site-packages" in file
         if file.startswith(within) and not file.startswith(python) and not own:
             found[name] = module

@@ -23,21 +23,33 @@ _HASH: Final = re.compile(r"[0-9a-f]{7,40}")
 
 
 def check_place(place: GitCheckout) -> None:
-    """Raise `UsageError` for a commit that is not a hash, which may be another one tomorrow, or an address that git is not to be given."""
+    """Raise `UsageError` for a commit that is not a hash, which may be another one tomorrow, or an address
+    that git is not to be given.
+    """
     if not _HASH.fullmatch(place.commit):
-        msg = f"commit is a hash of 7 to 40 digits, which always means the same, not {one_line(place.commit, 60)!r}: git rev-parse says it"
+        msg = (
+            "commit is a hash of 7 to 40 digits, which always means the same, not "
+            f"{one_line(place.commit, 60)!r}: git rev-parse says it"
+        )
         raise UsageError(msg)
     if _ADDRESS.fullmatch(place.repository):
         if len(place.commit) < 40:
-            raise UsageError(f"commit: {place.commit} is too short, a repository elsewhere is asked for all 40 digits")
+            raise UsageError(
+                f"commit: {place.commit} is too short, a repository elsewhere is asked for all 40 digits"
+            )
     elif "://" in place.repository or "::" in place.repository or place.repository.startswith("-"):
-        raise UsageError(f"repository is a folder, or an address with https, ssh, git or file, not {one_line(place.repository, 80)!r}")
+        raise UsageError(
+            "repository is a folder, or an address with https, ssh, git or file, not "
+            f"{one_line(place.repository, 80)!r}"
+        )
 
 
 def checkout_folder(suite: Suite, place: GitCheckout, home: Path) -> Path:
-    """Return the folder under `home` into which `make_checkout` puts the commit; a note beside it says where the commit comes from.
+    """Return the folder under `home` into which `make_checkout` puts the commit; a note beside it says where
+    the commit comes from.
 
-    Raises `UsageError` when a folder is not a repository or has no such commit; other machines are not asked yet.
+    Raises `UsageError` when a folder is not a repository or has no such commit; other machines are not asked
+    yet.
     """
     source, commit = place.repository, place.commit
     if not _ADDRESS.fullmatch(source):
@@ -51,7 +63,9 @@ def checkout_folder(suite: Suite, place: GitCheckout, home: Path) -> Path:
 
 
 async def make_checkout(place: GitCheckout, folder: Path) -> None:
-    """Make the checkout in `folder`, as `checkout_folder` found it, if it is not there; raises `UsageError` with git's own words."""
+    """Make the checkout in `folder`, as `checkout_folder` found it, if it is not there; raises `UsageError`
+    with git's own words.
+    """
     if _folder_exists(folder):
         return
     async with lock_file(folder.with_suffix(".lock")):
@@ -61,7 +75,7 @@ async def make_checkout(place: GitCheckout, folder: Path) -> None:
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             await copy_commit(_source(source), commit, made)
-            os.rename(made, folder)  # noqa: PTH104  # a folder that another process has made meanwhile is no error
+            os.rename(made, folder)  # a folder that another process has made meanwhile is no error  # noqa: PTH104
         except OSError:
             if not _folder_exists(folder):
                 raise
@@ -83,7 +97,9 @@ def _source(kept: str) -> str | Path:
 
 
 def _find_repository(folder: Path, commit: str) -> tuple[str, str]:
-    """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
+    """Return where the repository of a folder is kept, the same for all of its worktrees, and the full
+    hash.
+    """
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:
         raise UsageError(f"{folder} is not a git repository")

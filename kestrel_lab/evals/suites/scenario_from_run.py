@@ -38,23 +38,28 @@ RunPlace = tuple[dict[str, Json] | None, list[str]]
 
 
 def workspace_reference(workspace: str, began: float, beside: Path) -> RunPlace:
-    """Return how a scenario file in the folder `beside` can name the workspace of a run that began at `began`.
+    """Return how a scenario file in the folder `beside` can name the workspace of a run that began at
+    `began`.
 
-    Small text files are taken over as they are now; one that changed since is left out and noted, for what the
-    run found there is not known any more. Hidden files, in which secrets are kept, and links are never
+    Small text files are taken over as they are now; one that changed since is left out and noted, for what
+    the run found there is not known any more. Hidden files, in which secrets are kept, and links are never
     taken. Otherwise the folder is named if it is in the repository that `beside` is in.
     """
     root = Path(workspace)
     if not root.is_dir():
-        return None, ["EDIT: the run's workspace is gone; write the files it needs under workspace: {files: …}"]
+        return None, [
+            "EDIT: the run's workspace is gone; write the files it needs under workspace: {files: …}"
+        ]
     small = _small_files(Workspace(root), began)
     if small is not None:
         return small
     top = repository_of(beside.resolve()) or beside.resolve()
     if not root.resolve().is_relative_to(top):
         return None, [
-            f"EDIT: the run worked in {one_line(str(root), 200)}, which is too large to be written here and outside this repository:",
-            "copy what the scenario needs into a folder beside the suite, and name it: workspace: {folder: …}",
+            f"EDIT: the run worked in {one_line(str(root), 200)}, which is too large to be written "
+            "here and outside this repository:",
+            "copy what the scenario needs into a folder beside the suite, and name it: workspace: "
+            "{folder: …}",
         ]
     # As a suite beside or above the file calls it: from the top of its repository.
     return {"folder": root.resolve().relative_to(top).as_posix()}, [
@@ -65,7 +70,11 @@ def workspace_reference(workspace: str, began: float, beside: Path) -> RunPlace:
 def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
     """Return the files, if they are few, small and text."""
     found = list(islice(workspace.walk(), MAX_LOOKED_AT + 1))
-    files = [entry for entry in found if entry.kind == "file" and not any(part.startswith(".") for part in entry.path.split("/"))]
+    files = [
+        entry
+        for entry in found
+        if entry.kind == "file" and not any(part.startswith(".") for part in entry.path.split("/"))
+    ]
     if len(found) > MAX_LOOKED_AT or len(files) > MAX_FILES or sum(entry.size for entry in files) > MAX_BYTES:
         return None
     kept: dict[str, Json] = {}
@@ -136,13 +145,17 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     name = _slug(run.goal)
     lines = [
         f"# Drafted from run {run.id} ({run.status}, model {one_line(run.report.model)}).",
-        "# Look through what is marked EDIT, then name this file in a suite under scenarios_from, or run it: kestrel eval run FILE",
+        "# Look through what is marked EDIT, then name this file in a suite under scenarios_from, or "
+        "run it: kestrel eval run FILE",
         "scenarios:",
         _item(_entry("id", name)),
         *_entry("goal", run.goal),
     ]
     if began.event.plan:
-        lines += _notes("EDIT: the run followed a plan; name it in the suite's configuration: {name: …, model: …, plan: …}")
+        lines += _notes(
+            "EDIT: the run followed a plan; name it in the suite's configuration: {name: …, model: …, "
+            "plan: …}"
+        )
     place, notes = workspace_reference(began.event.workspace, began.at, beside or Path.cwd())
     lines += _notes(*notes)
     if place is not None:
@@ -154,7 +167,9 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     if run.answer.strip():
         lines += _notes("EDIT: what the run answered; put it right where it is wrong")
         lines += _entry("expected", head_tail(run.answer, MAX_EXPECTED)[0])
-    lines += _notes("EDIT: proposed from what happened; keep what any good run would do, and add what a bad one would not")
+    lines += _notes(
+        "EDIT: proposed from what happened; keep what any good run would do, and add what a bad one would not"
+    )
     lines.append("    checks:")
     for check in _checks(run, records, calls, began.event.workspace):
         lines.append(_item(entry_text(*next(iter(check.items())), 8).rstrip("\n").split("\n")))
@@ -168,10 +183,16 @@ def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
     return [*(_notes(note) if others else []), *_entry("tools", cast("list[Json]", used))]
 
 
-def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
-    """Return checks that the run itself passes: its tools in order, phrases of its answer, the files it wrote; at least one."""
+def _checks(
+    run: Run, records: Sequence[Record], calls: Sequence[MadeCall], workspace: str
+) -> list[dict[str, Json]]:
+    """Return checks that the run itself passes: its tools in order, phrases of its answer, the files it
+    wrote; at least one.
+    """
     found: list[dict[str, Json]] = []
-    order = [tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool not in _OFFERED_ANEW)]
+    order = [
+        tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool not in _OFFERED_ANEW)
+    ]
     if order:
         found.append({"tools_in_order": cast("list[Json]", order[:10])})
     phrases = _phrases(run.answer)
@@ -200,14 +221,22 @@ def _written_files(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, 
     for call in calls:
         path, content = call.args.get("path"), call.args.get("content")
         if call.ok and call.tool == "write_file" and isinstance(path, str) and isinstance(content, str):
-            name = Path(path).relative_to(workspace).as_posix() if Path(path).is_relative_to(workspace) else path
+            name = (
+                Path(path).relative_to(workspace).as_posix() if Path(path).is_relative_to(workspace) else path
+            )
             files[name] = next((line.strip() for line in content.splitlines() if line.strip()), "")[:80]
-    inside = {name: line for name, line in files.items() if line and not PurePosixPath(name).is_absolute() and ".." not in name.split("/")}
+    inside = {
+        name: line
+        for name, line in files.items()
+        if line and not PurePosixPath(name).is_absolute() and ".." not in name.split("/")
+    }
     return [{"file_contains": {"path": name, "text": line}} for name, line in list(inside.items())[:3]]
 
 
 def _slug(goal: str) -> str:
-    words = re.findall(r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower())
+    words = re.findall(
+        r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower()
+    )
     name = ""
     for word in words:
         if len(name) + len(word) > 40:

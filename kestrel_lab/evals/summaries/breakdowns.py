@@ -28,29 +28,41 @@ _SHA: Final = 10
 
 
 def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: str) -> list[dict[str, Any]]:
-    """Return a record per configuration and value of a column of the trials, as `Reducer.grouped` gives them; `family` holds the value.
+    """Return a record per configuration and value of a column of the trials, as `Reducer.grouped` gives them;
+    `family` holds the value.
 
-    Raises `UsageError` for a column that the trials do not have, and for one that has more than `_MOST_GROUPS` values.
+    Raises `UsageError` for a column that the trials do not have, and for one that has more than
+    `_MOST_GROUPS` values.
     """
     column = _COLUMN_NAMES.get(by, by)
     groups: dict[str, list[EvalRow]] = {}
     for row in rows:
         record = frame_record(row, count_errors)
         if column not in record:
-            raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*_COLUMN_NAMES, *record])}")
+            raise UsageError(
+                f"there is no column {by!r} to draw by; {did_you_mean(by, [*_COLUMN_NAMES, *record])}"
+            )
         groups.setdefault(str(record[column])[: _SHA if column == "git_sha" else None], []).append(row)
     if len(groups) > _MOST_GROUPS:
         raise UsageError(
-            f"{by} has {len(groups):,} values, and a drawing has room for {_MOST_GROUPS}: choose a column of fewer, or some trials"
+            f"{by} has {len(groups):,} values, and a drawing has room for {_MOST_GROUPS}: choose a "
+            "column of fewer, or some trials"
         )
-    found = [{**record, "family": value} for value, some in groups.items() for record in reduce_rows(some, count_errors).grouped("config")]
+    found = [
+        {**record, "family": value}
+        for value, some in groups.items()
+        for record in reduce_rows(some, count_errors).grouped("config")
+    ]
     # A metric that only some groups have is unknown in the others.
     names = dict.fromkeys(name for record in found for name in record)
     return [{**dict.fromkeys(names, math.nan), **record} for record in found]
 
 
-def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and for each family a row with its success rate, one for each `recall@k` and each of `metrics`, with 95 % intervals.
+def family_table(
+    rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings, and for each family a row with its success rate, one for each `recall@k` and each of
+    `metrics`, with 95 % intervals.
 
     No rows for one family. Where there are `metrics` the first rows are those of all families together.
     """
@@ -74,7 +86,9 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
         for metric in (_PASSED, *recalls, *metrics):
             first = family or "no family" if metric == _PASSED else ""
             what = "passed" if metric == _PASSED else metric
-            table.append([first, what, *(_rate_cell(cells.get((family, config)), metric) for config in configs)])
+            table.append(
+                [first, what, *(_rate_cell(cells.get((family, config)), metric) for config in configs)]
+            )
     return ["family", "(95 %)", *configs.values()], table
 
 
@@ -86,13 +100,16 @@ def _rate_cell(record: dict[str, Any] | None, metric: str) -> str:
     return format_percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
 
 
-# How often each check passed, where the scenarios of a suite have the same ones: success and safety apart, say.
+# How often each check passed, where the scenarios of a suite have the same ones: success and safety apart,
+# say.
 
 CHECK_HEADINGS: Final = ("configuration", "check", "passed (95 %)", "trials")
 
 
 def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
-    """Return one record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
+    """Return one record per configuration and check: its rate over the trials that were judged, with an
+    interval clustered by scenario.
+    """
     found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
     for row in rows:
         for score in row.scores:
@@ -100,19 +117,26 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
             found.setdefault(key, []).append((float(score["passed"]), row.scenario, row.result["weight"]))
     records = []
     for (config, kind, check), judged in found.items():
-        rate = proportion_interval([one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged])
+        rate = proportion_interval(
+            [one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged]
+        )
         told = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
         records.append({"config": config, "model_kind": kind, "check": check, **told})
     return records
 
 
 def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
-    """Return `check_rates` as cells under `CHECK_HEADINGS`, if all judged trials have the same checks and there are several; else nothing."""
+    """Return `check_rates` as cells under `CHECK_HEADINGS`, if all judged trials have the same checks and
+    there are several; else nothing.
+    """
     rows = list(rows)
     kinds = {tuple(score["check"] for score in row.scores) for row in rows if row.scores}
     if len(kinds) != 1 or len(next(iter(kinds))) < 2:
         return []
-    return [[label_kind(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])] for one in check_rates(rows)]
+    return [
+        [label_kind(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])]
+        for one in check_rates(rows)
+    ]
 
 
 # Which scenarios were failed, by whom and why: the first thing to know after a rate below one.
@@ -124,10 +148,11 @@ _REASON: Final = 100
 
 
 def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
-    """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best configurations failed first.
+    """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best
+    configurations failed first.
 
-    The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many the last
-    row says how many more there are.
+    The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many
+    the last row says how many more there are.
     """
     rows = list(rows)
     passed = Counter(row.config for row in rows if row.outcome == "pass")
@@ -137,7 +162,15 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
             found.setdefault(row.scenario, []).append(row)
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
     cells = [
-        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(failed[0].reason, _REASON)]
+        [
+            scenario,
+            ", ".join(dict.fromkeys(row.config for row in failed)),
+            one_line(failed[0].reason, _REASON),
+        ]
         for scenario, failed in first[:_MOST]
     ]
-    return cells + ([[f"and {len(first) - _MOST:,} more", "", "all of them: --csv FILE, --report FILE.html"]] if len(first) > _MOST else [])
+    return cells + (
+        [[f"and {len(first) - _MOST:,} more", "", "all of them: --csv FILE, --report FILE.html"]]
+        if len(first) > _MOST
+        else []
+    )

@@ -48,13 +48,21 @@ class ObservedMetric:
         return math.nan if record["outcome"] == "error" or unknown else float(record[self.name])
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
-        """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's range."""
+        """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's
+        range.
+        """
         values = [(self.value(row, count_errors), row.scenario, row.result["weight"]) for row in rows]
         kept = [each for each in values if not math.isnan(each[0])]
         estimate = proportion_interval if self.name in ("success_rate", "error_rate") else mean_interval
-        found = estimate([value for value, _, _ in kept], [scenario for _, scenario, _ in kept], [weight for _, _, weight in kept])
+        found = estimate(
+            [value for value, _, _ in kept],
+            [scenario for _, scenario, _ in kept],
+            [weight for _, _, weight in kept],
+        )
         # NaN, where nothing can be said, stays NaN.
-        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high)
+        return replace(
+            found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high
+        )
 
     def text(self, value: float) -> str:
         """Return a value as text for people; a dash for an unknown one."""
@@ -63,25 +71,28 @@ class ObservedMetric:
         return f"{100 * value:.0f} %" if self.share else f"{value:.4g}"
 
     def worsening(self, margin: float) -> tuple[float, float, float]:
-        """Return `margin` as `Bisection` takes it, the margin for "even", and the factor by which values must differ; see `worsened`.
+        """Return `margin` as `Bisection` takes it, the margin for "even", and the factor by which values must
+        differ; see `worsened`.
 
-        Where pairs are counted they are even if those that are worse outnumber those that are better by less than
-        20 in 100.
+        Where pairs are counted they are even if those that are worse outnumber those that are better by less
+        than 20 in 100.
         """
         return (margin, margin, 0.0) if self.share else (0.0, 0.2, margin)
 
     def worsened(self, before: float, after: float, factor: float) -> float:
         """Return how much worse `after` is than `before`, between -1 and 1.
 
-        For shares it is the difference. Other values have no bound, and a few large ones would decide a mean: it
-        is 1 where `after` is worse by more than `factor` times the better of the two, -1 where it is as much
-        better, else 0.
+        For shares it is the difference. Other values have no bound, and a few large ones would decide a mean:
+        it is 1 where `after` is worse by more than `factor` times the better of the two, -1 where it is as
+        much better, else 0.
         """
         sign = 1.0 if self.better == "lower" else -1.0
         difference = sign * (after - before)
         if self.share:
             return min(1.0, max(-1.0, difference))
-        return math.copysign(1.0, difference) if abs(difference) > factor * min(abs(before), abs(after)) else 0.0
+        return (
+            math.copysign(1.0, difference) if abs(difference) > factor * min(abs(before), abs(after)) else 0.0
+        )
 
 
 _RATES: Final = {
@@ -92,7 +103,8 @@ _RATES: Final = {
 
 
 def find_metric(name: str) -> ObservedMetric:
-    """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of checks), or one of `METRICS`.
+    """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of
+    checks), or one of `METRICS`.
 
     Raises `UsageError` for any other name.
     """

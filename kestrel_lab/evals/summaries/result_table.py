@@ -14,15 +14,32 @@ from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows, score_metrics
 
 COLUMNS: Final = (
-    *("suite", "scenario", "family", "config", "model", "model_kind", "guidance", "epoch", "outcome", "success", "score"),
+    *(
+        "suite",
+        "scenario",
+        "family",
+        "config",
+        "model",
+        "model_kind",
+        "guidance",
+        "epoch",
+        "outcome",
+        "success",
+        "score",
+    ),
     *METRICS,
     *("grading_cost", "reason", "attempts", "run", "git_sha", "origin", "weight"),
 )
 """The keys of a trial's record, in order."""
 
-UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
+UNITS: Final = {
+    **{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")},
+    "grading_cost": "USD",
+}
 """Of columns with an amount."""
-INTERVAL_UNITS: Final = {f"{name}{end}": unit for name, unit in UNITS.items() for end in ("", "_low", "_high")}
+INTERVAL_UNITS: Final = {
+    f"{name}{end}": unit for name, unit in UNITS.items() for end in ("", "_low", "_high")
+}
 """And of the ends of their intervals, for frames that have those."""
 
 
@@ -32,10 +49,16 @@ def with_unit(metric: str) -> str:
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed, and the suite's own metrics."""
+    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it,
+    `concerns:KIND` where the answer was reviewed, and the suite's own metrics.
+    """
     result = row.result
     values = [score["value"] for score in result["scores"]]
-    success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
+    success = (
+        math.nan
+        if result["outcome"] == "error" and count_errors == "exclude"
+        else float(result["outcome"] == "pass")
+    )
     return {
         "suite": row.suite,
         "scenario": row.scenario,
@@ -77,27 +100,36 @@ def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA)
 
 
 def summarise_configurations(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
-    """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not kept."""
+    """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not
+    kept.
+    """
     return reduce_rows(rows, count_errors).summaries()
 
 
 def label_kind(name: str, kind: str) -> str:
-    """Return `name` with the kind of model, unless a real one answered: a scripted result is never shown without it."""
+    """Return `name` with the kind of model, unless a real one answered: a scripted result is never shown
+    without it.
+    """
     return name if kind == "real" else f"{name} ({kind})"
 
 
 def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str] = str) -> list[str]:
-    """Return sentences that name the configurations in which no real model answered, and what that means for their numbers."""
+    """Return sentences that name the configurations in which no real model answered, and what that means for
+    their numbers.
+    """
     kinds: dict[str, list[str]] = {}
     for summary in summaries:
-        kinds.setdefault(summary["model_kind"], []).append(shown(label_kind(summary["config"], summary["model_kind"])))
+        kinds.setdefault(summary["model_kind"], []).append(
+            shown(label_kind(summary["config"], summary["model_kind"]))
+        )
     replayed = kinds.pop("replay", [])
     kinds.pop("real", None)
     made_up = [name for names in kinds.values() for name in names]
     told = [f"No real model answered for: {', '.join(made_up)}."] if made_up else []
     if replayed:
         told.append(
-            f"Replayed from recordings: {', '.join(replayed)}. Tokens and cost are those of the recording, times those of the replay."
+            f"Replayed from recordings: {', '.join(replayed)}. Tokens and cost are those of the "
+            "recording, times those of the replay."
         )
     return told
 
@@ -126,14 +158,18 @@ def cost_text(summary: Mapping[str, Any]) -> str:
 
 
 def frame_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """Return a trial's record for a frame: its cost is missing where nothing is known of it, and a lower bound where calls are unpriced."""
+    """Return a trial's record for a frame: its cost is missing where nothing is known of it, and a lower
+    bound where calls are unpriced.
+    """
     record = trial_record(row, count_errors)
     unknown = record["unpriced_calls"] > 0 and not record["cost_estimate"]
     return {**record, "cost_estimate": math.nan} if unknown else record
 
 
 def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and texts; where scenarios were tried more than once, with the chances that one and that all of k tries pass."""
+    """Return headings and texts; where scenarios were tried more than once, with the chances that one and
+    that all of k tries pass.
+    """
     headings = [
         *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "tokens"),
         *("tool calls", "cache hits", "cost per trial", "Pareto front"),

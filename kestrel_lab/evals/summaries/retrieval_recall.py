@@ -1,4 +1,5 @@
-"""Recall of retrieval, trial by trial: where each item that `recall_at` wants was found, or at which step it was lost and why.
+"""Recall of retrieval, trial by trial: where each item that `recall_at` wants was found, or at which step it
+was lost and why.
 
 Everything is read from the logs of the trials; their workspaces are gone.
 """
@@ -18,13 +19,33 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.trace_events import retrievals_in
 
-RECALL_COLUMNS: Final = ("scenario", "family", "config", "epoch", "item", "k", "found", "place", "state", "step", "why", "run")
+RECALL_COLUMNS: Final = (
+    "scenario",
+    "family",
+    "config",
+    "epoch",
+    "item",
+    "k",
+    "found",
+    "place",
+    "state",
+    "step",
+    "why",
+    "run",
+)
 MISSED_HEADINGS: Final = ("scenario", "configuration", "not found", "in trials", "lost at step", "why")
 
 
-def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, missed: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield a record per trial and wanted item, with the keys `RECALL_COLUMNS`; with `missed` only of items that were not found."""
-    wanted = {scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)] for scenario in suite.scenarios}
+def recall_rows(
+    suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, missed: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield a record per trial and wanted item, with the keys `RECALL_COLUMNS`; with `missed` only of items
+    that were not found.
+    """
+    wanted = {
+        scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)]
+        for scenario in suite.scenarios
+    }
     for row in rows:
         checks = wanted.get(row.scenario, [])
         if not checks or (missed and not _has_missing(row)):
@@ -54,7 +75,9 @@ class MissedItems:
 
 
 def missed_table(suite: Suite, lacking: MissedItems, store: SessionStore) -> list[list[str]]:
-    """Return cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
+    """Return cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration,
+    with the reason of the last epoch.
+    """
     rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
     kinds = {row.config: row.model_kind for row in rows}
     found: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
@@ -87,9 +110,9 @@ def _item_record(check: RecallAt, item: str, records: Sequence[Record]) -> dict[
     if place is not None:
         why = f"result {place} of {len(shown)}, and the first {check.k} count"
         return {"found": False, "place": place, "state": "behind", "step": "", "why": why}
-    state, step, why = next(filter(None, (_where_lost(check, item, one) for one in reversed(asked))), None) or _why_never_named(
-        check, asked, records, shown
-    )
+    state, step, why = next(
+        filter(None, (_where_lost(check, item, one) for one in reversed(asked))), None
+    ) or _why_never_named(check, asked, records, shown)
     return {"found": False, "place": None, "state": state, "step": step, "why": why}
 
 
@@ -113,7 +136,11 @@ def _why_never_named(
         steps = [step for one in asked for step in one.steps]
         untold = any(step.found > len(step.chosen) + len(step.dropped) for step in steps)
         why = f"no search names it; {max((step.found for step in steps), default=0)} files matched at most"
-        return ("behind" if untold else "unmatched"), "", f"{why}, and the log has the first of them" if untold else why
+        return (
+            ("behind" if untold else "unmatched"),
+            "",
+            f"{why}, and the log has the first of them" if untold else why,
+        )
     tools = sorted({record.event.tool for record in records if isinstance(record.event, ToolAnswered)})
     if not shown:
         lacking = f"the agent never called {check.tool}" if check.tool else "the agent was shown no results"

@@ -1,4 +1,6 @@
-"""Streaming summaries: trials are added one by one and not kept, so that any number of them takes little memory."""
+"""Streaming summaries: trials are added one by one and not kept, so that any number of them takes little
+memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 
 Group = Literal["config", "family", "scenario"]
-MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
+MEANS: Final = (
+    "wall_time",
+    "working_time",
+    "token_usage",
+    "model_calls",
+    "tool_calls",
+    "cost_estimate",
+    "unpriced_calls",
+    "cache_hits",
+)
 """Metrics whose means a summary shows."""
 
 
@@ -58,10 +69,14 @@ class Reducer:
         numbers = {name: record[name] for name in (*MEANS, "grading_cost")}
         self._add(record["config"], record["scenario"], record, record["success"], numbers)
 
-    def _add(self, config: str, scenario: str, told: dict[str, Any], success: float, numbers: dict[str, float]) -> None:
+    def _add(
+        self, config: str, scenario: str, told: dict[str, Any], success: float, numbers: dict[str, float]
+    ) -> None:
         cell = self._cells.get((config, scenario))
         if cell is None:
-            cell = self._cells[config, scenario] = Cell(told["family"], told["weight"], told["model"], told["model_kind"])
+            cell = self._cells[config, scenario] = Cell(
+                told["family"], told["weight"], told["model"], told["model_kind"]
+            )
         cell.trials += 1
         cell.errors += told["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
@@ -74,7 +89,9 @@ class Reducer:
                 moments.add(value)
 
     def summaries(self) -> list[dict[str, Any]]:
-        """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several tries, Pareto front."""
+        """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several
+        tries, Pareto front.
+        """
         found = [
             self._summary(config, [cell for (name, _), cell in self._cells.items() if name == config])
             for config in dict.fromkeys(config for config, _ in self._cells)
@@ -84,12 +101,17 @@ class Reducer:
         return found
 
     def grouped(self, by: Group) -> list[dict[str, Any]]:
-        """One record per configuration and family (or scenario): rate and every metric with its interval, as `…_low`, `…_high`."""
+        """One record per configuration and family (or scenario): rate and every metric with its interval, as
+        `…_low`, `…_high`.
+        """
         groups: dict[tuple[str, str], list[Cell]] = {}
         for (config, scenario), cell in self._cells.items():
             name = {"config": "", "family": cell.family, "scenario": scenario}[by]
             groups.setdefault((config, name), []).append(cell)
-        metrics = [*METRICS, *sorted({name for cell in self._cells.values() for name in cell.measured if name not in METRICS})]
+        metrics = [
+            *METRICS,
+            *sorted({name for cell in self._cells.values() for name in cell.measured if name not in METRICS}),
+        ]
         return [_detail(config, by, name, cells, metrics) for (config, name), cells in groups.items()]
 
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -103,7 +125,10 @@ class Reducer:
             "success_rate": rate.mean,
             "low": rate.low,
             "high": rate.high,
-            **pass_rates_of_counts([(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells], k),
+            **pass_rates_of_counts(
+                [(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells],
+                k,
+            ),
             "trials": sum(cell.trials for cell in cells),
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
@@ -121,18 +146,25 @@ def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
 
 
 def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return the numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean, where several checks ask)."""
+    """Return the numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean,
+    where several checks ask).
+    """
     cost, recalls = 0.0, dict[str, list[float]]()
     for score in scores:
         if usage := score.get("usage"):
             cost = math.nan if usage["unpriced"] else cost + usage["cost_usd"]
         if score["check"].startswith("recall@"):
             recalls.setdefault(score["check"].partition(":")[0].split()[0], []).append(score["value"])
-    return {"grading_cost": float(cost), **{name: sum(values) / len(values) for name, values in recalls.items()}}
+    return {
+        "grading_cost": float(cost),
+        **{name: sum(values) / len(values) for name, values in recalls.items()},
+    }
 
 
 def _plain_mean(name: str, cells: Sequence[Cell]) -> float:
-    """Return the mean over trials, scenarios weighing by their trials; not a number where it is not known of every trial."""
+    """Return the mean over trials, scenarios weighing by their trials; not a number where it is not known of
+    every trial.
+    """
     moments, trials = Moments(), 0
     for cell in cells:
         trials += cell.trials
@@ -140,13 +172,25 @@ def _plain_mean(name: str, cells: Sequence[Cell]) -> float:
     return moments.mean if moments.n == trials else math.nan
 
 
-def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, Any]:
+def _detail(
+    config: str, by: Group, name: str, cells: Sequence[Cell], metrics: Sequence[str]
+) -> dict[str, Any]:
     rate = proportion_of([(cell.success, cell.weight) for cell in cells])
-    found: dict[str, Any] = {"config": config, **({by: name} if by != "config" else {}), "model_kind": cells[0].model_kind}
-    found |= {"trials": sum(cell.trials for cell in cells), "scenarios": len(cells), "errors": sum(cell.errors for cell in cells)}
+    found: dict[str, Any] = {
+        "config": config,
+        **({by: name} if by != "config" else {}),
+        "model_kind": cells[0].model_kind,
+    }
+    found |= {
+        "trials": sum(cell.trials for cell in cells),
+        "scenarios": len(cells),
+        "errors": sum(cell.errors for cell in cells),
+    }
     found |= rate.columns("success_rate")
     for metric in metrics:
-        interval = (share_of if is_share(metric) else mean_of)([(cell.measured.get(metric, Moments()), cell.weight) for cell in cells])
+        interval = (share_of if is_share(metric) else mean_of)(
+            [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
+        )
         found |= interval.columns(metric)
     if found.get("unpriced_calls", 0) > 0:
         found[AT_LEAST] = found["cost_estimate"]
@@ -155,7 +199,9 @@ def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: S
 
 
 def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether `one` is at least as good as `other` in success, cost and working time, and better in one of them."""
+    """Return whether `one` is at least as good as `other` in success, cost and working time, and better in
+    one of them.
+    """
     mine, others = _loss(one), _loss(other)
     return all(a <= b for a, b in zip(mine, others, strict=True)) and mine != others
 
@@ -164,4 +210,8 @@ def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
     """Return what is better when smaller; an unknown cost or time is worse than any known one."""
     rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
     time = summary["working_time"]
-    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, math.inf if math.isnan(time) else time
+    return (
+        -rate,
+        summary["cost_estimate"] if summary["cost_known"] else math.inf,
+        math.inf if math.isnan(time) else time,
+    )

@@ -1,6 +1,8 @@
-"""The catalogue of MCP servers: entries in the form of the official registry's `server.json`, parsed as untrusted input.
+"""The catalogue of MCP servers: entries in the form of the official registry's `server.json`, parsed as
+untrusted input.
 
-Names, versions and arguments are accepted only in forms that cannot mean anything else; texts are shown, never followed.
+Names, versions and arguments are accepted only in forms that cannot mean anything else; texts are shown,
+never followed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _NAMES = {
     "npm": re.compile(r"(?:@[a-z0-9][a-z0-9._-]{0,63}/)?[a-z0-9][a-z0-9._-]{0,98}"),
 }
 _VERSIONS = {
-    "pypi": re.compile(r"(?:\d+!)?\d+(?:\.\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*(?:\+[A-Za-z0-9.]+)?", re.IGNORECASE),
+    "pypi": re.compile(
+        r"(?:\d+!)?\d+(?:\.\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*(?:\+[A-Za-z0-9.]+)?",
+        re.IGNORECASE,
+    ),
     "npm": re.compile(r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?"),
 }
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -83,7 +88,11 @@ class Package:
 
         Raises `UsageError` for a package that must not be installed, `KeyError` where a field is missing.
         """
-        pin = value["package"] if "package" in value else cls(kind=value["kind"], name=value["name"], version=value["version"]).pin
+        pin = (
+            value["package"]
+            if "package" in value
+            else cls(kind=value["kind"], name=value["name"], version=value["version"]).pin
+        )
         return replace(
             named_package(str(pin)),
             sha256=str(value.get("sha256", "")),
@@ -119,7 +128,10 @@ class Entry:
         """Return the entry as a document of the tool search."""
         called = self.package.name if self.package is not None else ""
         return ToolDescription(
-            name=self.name, description=self.description, parameters=" ".join(self.tools), server=f"{self.name} {called}"
+            name=self.name,
+            description=self.description,
+            parameters=" ".join(self.tools),
+            server=f"{self.name} {called}",
         )
 
 
@@ -159,10 +171,16 @@ def read_entry(value: Json, source: str) -> Entry:
 
 
 def read_catalogue(path: Path | None = None) -> list[Entry]:
-    """Return the entries of a file with one JSON object per line, or of the shipped catalogue; raises `UsageError` naming the line."""
+    """Return the entries of a file with one JSON object per line, or of the shipped catalogue; raises
+    `UsageError` naming the line.
+    """
     where = "catalogue" if path is None else str(path)
     try:
-        text = (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8") if path is None else path.read_text("utf-8")
+        text = (
+            (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8")
+            if path is None
+            else path.read_text("utf-8")
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the catalogue of MCP servers {where} cannot be read: {error}") from error
     entries: dict[str, Entry] = {}
@@ -174,7 +192,9 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
                 raise ValueError(f"it has more than {_MOST_CHARS:,} characters")
             entry = read_entry(loads(line), where)
         except ValueError as error:
-            raise UsageError(f"{where}, line {number}: this is not an entry of an MCP server: {error}") from error
+            raise UsageError(
+                f"{where}, line {number}: this is not an entry of an MCP server: {error}"
+            ) from error
         entries.setdefault(entry.name, entry)
     return list(entries.values())
 
@@ -197,7 +217,11 @@ def named_package(text: str) -> Package:
     """Return the package of `NAME==VERSION` or `npm:NAME==VERSION`; raises `UsageError` for anything else."""
     kind = "npm" if text.startswith("npm:") else "pypi"
     name, pinned, version = text.removeprefix("npm:").partition("==")
-    problem = _name_problem(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
+    problem = (
+        _name_problem(kind, name, version)
+        if pinned
+        else f"it has no version: write {one_line(text, 60)}==VERSION"
+    )
     if problem:
         raise UsageError(f"{one_line(text, 80)!r} is not installed: {problem}")
     return Package(kind=cast("Kind", kind), name=name, version=version)
@@ -218,9 +242,15 @@ def _package(server: Mapping[str, Json], command: str) -> tuple[Package | None, 
 
 
 def _read_package(given: Mapping[str, Json], command: str) -> Package:
-    kind, name, version = _text(given.get("registryType")), _text(given.get("identifier")), _text(given.get("version"))
+    kind, name, version = (
+        _text(given.get("registryType")),
+        _text(given.get("identifier")),
+        _text(given.get("version")),
+    )
     if kind not in _NAMES:
-        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")
+        raise ValueError(
+            f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm"
+        )
     if problem := _name_problem(kind, name, version):
         raise ValueError(problem)
     transport = given.get("transport")
@@ -304,7 +334,9 @@ def _status(server: Mapping[str, Json], around: Json) -> str:
         for key, said in meta.items() if isinstance(meta, dict) else ():
             if key.endswith("/official") and isinstance(said, dict):
                 found.append(said.get("status"))
-    return next((one_line(word, 20) for word in found if isinstance(word, str) and word != "active"), "active")
+    return next(
+        (one_line(word, 20) for word in found if isinstance(word, str) and word != "active"), "active"
+    )
 
 
 def _text(value: Json) -> str:

@@ -1,7 +1,7 @@
 """A client for registries of MCP servers, such as the official one, over HTTP.
 
-A registry's own search matches names only, so each content word of a need is searched by itself, and the results are ranked
-here.
+A registry's own search matches names only, so each content word of a need is searched by itself, and the
+results are ranked here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Registry:
             address += "/v0.1"
         try:
             bounded = replace(reach, seconds=_SECONDS, most_bytes=_MOST_BYTES)
-            return cls(api_service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
+            return cls(
+                api_service("the MCP registry", address, address, bounded, {"Accept": "application/json"})
+            )
         except ValueError as error:
             raise UsageError(f"mcp_registry is not an address of a registry: {error}") from error
 
@@ -57,7 +59,11 @@ class Registry:
                 # The longest words are the most specific.
                 for word in sorted(set(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]:
                     await self._pages(word, found)
-        except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
+        except (
+            ValueError,
+            OSError,
+            RecursionError,
+        ) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
             if not found:
                 why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
                 raise ConnectionError(f"the registry at {self.service.base} did not answer: {why}") from error
@@ -66,7 +72,9 @@ class Registry:
     async def _pages(self, word: str, found: dict[str, Entry]) -> None:
         cursor = ""
         for _ in range(_PAGES):
-            answer = await self.service.get("/servers", search=word, limit=_PER_PAGE, version="latest", cursor=cursor)
+            answer = await self.service.get(
+                "/servers", search=word, limit=_PER_PAGE, version="latest", cursor=cursor
+            )
             for entry in read_entries(objects_in(answer, "servers")[:_PER_PAGE], self.service.base):
                 found.setdefault(entry.name, entry)
             cursor = text_at(answer, "metadata", "nextCursor")

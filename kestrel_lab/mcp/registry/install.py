@@ -1,7 +1,8 @@
-"""Installation of MCP servers: lock every package with version and hash, get that approved, install into a folder of its own.
+"""Installation of MCP servers: lock every package with version and hash, get that approved, install into a
+folder of its own.
 
-uv, pip and npm are started without a shell and in the root folder, so that no project's settings decide where packages come
-from. No code of a package runs during its installation: wheels only, and no scripts.
+uv, pip and npm are started without a shell and in the root folder, so that no project's settings decide where
+packages come from. No code of a package runs during its installation: wheels only, and no scripts.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+
 
 
 class InstallError(Exception):
-    """A package cannot be found, is not what it should be, or cannot be installed; the message says what to do."""
+    """A package cannot be found, is not what it should be, or cannot be installed; the message says what to
+    do.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,16 +82,44 @@ class LockedPackage:
         match self.installer:
             case "uv":
                 made = ("uv", "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
-                return made, ("uv", "pip", "install", "--python", python, *strict, "--link-mode", "copy", "--compile-bytecode", "-r", file)
+                return made, (
+                    "uv",
+                    "pip",
+                    "install",
+                    "--python",
+                    python,
+                    *strict,
+                    "--link-mode",
+                    "copy",
+                    "--compile-bytecode",
+                    "-r",
+                    file,
+                )
             case "pip":
                 plain = (sys.executable, "-m", "venv", "--without-pip", str(folder))
-                return plain, (sys.executable, "-m", "pip", "--python", python, "install", *strict, "--compile", "-r", file)
+                return plain, (
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "--python",
+                    python,
+                    "install",
+                    *strict,
+                    "--compile",
+                    "-r",
+                    file,
+                )
             case "npm":
-                return (("npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund"),)
+                return (
+                    ("npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund"),
+                )
 
 
 def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
-    """Return the installer: npm for its packages, else uv, else pip. Raises `InstallError` where there is none."""
+    """Return the installer: npm for its packages, else uv, else pip.
+
+    Raises `InstallError` where there is none.
+    """
     path = env.get("PATH")
     if package.kind == "npm":
         if shutil.which("npm", path=path) is None:
@@ -108,29 +139,43 @@ async def lock_package(package: Package, env: Mapping[str, str]) -> LockedPackag
     """
     installer = installer_for(package, env)
     with tempfile.TemporaryDirectory(prefix="kestrel-lock-") as scratch:
-        text = await {"uv": _lock_uv, "pip": _lock_pip, "npm": _lock_npm}[installer](package, Path(scratch), env)
+        text = await {"uv": _lock_uv, "pip": _lock_pip, "npm": _lock_npm}[installer](
+            package, Path(scratch), env
+        )
     hashes = _hashes(package, installer, text)
     own = hashes.get(_normal(package.name), ())
     if not own:
         raise InstallError(f"{package.pin} was not found where {installer} looks for packages")
     if package.sha256 and package.kind == "pypi" and package.sha256 not in own:
-        msg = f"{package.pin} is another file than the catalogue names: it should have the hash {package.sha256[:16]}…, and has {own[0][:16]}…"
+        msg = (
+            f"{package.pin} is another file than the catalogue names: it should have the hash "
+            f"{package.sha256[:16]}…, and has {own[0][:16]}…"
+        )
         raise InstallError(msg)
     pinned = package.sha256 or ",".join(own)
-    return LockedPackage(package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes))
+    return LockedPackage(
+        package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes)
+    )
 
 
-async def install_package(locked: LockedPackage, root: Path, *, server: str, entry: str, env: Mapping[str, str]) -> InstalledServer:
-    """Install into the package's folder under `root`, unless the same lock is installed there already and unchanged.
+async def install_package(
+    locked: LockedPackage, root: Path, *, server: str, entry: str, env: Mapping[str, str]
+) -> InstalledServer:
+    """Install into the package's folder under `root`, unless the same lock is installed there already and
+    unchanged.
 
-    Of several processes one works and the others wait. A killed installation leaves a folder that is ignored. Raises
-    `InstallError`.
+    Of several processes one works and the others wait. A killed installation leaves a folder that is ignored.
+    Raises `InstallError`.
     """
     folder = folder_of(root, locked.package)
     await asyncio.to_thread(private_folder, root)
     async with file_lock(root / f".{folder.name}.lock"):  # released by the kernel when the process ends
         known = own_installation(folder, env)
-        if known is not None and known.lock == locked.hash and await asyncio.to_thread(tree_of, folder) == known.tree:
+        if (
+            known is not None
+            and known.lock == locked.hash
+            and await asyncio.to_thread(tree_of, folder) == known.tree
+        ):
             return known
         await asyncio.to_thread(remove_folder, folder)
         try:
@@ -156,7 +201,9 @@ async def install_package(locked: LockedPackage, root: Path, *, server: str, ent
 
 
 def own_installation(folder: Path, env: Mapping[str, str]) -> InstalledServer | None:
-    """Return the installation in `folder` if this user made it; a folder that came with a project is none, whatever its mark says."""
+    """Return the installation in `folder` if this user made it; a folder that came with a project is none,
+    whatever its mark says.
+    """
     known = read_installed(folder)
     return known if known is not None and (_records(env) / known.tree).is_file() else None
 
@@ -173,7 +220,11 @@ def _records(env: Mapping[str, str]) -> Path:
 
 def _check_program(locked: LockedPackage, program: Path) -> None:
     if not os.access(program, os.X_OK):
-        there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
+        there = (
+            ", ".join(sorted(path.name for path in program.parent.iterdir())[:20])
+            if program.parent.is_dir()
+            else "nothing"
+        )
         raise InstallError(f"{locked.package.pin} has no program {program.name!r}; it has {there}")
 
 
@@ -181,7 +232,9 @@ def _begin(locked: LockedPackage, folder: Path) -> None:
     folder.mkdir(parents=True)
     if locked.installer == "npm":
         dependencies = {locked.package.name: locked.package.version}
-        (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": dependencies}), "utf-8")
+        (folder / "package.json").write_text(
+            json.dumps({"private": True, "dependencies": dependencies}), "utf-8"
+        )
         (folder / "package-lock.json").write_text(locked.text, "utf-8")
     else:
         (folder / _REQUIREMENTS).write_text(locked.text, "utf-8")
@@ -191,7 +244,18 @@ async def _lock_uv(package: Package, scratch: Path, env: Mapping[str, str]) -> s
     wanted, found = scratch / "wanted.in", scratch / "found.txt"
     wanted.write_text(f"{package.name}=={package.version}\n", "utf-8")
     plain = ("--no-header", "--no-annotate", "--generate-hashes", "--only-binary", ":all:")
-    argv = ("uv", "pip", "compile", "--quiet", *plain, "--python", sys.executable, "--output-file", str(found), str(wanted))
+    argv = (
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        *plain,
+        "--python",
+        sys.executable,
+        "--output-file",
+        str(found),
+        str(wanted),
+    )
     await _done(argv, env, _LOCK_S, f"looking for {package.pin}")
     return found.read_text("utf-8").replace("\\\n", "")
 
@@ -206,20 +270,40 @@ async def _lock_pip(package: Package, scratch: Path, env: Mapping[str, str]) -> 
     for one in found["install"]:
         about, hashes = one["metadata"], one["download_info"].get("archive_info", {}).get("hashes", {})
         if "sha256" not in hashes:
-            raise InstallError(f"{package.pin} needs {about['name']}, which has no hash where pip looks for packages")
+            raise InstallError(
+                f"{package.pin} needs {about['name']}, which has no hash where pip looks for packages"
+            )
         lines.append(f"{about['name']}=={about['version']} --hash=sha256:{hashes['sha256']}")
     return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))
 
 
 async def _lock_npm(package: Package, scratch: Path, env: Mapping[str, str]) -> str:
-    (scratch / "package.json").write_text(json.dumps({"private": True, "dependencies": {package.name: package.version}}), "utf-8")
-    argv = ("npm", "install", "--prefix", str(scratch), "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund")
+    (scratch / "package.json").write_text(
+        json.dumps({"private": True, "dependencies": {package.name: package.version}}), "utf-8"
+    )
+    argv = (
+        "npm",
+        "install",
+        "--prefix",
+        str(scratch),
+        "--package-lock-only",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+    )
     await _done(argv, env, _LOCK_S, f"looking for {package.pin}")
     found: Any = json.loads((scratch / "package-lock.json").read_text("utf-8"))
     found.pop("name", None)  # that of the scratch folder
     for path, one in found["packages"].items():
-        if path and not one.get("link") and not one.get("inBundle") and not str(one.get("integrity", "")).startswith("sha512-"):
-            raise InstallError(f"{package.pin} needs {one_line(path, 80)}, which has no hash where npm looks for packages")
+        if (
+            path
+            and not one.get("link")
+            and not one.get("inBundle")
+            and not str(one.get("integrity", "")).startswith("sha512-")
+        ):
+            raise InstallError(
+                f"{package.pin} needs {one_line(path, 80)}, which has no hash where npm looks for packages"
+            )
     return json.dumps(found, indent=1, sort_keys=True)
 
 
@@ -227,7 +311,11 @@ def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list
     if installer == "npm":
         packages: dict[str, Any] = json.loads(text)["packages"]
         own = packages.get(f"node_modules/{package.name}", {})
-        known = {path: [str(one.get("integrity", ""))] for path, one in packages.items() if path.startswith("node_modules/")}
+        known = {
+            path: [str(one.get("integrity", ""))]
+            for path, one in packages.items()
+            if path.startswith("node_modules/")
+        }
         if own.get("version") == package.version:
             known[_normal(package.name)] = known.pop(f"node_modules/{package.name}")
         return known
@@ -235,7 +323,9 @@ def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list
     for line in text.splitlines():
         if not (match := _LINE.fullmatch(line.strip())):
             if line.strip():
-                raise InstallError(f"{package.pin} cannot be pinned: {one_line(line, 120)!r} has no exact version and hash")
+                raise InstallError(
+                    f"{package.pin} cannot be pinned: {one_line(line, 120)!r} has no exact version and hash"
+                )
             continue
         if _normal(match[1]) != _normal(package.name) or match[2] == package.version:
             found[_normal(match[1])] = re.findall(r"[0-9a-f]{64}", match[3])
@@ -254,16 +344,32 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
         return taken < _MOST_OUTPUT
 
     ours = {name: value for name, value in env.items() if not name.startswith(_LEFT_OUT)}
-    ours |= {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "npm_config_update_notifier": "false"}
+    ours |= {
+        "PIP_NO_INPUT": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "NO_COLOR": "1",
+        "npm_config_update_notifier": "false",
+    }
     try:
         program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
-        launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)  # what is killed with us must not go on writing
+        launch = Launch(
+            argv=(program, *argv[1:]), cwd="/", env=ours
+        )  # what is killed with us must not go on writing
         ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
-        raise InstallError(f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}") from error
+        raise InstallError(
+            f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}"
+        ) from error
     if ended.exit_code != 0 or ended.stopped:
-        how = f"it took more than {seconds:g} s" if ended.stopped == "timeout" else f"exit code {ended.exit_code}"
-        raise InstallError(f"{what} failed ({how}): {one_line(said.decode('utf-8', 'replace')[-1500:], 1000) or 'it says nothing'}")
+        how = (
+            f"it took more than {seconds:g} s"
+            if ended.stopped == "timeout"
+            else f"exit code {ended.exit_code}"
+        )
+        raise InstallError(
+            f"{what} failed ({how}): "
+            f"{one_line(said.decode('utf-8', 'replace')[-1500:], 1000) or 'it says nothing'}"
+        )
 
 
 def _normal(name: str) -> str:
@@ -278,7 +384,9 @@ def allowing_pattern(package: Package, patterns: Sequence[str]) -> str:
     if package.variables:
         return ""
     pin = package.pin
-    return next((one for one in patterns if (pin.startswith(one[:-1]) if one.endswith(".*") else pin == one)), "")
+    return next(
+        (one for one in patterns if (pin.startswith(one[:-1]) if one.endswith(".*") else pin == one)), ""
+    )
 
 
 def checked_pattern(pattern: str) -> str:
@@ -293,4 +401,6 @@ def checked_pattern(pattern: str) -> str:
 def check_name_free(server: str, taken: Sequence[str]) -> None:
     """Raise `UsageError` if another server has the name."""
     if server in taken:
-        raise UsageError(f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)")
+        raise UsageError(
+            f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)"
+        )

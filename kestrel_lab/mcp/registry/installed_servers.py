@@ -21,7 +21,10 @@ _TEXTS = ("server", "entry", "lock", "tree")
 """Fields of an installation that its mark keeps as they are."""
 _START_S = 60.0
 """A first start reads many files."""
-_BEFORE, _BEHIND = re.compile("^(?:mcp-server-|server-|mcp-)(?=.)"), re.compile("(?<=.)(?:-mcp-server|-server|-mcp)$")
+_BEFORE, _BEHIND = (
+    re.compile("^(?:mcp-server-|server-|mcp-)(?=.)"),
+    re.compile("(?<=.)(?:-mcp-server|-server|-mcp)$"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +65,10 @@ class InstalledServer:
 def start_of(package: Package, folder: Path, workspace: Path) -> tuple[str, ...]:
     """Return the command line that starts a package's program from its folder."""
     where = folder / ("bin" if package.kind == "pypi" else "node_modules/.bin")
-    return (str(where / package.program), *(str(workspace) if word == WORKSPACE else word for word in package.args))
+    return (
+        str(where / package.program),
+        *(str(workspace) if word == WORKSPACE else word for word in package.args),
+    )
 
 
 def folder_of(root: Path, package: Package) -> Path:
@@ -123,7 +129,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def tree_of(folder: Path) -> str:
-    """Return a hash of the names, contents and execute bits of everything below `folder`, without the mark."""
+    """Return a hash of the names, contents and execute bits of everything below `folder`, without the
+    mark.
+    """
     whole = hashlib.sha256()
     for path, kind, content in _entries(folder):
         whole.update(f"{kind}\0{path}\0{content}\0".encode("utf-8", "surrogateescape"))
@@ -136,7 +144,8 @@ def check_seal(seal: Seal) -> None:
     if tree_of(folder) != seal.tree:
         what = "are not what was installed and approved" if folder.is_dir() else "are gone"
         raise ConnectionError(
-            f"its files in {folder} {what}, so it is not started: remove it with kestrel mcp remove, and install it again"
+            f"its files in {folder} {what}, so it is not started: remove it with kestrel mcp remove, "
+            "and install it again"
         )
 
 

@@ -63,11 +63,16 @@ class ScoredEntry(TableView):
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and a row of texts per criterion."""
-        rows = [(point.criterion, f"{point.points}{f' of {point.most}' if point.most else ''}", point.why) for point in self.points]
+        rows = [
+            (point.criterion, f"{point.points}{f' of {point.most}' if point.most else ''}", point.why)
+            for point in self.points
+        ]
         return ("criterion", "points", "why"), [*rows, ("in all", f"{self.score} of 100", "")]
 
 
-def score_entry(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> ScoredEntry:
+def score_entry(
+    entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None
+) -> ScoredEntry:
     """Score `entry` by the rubric.
 
     Args:
@@ -79,11 +84,17 @@ def score_entry(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping
     package, known = entry.package, tuple(known)
     hit, wanted = count_covered(need, " ".join((entry.name, entry.description, *entry.tools)))
     hashed, found = package is not None and bool(package.sha256), entry.repository.startswith("https://")
-    how = {"pypi": "wheels only, so nothing of it runs while it is installed", "npm": "scripts of packages are not run"}
+    how = {
+        "pypi": "wheels only, so nothing of it runs while it is installed",
+        "npm": "scripts of packages are not run",
+    }
     no_hash = "the entry has no hash: it is taken from the package index, and held from then on"
     points = [
         _make_point(
-            "match", 30, hit / wanted if wanted else 0, f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"
+            "match",
+            30,
+            hit / wanted if wanted else 0,
+            f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for",
         ),
         _namespace(entry),
         _make_point("version", 15, bool(package), f"exactly {package.version}" if package else entry.problem),
@@ -91,7 +102,10 @@ def score_entry(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping
         _make_point("repository", 10, found, entry.repository if found else "not known"),
         _make_point("licence", 5, bool(entry.licence), entry.licence or "not known"),
         _make_point(
-            "package", 10, bool(package), f"{package.kind}: {how[package.kind]}" if package else "there is none that could be installed"
+            "package",
+            10,
+            bool(package),
+            f"{package.kind}: {how[package.kind]}" if package else "there is none that could be installed",
         ),
     ]
     return ScoredEntry(entry=entry, points=(*points, *_deductions(entry, known, env or {})))
@@ -119,14 +133,29 @@ def _deductions(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) ->
     package, found = entry.package, []
     if package is not None and package.variables:
         missing = [name for name in package.variables if not env.get(name)]
-        why = f"is given {', '.join(package.variables)} of your environment" + (f"; not set: {', '.join(missing)}" if missing else "")
+        why = f"is given {', '.join(package.variables)} of your environment" + (
+            f"; not set: {', '.join(missing)}" if missing else ""
+        )
         found.append(Point(criterion="secrets", points=-10, most=0, why=why))
     if package is not None and (near := imitated_name(package.name, known)):
-        found.append(Point(criterion="name", points=-50, most=0, why=f"{package.name} looks like {near}, which the catalogue knows"))
+        found.append(
+            Point(
+                criterion="name",
+                points=-50,
+                most=0,
+                why=f"{package.name} looks like {near}, which the catalogue knows",
+            )
+        )
     if entry.hidden:
-        found.append(Point(criterion="text", points=-50, most=0, why="its description has characters that cannot be seen"))
+        found.append(
+            Point(
+                criterion="text", points=-50, most=0, why="its description has characters that cannot be seen"
+            )
+        )
     if entry.status != "active":
-        found.append(Point(criterion="status", points=-40, most=0, why=f"the registry says that it is {entry.status}"))
+        found.append(
+            Point(criterion="status", points=-40, most=0, why=f"the registry says that it is {entry.status}")
+        )
     return found
 
 

@@ -1,9 +1,9 @@
 """Cassettes: model calls recorded in a file, for replay without a model.
 
-The file is JSON Lines, made to be read and kept in git. A line is a message, a list of tools, or a call, which refers to its
-messages and tools by hash, so that a long conversation is written once. During recording lines are only appended, each
-flushed to disk before the answer is passed on; when the last recording trial ends they are sorted by content alone. An
-unfinished line of a killed process is skipped.
+The file is JSON Lines, made to be read and kept in git. A line is a message, a list of tools, or a call,
+which refers to its messages and tools by hash, so that a long conversation is written once. During recording
+lines are only appended, each flushed to disk before the answer is passed on; when the last recording trial
+ends they are sorted by content alone. An unfinished line of a killed process is skipped.
 """
 
 from __future__ import annotations
@@ -96,12 +96,18 @@ class Cassette:
         """Return the recording of this request, or one of another configuration."""
         if found := self.find(key, take, repeat):
             return found
-        others = [one for (name, of, number), one in self._calls.items() if (name, of.epoch, number) == (key, take.epoch, repeat)]
+        others = [
+            one
+            for (name, of, number), one in self._calls.items()
+            if (name, of.epoch, number) == (key, take.epoch, repeat)
+        ]
         return min(others, key=lambda one: one.take.config, default=None)
 
     def clock(self, take: RecordedTrial) -> str | None:
         """Return the time that the take was given, else that of the nearest one."""
-        nearest = sorted(self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config))
+        nearest = sorted(
+            self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config)
+        )
         return self.clocks[nearest[0]] if nearest else None
 
     def name_of(self, spelled: str, take: RecordedTrial) -> str:
@@ -128,7 +134,9 @@ class Cassette:
             self._open += 1
 
     def end(self, take: RecordedTrial | None = None) -> None:
-        """End the recording of a trial; a `take` that was recorded anew loses the calls that it no longer makes."""
+        """End the recording of a trial; a `take` that was recorded anew loses the calls that it no longer
+        makes.
+        """
         with self._lock:
             if take is not None:
                 self._renewed.add(take)
@@ -182,7 +190,10 @@ class Cassette:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if _cut_off(text):  # of a killed process
                     continue
-                msg = f"{self.path}:{number}: not a line of a cassette ({type(error).__name__}: {error}): restore the file, or remove it and record again"
+                msg = (
+                    f"{self.path}:{number}: not a line of a cassette ({type(error).__name__}: "
+                    f"{error}): restore the file, or remove it and record again"
+                )
                 raise UsageError(msg) from error
 
     def _take_in(self, line: dict[str, Any], parts: dict[str, Json]) -> None:
@@ -197,14 +208,21 @@ class Cassette:
                 "settings": dict(call.get("settings", {})),
             }
             recorded = RecordedCall(
-                take=_read_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line.get("answer", {})),
+                take=_read_take(line),
+                repeat=int(line["repeat"]),
+                request=request,
+                answer=dict(line.get("answer", {})),
                 spelled=str(call.get("spelled", call["model"])),
                 unanswered=str(line.get("unanswered", "")),
-            )  # fmt: skip
+            )
             self._calls[recorded.key, recorded.take, recorded.repeat] = recorded
         else:
             name = line["hash"]
-            value = line["tools"] if "tools" in line else {key: item for key, item in line.items() if key != "hash"}
+            value = (
+                line["tools"]
+                if "tools" in line
+                else {key: item for key, item in line.items() if key != "hash"}
+            )
             parts[name] = map_texts(value, self._scrub)
             self._written.add(str(name))
 
@@ -221,7 +239,10 @@ class Cassette:
     def _whole(self) -> str:
         """Return the file, sorted by calls; each message stands before the first call that sends it."""
         written: set[str] = set()
-        texts = [_text(_clock_line(take, self.clocks[take])) for take in sorted(self.clocks, key=lambda take: (take.config, take.epoch))]
+        texts = [
+            _text(_clock_line(take, self.clocks[take]))
+            for take in sorted(self.clocks, key=lambda take: (take.config, take.epoch))
+        ]
         for recorded in sorted(self, key=_order):
             for line in _lines(recorded):
                 if "hash" not in line or line["hash"] not in written:
@@ -238,7 +259,13 @@ def file_for(folder: Path, name: str) -> Path:
 
 
 def _order(recorded: RecordedCall) -> tuple[str, int, int, str, int]:
-    return recorded.take.config, recorded.take.epoch, len(cast("list[Json]", recorded.request["messages"])), recorded.key, recorded.repeat
+    return (
+        recorded.take.config,
+        recorded.take.epoch,
+        len(cast("list[Json]", recorded.request["messages"])),
+        recorded.key,
+        recorded.repeat,
+    )
 
 
 def _lines(recorded: RecordedCall) -> list[dict[str, Json]]:
@@ -255,12 +282,19 @@ def _lines(recorded: RecordedCall) -> list[dict[str, Json]]:
     if recorded.spelled != request["model"]:
         call["spelled"] = recorded.spelled
     take = recorded.take
-    said: dict[str, Json] = {"unanswered": recorded.unanswered} if recorded.unanswered else {"answer": recorded.answer}
-    return [*lines, {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said}]
+    said: dict[str, Json] = (
+        {"unanswered": recorded.unanswered} if recorded.unanswered else {"answer": recorded.answer}
+    )
+    return [
+        *lines,
+        {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said},
+    ]
 
 
 def _read_clock(text: object) -> str:
-    """Return the time of a recording as it is written; raises `ValueError` for what is no time with its offset from UTC."""
+    """Return the time of a recording as it is written; raises `ValueError` for what is no time with its
+    offset from UTC.
+    """
     if datetime.fromisoformat(str(text)).tzinfo is None:
         raise ValueError(f"the clock {text!r} has no offset from UTC")
     return str(text)

@@ -1,7 +1,7 @@
 """Recording and replay of models with cassettes.
 
-A request is identified by its content: the model's name, messages, tools and settings; not by the caller, the time or the
-folder. Equal requests of one trial are numbered.
+A request is identified by its content: the model's name, messages, tools and settings; not by the caller, the
+time or the folder. Equal requests of one trial are numbered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import Any, ClassVar, Final, cast
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest, TriedModel
+from kestrel_lab.core.messages import (
+    Message,
+    ModelAnswer,
+    ModelRequest,
+    ThinkingPart,
+    ToolRequest,
+    TriedModel,
+)
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.models.cassettes.cassette import Cassette, Mode, RecordedCall, RecordedTrial
@@ -33,11 +40,15 @@ class TrialCassette:
     A context manager: the file is sorted when the last recording ends.
     """
 
-    def __init__(self, cassette: Cassette, mode: Mode, take: RecordedTrial, *, scrub: Scrubber, workspace: Path) -> None:
+    def __init__(
+        self, cassette: Cassette, mode: Mode, take: RecordedTrial, *, scrub: Scrubber, workspace: Path
+    ) -> None:
         self.replayed = 0
         """The number of answers from the cassette."""
         self.missing: list[str] = []
-        """What a replay asked for and the cassette does not have, one line each; also where the caller went on without an answer."""
+        """What a replay asked for and the cassette does not have, one line each; also where the caller went
+        on without an answer.
+        """
         self._cassette, self._mode, self._take = cassette, mode, take
         hide = folder_hidden(workspace)
         # Every turn sends the whole conversation again, so the same texts come many times.
@@ -61,25 +72,37 @@ class TrialCassette:
         """
         if model.kind != "real":
             return model
-        name = self._cassette.name_of(model.name if spelled is None else spelled, self._take) if self.replays else model.name
-        return CassetteModel(model=model, tape=self, name=name, spelled=model.name if spelled is None else spelled)
+        name = (
+            self._cassette.name_of(model.name if spelled is None else spelled, self._take)
+            if self.replays
+            else model.name
+        )
+        return CassetteModel(
+            model=model, tape=self, name=name, spelled=model.name if spelled is None else spelled
+        )
 
     def now(self) -> datetime:
         """Return the time of the recording, so that prompts are the same on another day."""
         if self._clock is None:
             told = None if self._mode == "refresh" else self._cassette.clock(self._take)
-            self._clock = datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
+            self._clock = (
+                datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
+            )
             self._untold = told is None and not self.replays
         return self._clock
 
     def _tell_time(self) -> None:
-        """Record the time of the take before its first recording; a script, which is not recorded, leaves none."""
+        """Record the time of the take before its first recording; a script, which is not recorded, leaves
+        none.
+        """
         if self._untold and self._clock is not None:
             self._untold = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: CassetteModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request that was not recorded."""
+        """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request
+        that was not recorded.
+        """
         said = self._content(model.name, request)
         wanted = RecordedCall(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
         key = wanted.key
@@ -100,11 +123,17 @@ class TrialCassette:
             self._taken[key].discard(repeat)  # a retry takes this number
             before = self._cassette.find(key, self._take, repeat)
             if before is None or before.unanswered:  # an earlier answer stays
-                why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._guard(str(error))
+                why = (
+                    "it was stopped before it was answered"
+                    if isinstance(error, asyncio.CancelledError)
+                    else self._guard(str(error))
+                )
                 self._cassette.add(replace(wanted, repeat=repeat, unanswered=one_line(why, 300)))
             raise
         kept = cast("dict[str, Json]", map_texts(answer_content(answer), self._guard))
-        recorded = RecordedCall(take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled)
+        recorded = RecordedCall(
+            take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled
+        )
         await asyncio.to_thread(self._cassette.add, recorded)
         return answer
 
@@ -151,7 +180,9 @@ class CassetteModel:
 
     @property
     def kind(self) -> ModelKind:
-        """`replay` where the model is never called; otherwise the model's own, and each answer says whether it is replayed."""
+        """`replay` where the model is never called; otherwise the model's own, and each answer says whether
+        it is replayed.
+        """
         return "replay" if self.tape.replays else self.model.kind
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -168,26 +199,38 @@ class AbsentModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        raise ModelError(f"{self.name or 'the model'} is replayed from a cassette and cannot be called", caller=True)
+        raise ModelError(
+            f"{self.name or 'the model'} is replayed from a cassette and cannot be called", caller=True
+        )
 
 
 def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
     """Return everything of a request that the answer depends on, as JSON."""
     settings: dict[str, Json] = {
-        "schema": request.schema, "temperature": request.temperature, "max_tokens": request.max_tokens, "seed": request.seed,
-        "top_p": request.top_p, "stop": [*request.stop] or None, "reasoning_effort": request.reasoning_effort,
+        "schema": request.schema,
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "top_p": request.top_p,
+        "stop": [*request.stop] or None,
+        "reasoning_effort": request.reasoning_effort,
         "response_format": request.response_format,
-    }  # fmt: skip
+    }
     return {
         "model": name,
         "messages": [_message(message) for message in request.messages],
-        "tools": [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in request.tools],
+        "tools": [
+            {"name": tool.name, "description": tool.description, "schema": tool.schema}
+            for tool in request.tools
+        ],
         "settings": {key: value for key, value in settings.items() if value is not None},
     }
 
 
 def _message(message: Message) -> dict[str, Json]:
-    """Return a message without the ids of calls, which differ in each run; results are in the order of their calls."""
+    """Return a message without the ids of calls, which differ in each run; results are in the order of their
+    calls.
+    """
     told: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:
         told["calls"] = [_call(call) for call in message.calls]
@@ -213,7 +256,10 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
         "usage": _usage(answer.usage),
         "model": answer.model,
         "finish": answer.finish,
-        "tried": [{"model": one.model, "reason": one.reason, "then": one.then, "usage": _usage(one.usage)} for one in answer.tried],
+        "tried": [
+            {"model": one.model, "reason": one.reason, "then": one.then, "usage": _usage(one.usage)}
+            for one in answer.tried
+        ],
         "routed": answer.routed,
         "thinking": [part.as_json() for part in answer.thinking],
     }
@@ -221,7 +267,9 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
 
 
 def answer_of(told: dict[str, Any]) -> ModelAnswer:
-    """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of the recording."""
+    """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of
+    the recording.
+    """
     calls = told.get("calls", ())
     tried = told.get("tried", ())
     return ModelAnswer(
@@ -253,15 +301,22 @@ _Request = dict[str, Any]
 
 
 def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int) -> str:
-    """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to do."""
-    where = f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette {Path(*cassette.path.parts[-3:])}"
+    """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to
+    do.
+    """
+    where = (
+        f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette "
+        f"{Path(*cassette.path.parts[-3:])}"
+    )
     again = "Record what is missing (--cassette record), or everything anew (--cassette refresh)."
     known = list(cassette)
     if not known:
         there = "is not there" if not cassette.path.exists() else "holds no calls"
         return f"not recorded: the file {there} ({where}). {again}"
     same = [one for one in known if one.key == key]
-    if failed := [one for one in same if one.unanswered and (one.take.epoch, one.repeat) == (wanted.take.epoch, repeat)]:
+    if failed := [
+        one for one in same if one.unanswered and (one.take.epoch, one.repeat) == (wanted.take.epoch, repeat)
+    ]:
         return f"not recorded: when it was, this call failed: {failed[0].unanswered} ({where}). {again}"
     if same:
         return f"not recorded: {_other_tries(same, wanted, repeat)} ({where}). {again}"
@@ -270,8 +325,15 @@ def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int
     more = [f"… and {len(lines) - MAX_LINES} more lines"] if len(lines) > MAX_LINES else []
     what_changed = [line for line in lines if line[:2] not in ("- ", "+ ")]
     first = f"not recorded: {one_line('; '.join(what_changed), 400)} ({where})"
-    of = f"configuration {nearest.take.config!r}, epoch {nearest.take.epoch}" if nearest.take.config else "that run"
-    what = f"Compared with the nearest recording ({of}, turn {1 + _turns(nearest.request)}; - recorded, + asked now):"
+    of = (
+        f"configuration {nearest.take.config!r}, epoch {nearest.take.epoch}"
+        if nearest.take.config
+        else "that run"
+    )
+    what = (
+        f"Compared with the nearest recording ({of}, turn {1 + _turns(nearest.request)}; - recorded, + "
+        "asked now):"
+    )
     return "\n".join([first, what, *lines[:MAX_LINES], *more, again])
 
 
@@ -279,13 +341,18 @@ def _other_tries(same: Sequence[RecordedCall], wanted: RecordedCall, repeat: int
     epochs = sorted({one.take.epoch for one in same})
     if wanted.take.epoch not in epochs:
         told = ", ".join(map(str, epochs))
-        return f"the same request was recorded in epoch {told}, and this is epoch {wanted.take.epoch}, which needs an answer of its own"
+        return (
+            f"the same request was recorded in epoch {told}, and this is epoch {wanted.take.epoch}, "
+            "which needs an answer of its own"
+        )
     most = max(one.repeat for one in same if one.take.epoch == wanted.take.epoch)
     return f"the same request was recorded {most} times in this trial, and is now made for the {repeat}. time"
 
 
 def _turns(request: dict[str, Json]) -> int:
-    return sum(message["role"] == "assistant" for message in cast("list[dict[str, Json]]", request["messages"]))
+    return sum(
+        message["role"] == "assistant" for message in cast("list[dict[str, Json]]", request["messages"])
+    )
 
 
 def _alikeness(one: RecordedCall, wanted: RecordedCall) -> tuple[bool, int, bool, bool, bool]:
@@ -332,7 +399,11 @@ def _messages(old: list[_Request], new: list[_Request]) -> Iterator[str]:
         yield f"the conversation has {len(new)} messages, recorded were {len(old)}"
     for number, (before, after) in enumerate(zip(old, new, strict=False), 1):
         if before != after:
-            who = after["role"] if after["role"] == before["role"] else f"{after['role']}, recorded was {before['role']}"
+            who = (
+                after["role"]
+                if after["role"] == before["role"]
+                else f"{after['role']}, recorded was {before['role']}"
+            )
             yield f"message {number} ({who}{', ' + after['name'] if after.get('name') else ''}) changed"
             yield from _lines(before["text"], after["text"])
             if before.get("calls") != after.get("calls"):
@@ -344,7 +415,10 @@ def _messages(old: list[_Request], new: list[_Request]) -> Iterator[str]:
 def _lines(old: str, new: str) -> Iterator[str]:
     before, after = (text.splitlines()[:_LONGEST] for text in (old, new))
     # The common beginning is removed first, as the time of the comparison grows with the square of the lines.
-    start = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after)))
+    start = next(
+        (at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
+        min(len(before), len(after)),
+    )
     for line in ndiff(before[start : start + 60], after[start : start + 60]):
         if line.startswith(("- ", "+ ")):
             yield f"{line[:2]}{_line_around_difference(line[2:], old if line[0] == '+' else new)}"
@@ -359,7 +433,9 @@ def _line_around_difference(line: str, other: str) -> str:
 
 
 def _text(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+    return (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+    )
 
 
 def _value_text(value: Json) -> str:

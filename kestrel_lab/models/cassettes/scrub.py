@@ -13,7 +13,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.redaction import KEY_LIKE, secret_values
 from kestrel_lab.core.sanitize import one_line
 
-SECRET: Final = "<secret>"  # noqa: S105  # what stands in its place
+SECRET: Final = "<secret>"  # what stands in its place  # noqa: S105
 """Replaces text that looks like a key, and values of secret environment variables."""
 WORKSPACE: Final = "<kestrel:workspace>"
 """Replaces the path of the run's folder."""
@@ -21,7 +21,10 @@ VOLATILE: Final = "<volatile>"
 """Replaces text that a suite declares volatile."""
 
 
-_OWN: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') [0-9a-f]{12}(?= ---$)")
+_OWN: Final = re.compile(
+    r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') "
+    r"[0-9a-f]{12}(?= ---$)"
+)
 """Volatile values from this package: the duration of a command, and the hash of an artifact."""
 
 
@@ -35,13 +38,18 @@ class Scrubber:
 
     @classmethod
     def of(cls, env: Mapping[str, str], volatile: Iterable[str] = ()) -> Scrubber:
-        """Return the scrubber of an environment; `volatile` are regular expressions. Raises `UsageError` for an invalid one."""
+        """Return the scrubber of an environment; `volatile` are regular expressions.
+
+        Raises `UsageError` for an invalid one.
+        """
         values = secret_values(env)
         told = [*volatile]
         for pattern in told:
             check_pattern(pattern)
         return cls(
-            secrets=re.compile("|".join(re.escape(value) for value in sorted(values, key=lambda value: (-len(value), value))))
+            secrets=re.compile(
+                "|".join(re.escape(value) for value in sorted(values, key=lambda value: (-len(value), value)))
+            )
             if values
             else None,
             volatile=re.compile("|".join(f"(?:{pattern})" for pattern in told)) if told else None,
@@ -49,7 +57,9 @@ class Scrubber:
 
     def __call__(self, text: str) -> str:
         """Return a text of a request without secrets and volatile text."""
-        text = _OWN.sub(lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text))
+        text = _OWN.sub(
+            lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text)
+        )
         return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
 
     def without_secrets(self, text: str) -> str:

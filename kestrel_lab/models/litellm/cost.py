@@ -1,4 +1,6 @@
-"""Cost of a model call: its tokens, as the provider reports them or else counted, priced with the table that litellm ships."""
+"""Cost of a model call: its tokens, as the provider reports them or else counted, priced with the table that
+litellm ships.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,14 @@ if TYPE_CHECKING:
 
 
 def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, reported: Any) -> Usage:
-    """Return what a call used: as `reported` by the provider, or else counted; without a price, the call counts as unpriced."""
+    """Return what a call used: as `reported` by the provider, or else counted; without a price, the call
+    counts as unpriced.
+    """
     if reported is None:
-        read, written = _tokens(litellm, "\n".join(message.text for message in request.messages)), _tokens(litellm, answer)
+        read, written = (
+            _tokens(litellm, "\n".join(message.text for message in request.messages)),
+            _tokens(litellm, answer),
+        )
         priced: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written}
     else:
         read, written = reported.prompt_tokens or 0, reported.completion_tokens or 0
@@ -21,17 +28,28 @@ def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, repor
     usage = Usage(tokens_in=read, tokens_out=written, model_calls=1, **_details(reported))
     try:
         paid = litellm.cost_per_token(model=model, **priced)
-    except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
+    except (
+        litellm.ModelNotMappedError,
+        litellm.NotFoundError,
+        litellm.BadRequestError,
+    ):  # no price, or an unknown provider
         return usage + Usage(unpriced=1)
     return usage + Usage(cost_usd=sum(paid))
 
 
 def _details(reported: Any) -> dict[str, int]:
-    """Return the tokens that were read from and written to the provider's cache, and those of reasoning, as far as it tells."""
-    read, written = getattr(reported, "prompt_tokens_details", None), getattr(reported, "completion_tokens_details", None)
+    """Return the tokens that were read from and written to the provider's cache, and those of reasoning, as
+    far as it tells.
+    """
+    read, written = (
+        getattr(reported, "prompt_tokens_details", None),
+        getattr(reported, "completion_tokens_details", None),
+    )
     found = {
-        "tokens_cached": getattr(read, "cached_tokens", None) or getattr(reported, "prompt_cache_hit_tokens", None),
-        "tokens_cache_written": getattr(read, "cache_creation_tokens", None) or getattr(reported, "cache_creation_input_tokens", None),
+        "tokens_cached": getattr(read, "cached_tokens", None)
+        or getattr(reported, "prompt_cache_hit_tokens", None),
+        "tokens_cache_written": getattr(read, "cache_creation_tokens", None)
+        or getattr(reported, "cache_creation_input_tokens", None),
         "tokens_reasoning": getattr(written, "reasoning_tokens", None),
     }
     return {name: int(count) for name, count in found.items() if count}

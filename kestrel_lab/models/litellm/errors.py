@@ -28,14 +28,24 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     where = api_base or "the provider"
     if _unreachable(error):
         said = next((text for cause in reversed([*error_causes(error)]) if (text := _of_system(cause))), said)
-        return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
+        return ModelError(
+            f"{model}: no connection to {where} ({said}). Is it running, and is the address right?",
+            transient=True,
+        )
     if type(error).__name__ == "APIConnectionError" and not _is_connection_lost(error):
         # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
         return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
     if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
-        return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)", caller=True)
+        return ModelError(
+            f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel "
+            "models)",
+            caller=True,
+        )
     if "LLM Provider NOT provided" in str(error):
-        return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}", caller=True)
+        return ModelError(
+            f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}",
+            caller=True,
+        )
     if status == 429 and "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None)):
         status = 402  # said with the status of a rate limit, and does not pass
     advice = {
@@ -65,37 +75,59 @@ def _without_wrapping(text: str) -> str:
 
 
 def error_causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseException]:
-    """Yield `error` and its causes; with `suppressed` also those that `raise … from None` hides, as litellm does."""
+    """Yield `error` and its causes; with `suppressed` also those that `raise … from None` hides, as litellm
+    does.
+    """
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ and not suppressed else cause.__context__)
+        cause = cause.__cause__ or (
+            None if cause.__suppress_context__ and not suppressed else cause.__context__
+        )
 
 
 def _unreachable(error: Exception) -> bool:
     return any(
-        isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
+        isinstance(cause, ConnectionRefusedError | socket.gaierror)
+        or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
         for cause in error_causes(error)
     )
 
 
 def _of_system(error: BaseException) -> str:
-    """Return what the operating system says of a failure, without the objects that a client library prints around it."""
+    """Return what the operating system says of a failure, without the objects that a client library prints
+    around it.
+    """
     if isinstance(error, socket.gaierror):
         return error.strerror or ""
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
 
 
 def _is_connection_lost(error: Exception) -> bool:
-    """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by name."""
-    broken = {"ReadError", "WriteError", "RemoteProtocolError", "ClientPayloadError", "ServerDisconnectedError", "ClientOSError"}
-    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in error_causes(error))
+    """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by
+    name.
+    """
+    broken = {
+        "ReadError",
+        "WriteError",
+        "RemoteProtocolError",
+        "ClientPayloadError",
+        "ServerDisconnectedError",
+        "ClientOSError",
+    }
+    return any(
+        isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in error_causes(error)
+    )
 
 
 def _retry_after(error: Exception) -> float | None:
-    headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+    headers = (
+        getattr(error, "litellm_response_headers", None)
+        or getattr(getattr(error, "response", None), "headers", None)
+        or {}
+    )
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return max(milliseconds / 1000, 0.0)

@@ -1,4 +1,6 @@
-"""The litellm library: imported once, in the background where somebody will need it soon, as that takes seconds."""
+"""The litellm library: imported once, in the background where somebody will need it soon, as that takes
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _import_quietly() -> Any:
     # In its default mode litellm loads the nearest `.env`: a workspace could set keys and addresses that way.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     # A remark of pydantic's about litellm's own types, shown at the first call.
-    warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+    warnings.filterwarnings(
+        "ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier"
+    )
     import litellm
 
     litellm.suppress_debug_info = True
@@ -61,12 +65,16 @@ _CLOSERS: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = W
 
 
 async def close_clients_with_loop() -> None:
-    """Have the HTTP clients that litellm keeps for the running event loop closed when that loop ends; without this their sockets stay open."""
+    """Have the HTTP clients that litellm keeps for the running event loop closed when that loop ends; without
+    this their sockets stay open.
+    """
     loop = asyncio.get_running_loop()
-    # One client for every loop, by which Anthropic's models are asked; where the name is not set litellm looks for the client of this loop.
+    # One client for every loop, by which Anthropic's models are asked; where the name is not set litellm
+    # looks for the client of this loop.
     vars(litellm_library()).pop("module_level_aclient", None)
     if loop not in _CLOSERS:
-        # `asyncio.run` and others close the asynchronous generators of a loop that ends: the only notice of it that there is.
+        # `asyncio.run` and others close the asynchronous generators of a loop that ends: the only notice of
+        # it that there is.
         _CLOSERS[loop] = closer = _close_clients_at_end()
         await anext(closer)
 

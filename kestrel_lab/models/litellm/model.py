@@ -1,8 +1,9 @@
 """Models behind an API, called through litellm, which is imported by the first real call.
 
-Importing litellm takes seconds and much memory. An own server that speaks the OpenAI protocol gets `messages` and `tools`
-through `extra_body`: the bytes on the wire are the same, but the client does not walk through the whole conversation on every
-turn. OpenAI itself is not called that way, because litellm must see the tools to send some models to another endpoint.
+Importing litellm takes seconds and much memory. An own server that speaks the OpenAI protocol gets `messages`
+and `tools` through `extra_body`: the bytes on the wire are the same, but the client does not walk through the
+whole conversation on every turn. OpenAI itself is not called that way, because litellm must see the tools to
+send some models to another endpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
 from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
-from kestrel_lab.models.litellm.library import close_clients_with_loop, import_litellm, is_loaded, litellm_library
+from kestrel_lab.models.litellm.library import (
+    close_clients_with_loop,
+    import_litellm,
+    is_loaded,
+    litellm_library,
+)
 from kestrel_lab.models.litellm.response import Response, join_blocks
 
 if TYPE_CHECKING:
@@ -35,8 +41,9 @@ _COMPATIBLE = ("openai/", "hosted_vllm/")
 class LiteLLMModel:
     """The model that litellm calls `name` (`provider/model`), without retries: see `with_retries`.
 
-    Settings that a provider does not know (a seed, a temperature) are left out. Token counts are the provider's; where it
-    sends none they are estimated. A model that cannot call tools goes into `TextToolModel`.
+    Settings that a provider does not know (a seed, a temperature) are left out. Token counts are the
+    provider's; where it sends none they are estimated. A model that cannot call tools goes into
+    `TextToolModel`.
     """
 
     name: str
@@ -57,7 +64,9 @@ class LiteLLMModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Tokens of its context by litellm's table; `None` for a model that is not in it, and before the first call has loaded the table."""
+        """Tokens of its context by litellm's table; `None` for a model that is not in it, and before the
+        first call has loaded the table.
+        """
         if not is_loaded():
             return None
         table = litellm_library().model_cost
@@ -65,7 +74,10 @@ class LiteLLMModel:
         return known.get("max_input_tokens") or None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream. Raises `ModelError`."""
+        """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream.
+
+        Raises `ModelError`.
+        """
         await import_litellm()
         await close_clients_with_loop()
         litellm = litellm_library()
@@ -79,7 +91,9 @@ class LiteLLMModel:
             raise
         except Exception as error:
             provider = self.name.partition("/")[0].upper()
-            raise model_error(error, model=self.name, api_base=self.api_base, key_name=f"{provider}_API_KEY") from error
+            raise model_error(
+                error, model=self.name, api_base=self.api_base, key_name=f"{provider}_API_KEY"
+            ) from error
         answer = incoming.answer(request)
         usage = usage_of(litellm, self.name, request, answer.text, incoming.usage)
         return replace(answer, usage=usage, model=incoming.model or self.name)
@@ -94,7 +108,9 @@ class LiteLLMModel:
         await import_litellm()
 
     async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
-        """Return an answer that is not streamed; litellm refuses one whose content is a list of blocks, which is read here."""
+        """Return an answer that is not streamed; litellm refuses one whose content is a list of blocks, which
+        is read here.
+        """
         received: dict[str, Any] = {}
 
         def note(details: dict[str, Any]) -> None:
@@ -122,17 +138,28 @@ class LiteLLMModel:
             "seed": request.seed,
             "stop": [*request.stop] or None,
             "reasoning_effort": request.reasoning_effort,
-            "response_format": request.response_format if request.schema is None else response_format(request.schema),
+            "response_format": request.response_format
+            if request.schema is None
+            else response_format(request.schema),
         }
         return {name: value for name, value in wanted.items() if value is not None}
 
     @property
     def _compatible(self) -> bool:
-        return self.api_base is not None and self.name.startswith(_COMPATIBLE) and urlsplit(self.api_base).hostname != "api.openai.com"
+        return (
+            self.api_base is not None
+            and self.name.startswith(_COMPATIBLE)
+            and urlsplit(self.api_base).hostname != "api.openai.com"
+        )
 
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
-        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on: with tools.
-        dialect = replace(dialect_of(self.name), sees=self._sees, cache_marks=dialect_of(self.name).cache_marks and bool(request.tools))
+        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on:
+        # with tools.
+        dialect = replace(
+            dialect_of(self.name),
+            sees=self._sees,
+            cache_marks=dialect_of(self.name).cache_marks and bool(request.tools),
+        )
         messages = messages_to_wire(request.messages, dialect)
         tools = tools_to_wire(request.tools, dialect)
         counted: dict[str, Json] = {"stream_options": {"include_usage": True}} if request.stream else {}
@@ -161,13 +188,16 @@ class LiteLLMModel:
 
 def litellm_providers() -> frozenset[str]:
     """Return the prefixes of all providers that litellm knows; imports litellm."""
-    return frozenset(str(getattr(provider, "value", provider)) for provider in litellm_library().provider_list)
+    return frozenset(
+        str(getattr(provider, "value", provider)) for provider in litellm_library().provider_list
+    )
 
 
 def searches_web(name: str) -> bool:
     """Return whether the model `name` has a web search, and litellm sends the option to it; imports litellm.
 
-    For some models with a web search litellm leaves the option out of the request: such a model would answer from memory.
+    For some models with a web search litellm leaves the option out of the request: such a model would answer
+    from memory.
     """
     litellm = litellm_library()
     passed = litellm.get_supported_openai_params(model=name) or ()
@@ -193,5 +223,5 @@ def _known_to_see(name: str) -> bool | None:
     litellm = litellm_library()
     try:
         return bool(litellm.get_model_info(name).get("supports_vision"))
-    except Exception:  # noqa: BLE001  # litellm raises a bare Exception for a model that it does not know
+    except Exception:  # litellm raises a bare Exception for a model that it does not know  # noqa: BLE001
         return None

@@ -1,4 +1,6 @@
-"""Responses of litellm, streamed and whole, as answers: text, thinking, calls, refusal, how the answer ended."""
+"""Responses of litellm, streamed and whole, as answers: text, thinking, calls, refusal, how the answer
+ended.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelRequest
     from kestrel_lab.core.protocols import OnDelta
 
-_CUT = {"max_tokens": "length", "model_length": "length", "MAX_TOKENS": "length", "safety": "content_filter", "SAFETY": "content_filter"}
+_CUT = {
+    "max_tokens": "length",
+    "model_length": "length",
+    "MAX_TOKENS": "length",
+    "safety": "content_filter",
+    "SAFETY": "content_filter",
+}
 """Words of providers that litellm passes on, for those of the format."""
 
 
@@ -29,7 +37,9 @@ class Response:
     """The part of an answer that has come in."""
 
     def __init__(self, on_delta: OnDelta, *, signed: bool) -> None:
-        """Pass text on to `on_delta` as it comes; signatures of thinking are kept where the provider wants them back (`signed`)."""
+        """Pass text on to `on_delta` as it comes; signatures of thinking are kept where the provider wants
+        them back (`signed`).
+        """
         self.model = ""
         self.usage: Any = None
         self._calls = CallPieces()
@@ -46,7 +56,8 @@ class Response:
 
     async def follow(self, stream: Any) -> None:
         """Take the chunks of a stream as they come."""
-        # litellm drops parts of chunks: those of the OpenAI client are read before, and those that a handler of its own parses.
+        # litellm drops parts of chunks: those of the OpenAI client are read before, and those that a handler
+        # of its own parses.
         if type(source := stream.completion_stream).__name__ == "AsyncStream":
             self._repair_bytes(source.response)
             stream.completion_stream = self._with_all(source)
@@ -92,11 +103,15 @@ class Response:
             raise
 
     async def _with_all(self, stream: Any) -> AsyncIterator[Any]:
-        """Yield the chunks with blocks as text, and note what litellm passes over: refusals, and thinking in blocks."""
+        """Yield the chunks with blocks as text, and note what litellm passes over: refusals, and thinking in
+        blocks.
+        """
         try:
             async for chunk in stream:
                 for choice in chunk.choices[:1]:
-                    choice.delta.content = self._text_of(getattr(choice.delta, "refusal", None), choice.delta.content)
+                    choice.delta.content = self._text_of(
+                        getattr(choice.delta, "refusal", None), choice.delta.content
+                    )
                 yield chunk
         finally:
             await stream.close()
@@ -104,14 +119,20 @@ class Response:
     def _noted(self, chunk: Any) -> Any:
         """Return a chunk that is still JSON with blocks as text, and note what litellm passes over."""
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
-        delta = choices[0].get("delta") if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        delta = (
+            choices[0].get("delta")
+            if isinstance(choices, list) and choices and isinstance(choices[0], dict)
+            else None
+        )
         if isinstance(delta, dict):
             text = self._text_of(delta.get("refusal"), delta.get("content"))
             delta |= {"content": text} if "content" in delta else {}
         return chunk
 
     def _text_of(self, refusal: Any, content: Any) -> Any:
-        """Note a refusal, and thinking in blocks; return the text of blocks, and any other content as it is."""
+        """Note a refusal, and thinking in blocks; return the text of blocks, and any other content as it
+        is.
+        """
         if isinstance(refusal, str) and refusal:
             self._refusal.append(refusal)
         if not isinstance(content, list):
@@ -144,13 +165,21 @@ class Response:
         calls, finish = self._calls.requests(), _CUT.get(self._finish, self._finish)
         if request.tools and not calls:
             offered = {wire_name(tool.name) for tool in request.tools}
-            text, calls = read_calls(text, offered, (message.text for message in request.messages if message.role != "assistant"))
+            text, calls = read_calls(
+                text, offered, (message.text for message in request.messages if message.role != "assistant")
+            )
             finish = "tool_calls" if calls and finish == "stop" else finish
         if self._refusal and not calls:
             said = "".join(self._refusal)
             self._on_delta(said)
             text, finish = f"{text}{said}", "refusal"
-        return ModelAnswer(text=text, calls=from_wire(calls, request.tools), finish=finish, sources=self._sources, thinking=thinking)
+        return ModelAnswer(
+            text=text,
+            calls=from_wire(calls, request.tools),
+            finish=finish,
+            sources=self._sources,
+            thinking=thinking,
+        )
 
     def _add(self, choice: Any, said: Any) -> None:
         self._finish = choice.finish_reason or self._finish
@@ -168,7 +197,9 @@ class Response:
         for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
             own = getattr(call, "provider_specific_fields", None) or {}
             signature = own.get("thought_signature") or ""
-            self._calls.add(getattr(call, "index", place), call.id, call.function.name, call.function.arguments, signature)
+            self._calls.add(
+                getattr(call, "index", place), call.id, call.function.name, call.function.arguments, signature
+            )
 
     def _think(self, piece: str) -> None:
         if piece:
@@ -188,7 +219,10 @@ class Response:
         last.done = bool(last.signature)
 
     def _thinking(self) -> tuple[ThinkingPart, ...]:
-        blocks = tuple(ThinkingPart(text="".join(one.text), signature=one.signature, redacted=one.redacted) for one in self._blocks)
+        blocks = tuple(
+            ThinkingPart(text="".join(one.text), signature=one.signature, redacted=one.redacted)
+            for one in self._blocks
+        )
         reasoning = "".join(self._reasoning)
         if any(one.text or one.redacted for one in blocks):
             return blocks
@@ -218,14 +252,22 @@ def split_blocks(blocks: list[Any]) -> tuple[str, str]:
         if not isinstance(block, Mapping):
             texts.append(block if isinstance(block, str) else "")
             continue
-        inner = block.get("thinking") or block.get("reasoning") or block.get("text") or block.get("refusal") or ""
-        pieces = [inner] if isinstance(inner, str) else [part["text"] for part in inner if isinstance(part, Mapping) and "text" in part]
+        inner = (
+            block.get("thinking") or block.get("reasoning") or block.get("text") or block.get("refusal") or ""
+        )
+        pieces = (
+            [inner]
+            if isinstance(inner, str)
+            else [part["text"] for part in inner if isinstance(part, Mapping) and "text" in part]
+        )
         (thoughts if block.get("type") in ("thinking", "reasoning") else texts).extend(pieces)
     return "".join(texts), "".join(thoughts)
 
 
 def join_blocks(body: Any) -> dict[str, Any] | None:
-    """Return a chat completion whose content is a list of blocks with text in place of the list; `None` for anything else."""
+    """Return a chat completion whose content is a list of blocks with text in place of the list; `None` for
+    anything else.
+    """
     try:
         found: Any = loads(body) if isinstance(body, str) else body
     except ValueError:

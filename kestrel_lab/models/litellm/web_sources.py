@@ -17,10 +17,11 @@ _ADDRESS = re.compile(r"https?://[^\s<>]+")
 
 
 def sources_of(answer: Any) -> tuple[Source, ...]:
-    """Return the pages that a chat completion names, in order, each once; links in the model's text do not count.
+    """Return the pages that a chat completion names, in order, each once; links in the model's text do not
+    count.
 
-    Read are the annotations of the message (OpenAI, Gemini), its citations (Anthropic), and the search results and
-    citations beside it (Perplexity).
+    Read are the annotations of the message (OpenAI, Gemini), its citations (Anthropic), and the search
+    results and citations beside it (Perplexity).
     """
     found: dict[str, str] = {}
     for title, url in _cited_sources(answer):
@@ -36,7 +37,9 @@ def with_sources(text: str, sources: Iterable[Source]) -> str:
 
 
 def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
-    """Return the arguments of `with_sources`; the last list counts, as a model may have written a similar one before."""
+    """Return the arguments of `with_sources`; the last list counts, as a model may have written a similar one
+    before.
+    """
     said, mark, listed = text.rpartition(MARK)
     if not mark:
         return text, ()

@@ -1,8 +1,8 @@
 """Streams of chat completions as servers send them, made what clients take for granted.
 
-A server may answer a request for a stream with a whole completion, an error, or a page of a proxy, all with status 200;
-events may lack what the format has in each of them. Clients ignore lines that are no events, so without this an error
-would look like a model that says nothing.
+A server may answer a request for a stream with a whole completion, an error, or a page of a proxy, all with
+status 200; events may lack what the format has in each of them. Clients ignore lines that are no events, so
+without this an error would look like a model that says nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _KINDS: Final = {
 class StreamError(Exception):
     """What a server sent in place of a stream, or in it, is an error."""
 
-    def __init__(self, message: str, *, status: int | None = None, kind: str = "", passes: bool = False) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, kind: str = "", passes: bool = False
+    ) -> None:
         super().__init__(message)
         self.status_code, self.type, self.passes = status, kind, passes
 
@@ -54,7 +56,8 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 async def repaired_events(lines: AsyncIterator[str], what: str = "") -> AsyncIterator[str]:
-    """Yield the chunks of a stream as JSON texts in the form that clients read; raises `StreamError` for what is none.
+    """Yield the chunks of a stream as JSON texts in the form that clients read; raises `StreamError` for what
+    is none.
 
     `what` is the content type of the response, for the message.
     """
@@ -90,7 +93,9 @@ class _Reader:
             return self._flush()
         name, colon, value = line.partition(":")
         if name == "data" and colon:
-            if self._data and _parsed("\n".join(self._data)) is not None:  # a server that leaves no blank line between events
+            if (
+                self._data and _parsed("\n".join(self._data)) is not None
+            ):  # a server that leaves no blank line between events
                 return [*self._flush(), *self._with(value)]
             return self._with(value)
         if colon and name in _FIELDS:
@@ -175,13 +180,19 @@ def _error(said: Any) -> StreamError:
     message = said.get("message") or said.get("detail") or said.get("msg")
     kind = " ".join(str(said[key]) for key in ("type", "code", "status") if said.get(key))
     numbers = [int(word) for word in kind.split() if word.isdecimal() and 400 <= int(word) < 600]
-    status = next(iter(numbers), next((status for word, status in _KINDS.items() if word in kind.lower()), None))
+    status = next(
+        iter(numbers), next((status for word, status in _KINDS.items() if word in kind.lower()), None)
+    )
     name = str(said.get("code") or said.get("type") or "")
-    return StreamError(message if isinstance(message, str) and message else dumps(said), status=status, kind=name)
+    return StreamError(
+        message if isinstance(message, str) and message else dumps(said), status=status, kind=name
+    )
 
 
 def repaired_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Return a chunk, or a whole completion as one, with all that clients rely on; the same object where nothing lacks."""
+    """Return a chunk, or a whole completion as one, with all that clients rely on; the same object where
+    nothing lacks.
+    """
     choices = chunk.get("choices")
     complete = [_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
     if complete == choices and _HEAD.keys() <= chunk.keys():
@@ -200,11 +211,18 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
         given = [*given, {"type": "function", "function": one}]
     complete = [_call(call, place, len(given)) for place, call in enumerate(given) if isinstance(call, dict)]
     if complete != (calls or []):
-        delta = {**{key: part for key, part in delta.items() if key != "function_call"}, "tool_calls": complete}
+        delta = {
+            **{key: part for key, part in delta.items() if key != "function_call"},
+            "tool_calls": complete,
+        }
     end = "tool_calls" if choice.get("finish_reason") == "function_call" else choice.get("finish_reason")
     if delta is choice.get("delta") and end == choice.get("finish_reason") and "finish_reason" in choice:
         return choice
-    return {**{key: part for key, part in choice.items() if key != "message"}, "delta": delta, "finish_reason": end}
+    return {
+        **{key: part for key, part in choice.items() if key != "message"},
+        "delta": delta,
+        "finish_reason": end,
+    }
 
 
 def _call(call: dict[str, Any], place: int, of: int) -> dict[str, Any]:

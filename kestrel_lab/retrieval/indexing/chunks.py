@@ -1,4 +1,6 @@
-"""Chunks of files: functions, classes and methods by their syntax nodes; sections of prose; cells of notebooks; else runs of lines."""
+"""Chunks of files: functions, classes and methods by their syntax nodes; sections of prose; cells of
+notebooks; else runs of lines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _SECTION_LINES = 40
 _HEADING = re.compile(r"^(#{1,6}\s+\S.*|={1,3}\s+\S.*)$")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`#*+.:_])\1{2,}\s*$")
 _LINK = re.compile(
-    r"\[[^\]\n]*\]\(\s*<?([^)\s>#]+)[^)\n]*\)|:doc:`(?:[^`<]*<)?([^`>]+)>?`|^\s*\.\. (?:literal)?include::\s*(\S+)", re.MULTILINE
+    r"\[[^\]\n]*\]\(\s*<?([^)\s>#]+)[^)\n]*\)|:doc:`(?:[^`<]*<)?([^`>]+)>?`|^\s*\.\. "
+    r"(?:literal)?include::\s*(\S+)",
+    re.MULTILINE,
 )
 
 
@@ -103,11 +107,19 @@ def _code(language: str, text: str, lines: list[str]) -> Parsed:
 def _title(text: str, language: str) -> str:
     """The first sentence of a module's docstring or of the comment at its head."""
     head = text[:4_000]
-    found = re.match(r'(?:\s*#[^\n]*\n)*\s*[rRuUbB]{0,2}("""|\'\'\'|"|\')(.*?)\1', head, re.DOTALL) if language == "python" else None
+    found = (
+        re.match(r'(?:\s*#[^\n]*\n)*\s*[rRuUbB]{0,2}("""|\'\'\'|"|\')(.*?)\1', head, re.DOTALL)
+        if language == "python"
+        else None
+    )
     if found:
         return _paragraph(found[2])
     comment = re.match(r"\s*(?:/\*+(.*?)\*/|((?:\s*//[^\n]*\n)+))", head, re.DOTALL)
-    return _paragraph(re.sub(r"^[\s*/!]+", "", comment[1] or comment[2], flags=re.MULTILINE)) if comment and language != "python" else ""
+    return (
+        _paragraph(re.sub(r"^[\s*/!]+", "", comment[1] or comment[2], flags=re.MULTILINE))
+        if comment and language != "python"
+        else ""
+    )
 
 
 def _paragraph(text: str) -> str:
@@ -140,14 +152,22 @@ def _prose(text: str, lines: list[str]) -> Parsed:
             continue
         if _HEADING.match(line):
             heads.append((at + 1, line.strip("#= ").strip()))
-        elif at and _UNDERLINE.match(line) and lines[at - 1].strip() and len(line.rstrip()) >= len(lines[at - 1].rstrip()) // 2:
+        elif (
+            at
+            and _UNDERLINE.match(line)
+            and lines[at - 1].strip()
+            and len(line.rstrip()) >= len(lines[at - 1].rstrip()) // 2
+        ):
             heads.append((at, lines[at - 1].strip()))
     title = heads[0][1] if heads else next((line.strip() for line in lines if line.strip()), "")
     starts = ([] if heads and heads[0][0] == 1 else [(1, "")]) + heads
     chunks: list[Chunk] = []
     for (first, name), (after, _) in zip(starts, [*starts[1:], (len(lines) + 1, "")], strict=True):
         chunks += _paragraphs(first, after - 1, name, lines)
-    links = [Edge("link", next(group for group in match.groups() if group), "", 0) for match in _LINK.finditer(text)]
+    links = [
+        Edge("link", next(group for group in match.groups() if group), "", 0)
+        for match in _LINK.finditer(text)
+    ]
     return Parsed(language="prose", title=one_line(title, 200), chunks=tuple(chunks), edges=tuple(links))
 
 
@@ -156,13 +176,22 @@ def _paragraphs(first: int, last: int, name: str, lines: list[str]) -> Iterator[
     while start <= last:
         end = min(start + _SECTION_LINES - 1, last)
         if end < last:
-            end = next((number for number in range(end, start + _SECTION_LINES // 2, -1) if not lines[number - 1].strip()), end)
+            end = next(
+                (
+                    number
+                    for number in range(end, start + _SECTION_LINES // 2, -1)
+                    if not lines[number - 1].strip()
+                ),
+                end,
+            )
         yield Chunk(start, end, "section", one_line(name, 120))
         start = end + 1
 
 
 def _notebook(text: str, lines: list[str]) -> Parsed | None:
-    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is not a notebook."""
+    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is not a
+    notebook.
+    """
     try:
         cells = json.loads(text)["cells"]
         kinds = [str(cell["cell_type"]) for cell in cells]

@@ -16,11 +16,35 @@ from kestrel_lab.host.log_files import LOG_NAMES, is_open_here, open_no_log
 from kestrel_lab.host.programs import beside_python
 
 MOST_BYTES = 1_000_000
-SKIPPED_FOLDERS = tuple(".git .hg .svn .kestrel node_modules __pycache__ .venv .tox .mypy_cache .ruff_cache .ipynb_checkpoints".split())
+SKIPPED_FOLDERS = tuple(
+    ".git .hg .svn .kestrel node_modules __pycache__ .venv .tox .mypy_cache .ruff_cache "
+    ".ipynb_checkpoints".split()
+)
 _SECRET = (
-    *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials"),
+    *(
+        ".env",
+        ".env.*",
+        "*.env",
+        ".envrc",
+        ".netrc",
+        ".pgpass",
+        ".npmrc",
+        ".pypirc",
+        ".htpasswd",
+        ".git-credentials",
+    ),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.ppk"),
-    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials", "credentials.json", "secrets.*", "*.tfstate", "*.tfvars"),
+    *(
+        "id_rsa*",
+        "id_dsa*",
+        "id_ecdsa*",
+        "id_ed25519*",
+        "credentials",
+        "credentials.json",
+        "secrets.*",
+        "*.tfstate",
+        "*.tfvars",
+    ),
 )
 _STAGED = re.compile(r"(\d{6}) [0-9a-f]{40,64} \d\t(.*)", re.DOTALL)
 """A file as git says what it has of it: mode, hash, stage, path."""
@@ -39,7 +63,8 @@ class Stamp:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Paths of the files below `folder`, relative and with `/`: what git has or would take, else what `ripgrep_program` would search.
+    """Paths of the files below `folder`, relative and with `/`: what git has or would take, else what
+    `ripgrep_program` would search.
 
     Raises `UsageError` when there is no such folder.
     """
@@ -47,9 +72,14 @@ def files_of(folder: Path) -> list[str]:
 
 
 def unnameable_files(folder: Path) -> list[str]:
-    """Those whose names are not UTF-8, which cannot be kept as text: they are in no index. Odd bytes are written in hexadecimal."""
+    """Those whose names are not UTF-8, which cannot be kept as text: they are in no index.
+
+    Odd bytes are written in hexadecimal.
+    """
     return [
-        path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in _list_files(folder) if not _is_utf8(path)
+        path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        for path in _list_files(folder)
+        if not _is_utf8(path)
     ]
 
 
@@ -70,9 +100,11 @@ def _is_utf8(path: str) -> bool:
 
 
 def _by_git(folder: Path) -> list[str] | None:
-    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is ignored.
+    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is
+    ignored.
 
-    Of repositories within it, submodules or not, git tells only that they are there: what each holds is asked of itself.
+    Of repositories within it, submodules or not, git tells only that they are there: what each holds is asked
+    of itself.
     """
     if not any((place / ".git").exists() for place in (folder, *folder.parents)):
         return None
@@ -84,7 +116,9 @@ def _by_git(folder: Path) -> list[str] | None:
         staged = _STAGED.match(line)
         path = staged[2] if staged else line
         inner = path.rstrip("/")
-        if (path.endswith("/") or (staged and staged[1] == _SUBMODULE)) and (folder / inner / ".git").exists():
+        if (path.endswith("/") or (staged and staged[1] == _SUBMODULE)) and (
+            folder / inner / ".git"
+        ).exists():
             found += [f"{inner}/{each}" for each in _by_git(folder / inner) or ()]
         else:
             found.append(path)
@@ -93,16 +127,34 @@ def _by_git(folder: Path) -> list[str] | None:
 
 def _by_rg(folder: Path) -> list[str]:
     program = ripgrep_program(folder)
-    flags = ["--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"]
-    done = subprocess.run([program, "--files", "--null", *flags], cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    flags = [
+        "--hidden",
+        "--no-follow",
+        "--no-require-git",
+        "--no-config",
+        "--no-ignore-global",
+        "--no-ignore-parent",
+        "--no-messages",
+    ]
+    done = subprocess.run(
+        [program, "--files", "--null", *flags],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     return [path.removeprefix("./") for path in _paths(done.stdout)]
 
 
 def ripgrep_program(folder: Path) -> str:
-    """The program `ripgrep_program`, beside this Python or on the PATH, for a search in `folder`; raises `UsageError` that says how to install it."""
+    """The program `ripgrep_program`, beside this Python or on the PATH, for a search in `folder`; raises
+    `UsageError` that says how to install it.
+    """
     if found := beside_python("rg", outside=[folder]):
         return found
-    raise UsageError("ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager")
+    raise UsageError(
+        "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
+    )
 
 
 def _paths(listed: bytes) -> list[str]:
@@ -136,7 +188,9 @@ def skip_reason(path: str, size: int) -> str:
 def is_secret(path: str) -> bool:
     """Return whether a file's name suggests that it contains keys or passwords."""
     name = path.rsplit("/", 1)[-1].lower()
-    return any(fnmatch.fnmatch(name, each) for each in _SECRET) and not any(fnmatch.fnmatch(name, each) for each in _NO_SECRET)
+    return any(fnmatch.fnmatch(name, each) for each in _SECRET) and not any(
+        fnmatch.fnmatch(name, each) for each in _NO_SECRET
+    )
 
 
 def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:

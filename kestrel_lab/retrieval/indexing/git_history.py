@@ -38,7 +38,9 @@ def head_of(folder: Path) -> str:
 
 
 def update_history(connection: apsw.Connection, folder: Path, head: str) -> None:
-    """Let the index know the last commits before `head`, which is the one checked out; in a transaction of the caller."""
+    """Let the index know the last commits before `head`, which is the one checked out; in a transaction of
+    the caller.
+    """
     row = connection.execute("SELECT value FROM facts WHERE name = 'head'").fetchone()
     known = str(row[0]) if row else ""
     if known == head:
@@ -49,24 +51,43 @@ def update_history(connection: apsw.Connection, folder: Path, head: str) -> None
     if head:
         for commit in reversed(list(_log(folder, f"{known}..{head}" if on_top else head))):
             _store_commit(connection, commit)
-        connection.execute("DELETE FROM commit_files WHERE seq <= (SELECT max(seq) FROM commits) - ?1;", (MOST_COMMITS,))
-        connection.execute("DELETE FROM commit_words WHERE rowid <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
-        connection.execute("DELETE FROM commits WHERE seq <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
+        connection.execute(
+            "DELETE FROM commit_files WHERE seq <= (SELECT max(seq) FROM commits) - ?1;", (MOST_COMMITS,)
+        )
+        connection.execute(
+            "DELETE FROM commit_words WHERE rowid <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,)
+        )
+        connection.execute(
+            "DELETE FROM commits WHERE seq <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,)
+        )
     connection.execute("INSERT OR REPLACE INTO facts VALUES ('head', ?)", (head,))
 
 
 def _store_commit(connection: apsw.Connection, commit: Commit) -> None:
     connection.execute("INSERT INTO commits(hash, at) VALUES (?, ?)", (commit.hash, commit.at))
     number = connection.last_insert_rowid()
-    connection.execute("INSERT INTO commit_words(rowid, message) VALUES (?, ?)", (number, index_text(commit.message)))
-    connection.executemany("INSERT INTO commit_files VALUES (?, ?, ?)", [(number, path, len(commit.paths)) for path in commit.paths])
+    connection.execute(
+        "INSERT INTO commit_words(rowid, message) VALUES (?, ?)", (number, index_text(commit.message))
+    )
+    connection.executemany(
+        "INSERT INTO commit_files VALUES (?, ?, ?)",
+        [(number, path, len(commit.paths)) for path in commit.paths],
+    )
 
 
 def _log(folder: Path, span: str) -> Iterator[Commit]:
     told = _git(
-        folder, "log", "--no-merges", f"--max-count={MOST_COMMITS}", "--name-only", "--no-renames", "--relative", "-z",
-        "--format=%x01%H %ct %B%x02", span,
-    )  # fmt: skip
+        folder,
+        "log",
+        "--no-merges",
+        f"--max-count={MOST_COMMITS}",
+        "--name-only",
+        "--no-renames",
+        "--relative",
+        "-z",
+        "--format=%x01%H %ct %B%x02",
+        span,
+    )
     for piece in told.split("\x01")[1:]:
         head, _, names = piece.partition("\x02")
         content, at, message = [*head.split(" ", 2), ""][:3]
@@ -80,14 +101,19 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
-def commit_message_scores(connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]) -> dict[int, float]:
+def commit_message_scores(
+    connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]
+) -> dict[int, float]:
     """What the commits that match a question, with their scores, come to for the files they changed."""
     found: dict[int, list[float]] = defaultdict(list)
     sql = "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))"
     for seq, path, many in connection.execute(sql, (json.dumps(list(messages)),)):
         if path in files:
             found[files[path]].append(messages[seq] / math.log2(1 + many))
-    return {file: sum(score / place for place, score in enumerate(sorted(scores, reverse=True)[:5], 1)) for file, scores in found.items()}
+    return {
+        file: sum(score / place for place, score in enumerate(sorted(scores, reverse=True)[:5], 1))
+        for file, scores in found.items()
+    }
 
 
 _HALF = 500
@@ -97,32 +123,48 @@ def recent_changes(connection: apsw.Connection, files: Mapping[str, int]) -> dic
     """How much each file changed in the last commits, the last `_HALF` of them for half of it."""
     found: dict[int, float] = defaultdict(float)
     newest = (connection.execute("SELECT max(seq) FROM commits").fetchone() or (0,))[0] or 0
-    for seq, path, many in connection.execute("SELECT seq, path, many FROM commit_files WHERE seq > ?", (newest - 4 * _HALF,)):
+    for seq, path, many in connection.execute(
+        "SELECT seq, path, many FROM commit_files WHERE seq > ?", (newest - 4 * _HALF,)
+    ):
         if path in files:
             found[files[path]] += 0.5 ** ((newest - seq) / _HALF) / many
     return {file: math.log1p(score) for file, score in found.items()}
 
 
 def changed_together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str, float]:
-    """The files that were changed together with `path`, with how surely: the share of its commits, large ones counting less."""
+    """The files that were changed together with `path`, with how surely: the share of its commits, large ones
+    counting less.
+    """
     own = list(connection.execute("SELECT seq, many FROM commit_files WHERE path = ?", (path,)))
     total = sum(1 / math.log2(1 + many) for _, many in own)
     found: dict[str, float] = defaultdict(float)
-    sql = "SELECT other.path, other.many FROM commit_files AS mine JOIN commit_files AS other USING (seq) WHERE mine.path = ?1 AND other.path <> ?1"
+    sql = (
+        "SELECT other.path, other.many FROM commit_files AS mine JOIN commit_files AS other USING "
+        "(seq) WHERE mine.path = ?1 AND other.path <> ?1"
+    )
     for other, many in connection.execute(sql, (path,)):
         found[str(other)] += 1 / math.log2(1 + many)
     best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
     return {other: score / (total + 1) for other, score in best}
 
 
-def co_change_shares(connection: apsw.Connection, leaders: Collection[str], paths: Collection[str]) -> dict[str, dict[str, float]]:
-    """For each of `leaders`, the `paths` that changed with it: in which share of their own commits, large ones and files of few counting less."""
+def co_change_shares(
+    connection: apsw.Connection, leaders: Collection[str], paths: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """For each of `leaders`, the `paths` that changed with it: in which share of their own commits, large
+    ones and files of few counting less.
+    """
     sql = "SELECT path, seq, many FROM commit_files WHERE path IN (SELECT value FROM json_each(?))"
     commits: dict[str, dict[int, float]] = {path: {} for path in [*leaders, *paths]}
     for path, seq, many in connection.execute(sql, (json.dumps(list(commits)),)):
         commits[path][seq] = 1 / math.log2(1 + many)
     found: dict[str, dict[str, float]] = {}
     for leader in leaders:
-        both = {path: sum(amount for seq, amount in commits[path].items() if seq in commits[leader]) for path in paths}
-        found[leader] = {path: amount / (sum(commits[path].values()) + _FEW) for path, amount in both.items() if amount}
+        both = {
+            path: sum(amount for seq, amount in commits[path].items() if seq in commits[leader])
+            for path in paths
+        }
+        found[leader] = {
+            path: amount / (sum(commits[path].values()) + _FEW) for path, amount in both.items() if amount
+        }
     return found

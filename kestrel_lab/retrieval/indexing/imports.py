@@ -20,8 +20,14 @@ def resolve_import(path: str, kind: str, target: str, names: str, known: frozens
         return _python(here, target, names.split(), known)
     if language in {"javascript", "typescript", "tsx"}:
         endings = ("", ".ts", ".tsx", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js")
-        plain = re.sub(r"\.[cm]?jsx?$", "", target)  # TypeScript is imported under the name of what it is compiled to
-        return _first_known([posixpath.join(here, each) for each in (target, plain)], endings, known) if target.startswith(".") else []
+        plain = re.sub(
+            r"\.[cm]?jsx?$", "", target
+        )  # TypeScript is imported under the name of what it is compiled to
+        return (
+            _first_known([posixpath.join(here, each) for each in (target, plain)], endings, known)
+            if target.startswith(".")
+            else []
+        )
     if language in {"c", "c++"}:
         found = _first_known([posixpath.join(here, target), target], ("",), known)
         return found or [each for each in known if each.endswith("/" + target)][:1]
@@ -30,15 +36,26 @@ def resolve_import(path: str, kind: str, target: str, names: str, known: frozens
     if language == "rust":
         return _rust(path, target, known)
     if language == "java":
-        options = [target.replace(".", "/"), target.rpartition(".")[0].replace(".", "/")]  # the latter for what is imported from a class
+        options = [
+            target.replace(".", "/"),
+            target.rpartition(".")[0].replace(".", "/"),
+        ]  # the latter for what is imported from a class
         return next(
-            ([each] for option in options for each in sorted(known) if each == f"{option}.java" or each.endswith(f"/{option}.java")), []
+            (
+                [each]
+                for option in options
+                for each in sorted(known)
+                if each == f"{option}.java" or each.endswith(f"/{option}.java")
+            ),
+            [],
         )
     return []
 
 
 def _go_package_files(target: str, known: frozenset[str]) -> list[str]:
-    """The files of a package: the folder that its address ends with, behind the name of its module, which may be any part of it."""
+    """The files of a package: the folder that its address ends with, behind the name of its module, which may
+    be any part of it.
+    """
     pieces = target.split("/")
     modules = ["", *(posixpath.dirname(each) for each in known if posixpath.basename(each) == "go.mod")]
     for start in range(1, len(pieces)):
@@ -76,7 +93,11 @@ def _python(here: str, target: str, names: list[str], known: frozenset[str]) -> 
         roots = [rest, f"src/{rest}", posixpath.join(here, rest), *_parent_paths(here, rest)]
     found: list[str] = []
     for root in roots:
-        inner = [each for name in names for each in _first_known([posixpath.join(root, name)], (".py", ".pyi", "/__init__.py"), known)]
+        inner = [
+            each
+            for name in names
+            for each in _first_known([posixpath.join(root, name)], (".py", ".pyi", "/__init__.py"), known)
+        ]
         found = inner or _first_known([root], (".py", ".pyi", "/__init__.py"), known)
         if found:
             break

@@ -78,7 +78,10 @@ class _Build(threading.Thread):
 
 
 class CodeIndex:
-    """The index of the files below one folder, in a database of its own. Processes and threads may share it."""
+    """The index of the files below one folder, in a database of its own.
+
+    Processes and threads may share it.
+    """
 
     def __init__(self, workspace: str | Path, home: str | Path) -> None:
         """Prepare; nothing is read or written. The database is made under `home` when it is first needed."""
@@ -115,7 +118,9 @@ class CodeIndex:
                 connection.execute("ROLLBACK")
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Return what `work` returns for one state of the index; a damaged index is built anew first, and `work` repeated."""
+        """Return what `work` returns for one state of the index; a damaged index is built anew first, and
+        `work` repeated.
+        """
         try:
             with self.reading() as connection:
                 return work(connection)
@@ -132,9 +137,9 @@ class CodeIndex:
     def refresh(self, reporter: Reporter | None = None) -> UpdateResult:
         """Bring the index up to date with the folder, and return what had changed.
 
-        A folder that has not changed costs listing its files and asking how each stands. A build that was killed goes on
-        where it was. A damaged index is thrown away and built again, which the note says. Raises `UsageError` without
-        the folder, `StoreError` where no index can be written.
+        A folder that has not changed costs listing its files and asking how each stands. A build that was
+        killed goes on where it was. A damaged index is thrown away and built again, which the note says.
+        Raises `UsageError` without the folder, `StoreError` where no index can be written.
         """
         began = time.perf_counter()
         for attempt in (1, 2):
@@ -143,11 +148,17 @@ class CodeIndex:
                 self._note = ""
             except UNUSABLE as error:
                 if attempt == 2:
-                    msg = f"the index {self.path} is damaged again after it was rebuilt ({error}): check the disk"
+                    msg = (
+                        f"the index {self.path} is damaged again after it was rebuilt ({error}): check "
+                        "the disk"
+                    )
                     raise StoreError(msg) from error
                 self._discard(_rebuilt_notice(error))
             except apsw.BusyError as error:
-                msg = f"another process keeps writing to the index {self.path} for a long time: try again when it has finished"
+                msg = (
+                    f"another process keeps writing to the index {self.path} for a long time: try "
+                    "again when it has finished"
+                )
                 raise StoreError(msg) from error
             except apsw.FullError as error:
                 raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
@@ -156,7 +167,9 @@ class CodeIndex:
         raise AssertionError
 
     def start(self, reporter: Reporter | None = None) -> _Build:
-        """Begin `refresh` in a thread, if none is at it, and return that at once; `building` says how far it is. What is indexed so far can be searched."""
+        """Begin `refresh` in a thread, if none is at it, and return that at once; `building` says how far it
+        is. What is indexed so far can be searched.
+        """
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 return self._thread
@@ -168,7 +181,8 @@ class CodeIndex:
             return thread
 
     def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
-        """Bring the index up to date, in the background where that takes longer; returns what a searcher should know, or nothing.
+        """Bring the index up to date, in the background where that takes longer; returns what a searcher
+        should know, or nothing.
 
         Raises what `refresh` raises, where that happens in time.
         """
@@ -183,7 +197,10 @@ class CodeIndex:
         if now.error is not None:
             raise now.error
         if not now.finished:
-            return f"the index is still being built, {now.done:,} of {now.total:,} files are done: other files are not found yet"
+            return (
+                f"the index is still being built, {now.done:,} of {now.total:,} files are done: other "
+                "files are not found yet"
+            )
         return now.note
 
     def wait(self, seconds: float | None = None) -> BuildProgress:
@@ -209,7 +226,7 @@ class CodeIndex:
         try:
             note = self.refresh(reporter).note
             self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
-        except Exception as error:  # noqa: BLE001  # the end of a thread: whoever waits for it is told
+        except Exception as error:  # the end of a thread: whoever waits for it is told  # noqa: BLE001
             self.building = BuildProgress(error=error)
         finally:
             self._let_go()
@@ -225,7 +242,9 @@ class CodeIndex:
         if gone:
             with WriteTransaction(connection):
                 remove_files(connection, gone)
-        todo = [(path, found) for path, found in present.items() if not _is_unchanged(before.get(path), found)]
+        todo = [
+            (path, found) for path, found in present.items() if not _is_unchanged(before.get(path), found)
+        ]
         self.building = BuildProgress(total=len(todo))
         changed = 0
         for start in range(0, len(todo), _BATCH):
@@ -238,7 +257,9 @@ class CodeIndex:
                 reporter(done, len(todo), todo[done - 1][0])
         self._remember(connection, complete=not self._stop.is_set())
         seconds = time.perf_counter() - began
-        return UpdateResult(files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note)
+        return UpdateResult(
+            files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note
+        )
 
     def _remember(self, connection: apsw.Connection, *, complete: bool) -> None:
         """Take in what was committed since, and whether the files are all here."""
@@ -249,8 +270,16 @@ class CodeIndex:
             with WriteTransaction(connection):
                 history.update_history(connection, self.workspace, head)
 
-    def _take(self, connection: apsw.Connection, batch: Sequence[tuple[str, Stamp | str]], before: dict[str, Any], looked: int) -> int:
-        """Read some files and write what is in them, all at once; returns how many were other than the index had them."""
+    def _take(
+        self,
+        connection: apsw.Connection,
+        batch: Sequence[tuple[str, Stamp | str]],
+        before: dict[str, Any],
+        looked: int,
+    ) -> int:
+        """Read some files and write what is in them, all at once; returns how many were other than the index
+        had them.
+        """
         changed = 0
         read = []
         for path, found in batch:
@@ -266,12 +295,25 @@ class CodeIndex:
             read.append((path, place, content, None if same else cut_chunks(path, text[0]), text[0]))  # type: ignore[arg-type]
         with WriteTransaction(connection):
             for path, place, content, parsed, text in read:
-                # Another process may have written the file meanwhile, from the same bytes: then there is nothing to do.
+                # Another process may have written the file meanwhile, from the same bytes: then there is
+                # nothing to do.
                 row = connection.execute("SELECT hash, skipped FROM files WHERE path = ?", (path,)).fetchone()
-                if row is not None and row[0] == content and row[1] == (parsed if isinstance(parsed, str) else ""):
+                if (
+                    row is not None
+                    and row[0] == content
+                    and row[1] == (parsed if isinstance(parsed, str) else "")
+                ):
                     update_stamp(connection, path, place, looked)
                 else:
-                    store_file(connection, path, place, looked, content, cut_chunks(path, text) if parsed is None else parsed, text)
+                    store_file(
+                        connection,
+                        path,
+                        place,
+                        looked,
+                        content,
+                        cut_chunks(path, text) if parsed is None else parsed,
+                        text,
+                    )
                     changed += 1
         return changed
 
@@ -308,11 +350,18 @@ class CodeIndex:
 
 
 def _rebuilt_notice(error: Exception) -> str:
-    return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
+    return (
+        f"{error} was built anew"
+        if str(error) == OLD
+        else f"the index was damaged ({error}) and was built anew"
+    )
 
 
 def _is_unchanged(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
-    """Whether a file is as it was when it was read. One that was changed just before it was read is read again."""
+    """Whether a file is as it was when it was read.
+
+    One that was changed just before it was read is read again.
+    """
     if before is None:
         return False
     _, held, looked, _, skipped = before

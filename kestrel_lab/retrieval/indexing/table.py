@@ -20,17 +20,22 @@ FIELDS = ("body", "title", "path", "base", "symbols")
 """The columns of a file in the full-text table."""
 _FTS = "content='', contentless_delete=1, tokenize='porter unicode61'"
 _SCHEMA = f"""
-CREATE TABLE files(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, mtime INTEGER NOT NULL, ctime INTEGER NOT NULL,
-  size INTEGER NOT NULL, inode INTEGER NOT NULL, looked INTEGER NOT NULL, hash BLOB NOT NULL, language TEXT NOT NULL, title TEXT NOT NULL,
+CREATE TABLE files(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, mtime INTEGER NOT NULL, ctime INTEGER \
+NOT NULL,
+  size INTEGER NOT NULL, inode INTEGER NOT NULL, looked INTEGER NOT NULL, hash BLOB NOT NULL, language TEXT \
+NOT NULL, title TEXT NOT NULL,
   skipped TEXT NOT NULL) STRICT;
-CREATE TABLE chunks(id INTEGER PRIMARY KEY, file INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, kind TEXT NOT NULL,
+CREATE TABLE chunks(id INTEGER PRIMARY KEY, file INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT \
+NULL, kind TEXT NOT NULL,
   name TEXT NOT NULL) STRICT;
 CREATE INDEX chunks_of ON chunks(file);
-CREATE TABLE symbols(file INTEGER NOT NULL, name TEXT NOT NULL, folded TEXT NOT NULL, qualified TEXT NOT NULL, kind TEXT NOT NULL,
+CREATE TABLE symbols(file INTEGER NOT NULL, name TEXT NOT NULL, folded TEXT NOT NULL, qualified TEXT NOT \
+NULL, kind TEXT NOT NULL,
   first INTEGER NOT NULL, last INTEGER NOT NULL) STRICT;
 CREATE INDEX symbols_of ON symbols(file);
 CREATE INDEX symbols_named ON symbols(folded);
-CREATE TABLE edges(file INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT NOT NULL, names TEXT NOT NULL, line INTEGER NOT NULL) STRICT;
+CREATE TABLE edges(file INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT NOT NULL, names TEXT NOT NULL, \
+line INTEGER NOT NULL) STRICT;
 CREATE INDEX edges_of ON edges(file);
 CREATE TABLE vectors(chunk INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL) STRICT;
 CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -51,7 +56,9 @@ OLD = "the index was made by another version of kestrel_lab and"
 
 
 def open_index(path: Path) -> apsw.Connection:
-    """Open the index at `path`, made if need be; raises one of `UNUSABLE` for a file that is none, `StoreError` where none can be made."""
+    """Open the index at `path`, made if need be; raises one of `UNUSABLE` for a file that is none,
+    `StoreError` where none can be made.
+    """
     try:
         private_folder(path.parent)
         private_file(path)
@@ -61,7 +68,12 @@ def open_index(path: Path) -> apsw.Connection:
     try:
         connection.set_busy_timeout(_BUSY_MS)
         # An index can be made again: a power cut may cost its last moments, not the order within it.
-        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY", "cache_size = -65536"):
+        for setting in (
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            "temp_store = MEMORY",
+            "cache_size = -65536",
+        ):
             connection.execute(f"PRAGMA {setting}").fetchall()
         _prepare(connection)
         connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, file_words, 'row')")
@@ -97,9 +109,16 @@ class WriteTransaction:
 
 
 def indexed_files(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
-    """Return every file of the index: its number, its stamp, when it was read, its hash, why it was skipped."""
-    rows: Iterable[Sequence[Any]] = connection.execute("SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files")
-    return {path: (number, Stamp(*stamp), looked, content, skipped) for path, number, *stamp, looked, content, skipped in rows}
+    """Return every file of the index: its number, its stamp, when it was read, its hash, why it was
+    skipped.
+    """
+    rows: Iterable[Sequence[Any]] = connection.execute(
+        "SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files"
+    )
+    return {
+        path: (number, Stamp(*stamp), looked, content, skipped)
+        for path, number, *stamp, looked, content, skipped in rows
+    }
 
 
 def remove_files(connection: apsw.Connection, paths: Iterable[str]) -> None:
@@ -108,7 +127,9 @@ def remove_files(connection: apsw.Connection, paths: Iterable[str]) -> None:
         row = connection.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
         if row is None:
             continue
-        connection.execute("DELETE FROM chunk_words WHERE rowid IN (SELECT id FROM chunks WHERE file = ?)", row)
+        connection.execute(
+            "DELETE FROM chunk_words WHERE rowid IN (SELECT id FROM chunks WHERE file = ?)", row
+        )
         connection.execute("DELETE FROM vectors WHERE chunk IN (SELECT id FROM chunks WHERE file = ?)", row)
         connection.execute("DELETE FROM file_words WHERE rowid = ?", row)
         for table in ("chunks", "symbols", "edges"):
@@ -117,13 +138,22 @@ def remove_files(connection: apsw.Connection, paths: Iterable[str]) -> None:
 
 
 def store_file(
-    connection: apsw.Connection, path: str, stamp: Stamp, looked: int, content: bytes, found: Parsed | str, text: str = ""
+    connection: apsw.Connection,
+    path: str,
+    stamp: Stamp,
+    looked: int,
+    content: bytes,
+    found: Parsed | str,
+    text: str = "",
 ) -> None:
     """Store what was `found` in `path`, or why it was skipped; `content` is the hash of its bytes."""
     remove_files(connection, [path])
-    language, title, skipped = ("", "", found) if isinstance(found, str) else (found.language, found.title, "")
+    language, title, skipped = (
+        ("", "", found) if isinstance(found, str) else (found.language, found.title, "")
+    )
     connection.execute(
-        "INSERT INTO files(path, mtime, ctime, size, inode, looked, hash, language, title, skipped) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO files(path, mtime, ctime, size, inode, looked, hash, language, title, skipped) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (path, stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, content, language, title, skipped),
     )
     number = connection.last_insert_rowid()
@@ -137,17 +167,32 @@ def store_file(
         row = (number, chunk.first, chunk.last, chunk.kind, chunk.name)
         connection.execute("INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)", row)
         connection.execute(
-            "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)", (connection.last_insert_rowid(), index_text(chunk.name), body)
+            "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)",
+            (connection.last_insert_rowid(), index_text(chunk.name), body),
         )
     base = path.rsplit("/", 1)[-1]
     symbols = " ".join(dict.fromkeys(symbol.name for symbol in found.symbols))
-    fields = (" ".join(bodies), index_text(title), index_text(path), index_text(base.rsplit(".", 1)[0]), index_text(symbols))
-    connection.execute(f"INSERT INTO file_words(rowid, {', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)", (number, *fields))
+    fields = (
+        " ".join(bodies),
+        index_text(title),
+        index_text(path),
+        index_text(base.rsplit(".", 1)[0]),
+        index_text(symbols),
+    )
+    connection.execute(
+        f"INSERT INTO file_words(rowid, {', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)", (number, *fields)
+    )
     connection.executemany(
         "INSERT INTO symbols VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(number, each.name, each.name.lower(), each.qualified, each.kind, each.first, each.last) for each in found.symbols],
+        [
+            (number, each.name, each.name.lower(), each.qualified, each.kind, each.first, each.last)
+            for each in found.symbols
+        ],
     )
-    connection.executemany("INSERT INTO edges VALUES (?, ?, ?, ?, ?)", [(number, e.kind, e.target, e.names, e.line) for e in found.edges])
+    connection.executemany(
+        "INSERT INTO edges VALUES (?, ?, ?, ?, ?)",
+        [(number, e.kind, e.target, e.names, e.line) for e in found.edges],
+    )
 
 
 def update_stamp(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:

@@ -1,7 +1,9 @@
-"""A step that another agent's program works on: what it tells becomes the events of the run, its questions become approvals.
+"""A step that another agent's program works on: what it tells becomes the events of the run, its questions
+become approvals.
 
-The program makes its own calls, so middleware, cache and containment of ours do not apply to them; its sandbox, the run's limits and
-approvals do. A run that is resumed goes on with the program's own session, or in a new one that is told the conversation so far.
+The program makes its own calls, so middleware, cache and containment of ours do not apply to them; its
+sandbox, the run's limits and approvals do. A run that is resumed goes on with the program's own session, or
+in a new one that is told the conversation so far.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from typing import Final, cast
 from kestrel_lab.adapters.adapter import Adapter, Decision, Permission, Task, Told, ToolDone, Turn
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import ModelError, RunError, ToolError
-from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, ModelCalled, ModelDelta, Progress, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalGiven,
+    ModelAnswered,
+    ModelCalled,
+    ModelDelta,
+    Progress,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
@@ -37,7 +47,10 @@ _RETOLD: Final = 4_000
 
 
 async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk) -> str:
-    """Have the program of `adapter` work on `step` until it answers; return that answer. Raises what `run_agent` raises."""
+    """Have the program of `adapter` work on `step` until it answers; return that answer.
+
+    Raises what `run_agent` raises.
+    """
     talk = ctx.state.conversation(step.id)
     if talk.messages[-1].role == "assistant" and not talk.requests:
         return talk.messages[-1].text.strip()
@@ -49,11 +62,17 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    moved = talk.borrowed and bool(ctx.state.private_copy)  # programs look for a session in the folder where it was begun
+    moved = talk.borrowed and bool(
+        ctx.state.private_copy
+    )  # programs look for a session in the folder where it was begun
     resumes = bool(talk.session) and not moved and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
-    form = "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
+    form = (
+        ""
+        if step.schema is None
+        else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
+    )
     prompt = f"{last.text}{form}"
     task = Task(
         prompt=prompt,
@@ -68,7 +87,9 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         session=talk.session if resumes else "",
         copy=talk.borrowed,
         turns=None if ctx.limits.cycles is None else max(1, ctx.limits.cycles - ctx.state.usage.model_calls),
-        cost_usd=None if ctx.limits.cost_usd is None else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
+        cost_usd=None
+        if ctx.limits.cost_usd is None
+        else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
     )
     try:
         await work.keep_files(step.id, "before")
@@ -93,7 +114,9 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
 class _Work:
     """What a program has told of one step, as far as it is not in the log yet."""
 
-    def __init__(self, step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk, choice: Choice) -> None:
+    def __init__(
+        self, step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk, choice: Choice
+    ) -> None:
         self._step, self._adapter, self._ctx, self._desk, self._choice = step, adapter, ctx, desk, choice
         self._talk = ctx.state.conversation(step.id)
         self.asked = ""
@@ -103,19 +126,33 @@ class _Work:
         """Calls by the program's ids."""
         self._denied: set[str] = set()
         self._given: dict[str, ApprovalGiven] = {}
-        """By key of a call, the decision that came when the program no longer waited for it: it holds when it asks again."""
+        """By key of a call, the decision that came when the program no longer waited for it: it holds when it
+        asks again.
+        """
         self._held: deque[Told] = deque()
-        """What waits for results of earlier calls: a turn begins in the log when the one before it is complete."""
+        """What waits for results of earlier calls: a turn begins in the log when the one before it is
+        complete.
+        """
 
     async def ask_to_begin(self) -> None:
         """Ask once for leave of a program that asks for none itself, or that no sandbox holds."""
         args = {"goal": self._step.goal or self._step.work}
         danger = Danger.HIGH if self._choice.wanted else Danger.CRITICAL
-        call = Call(id=f"{self._step.id}.start", kind="tool", target=self._adapter.name, args={**args}, step=self._step.id, danger=danger)
+        call = Call(
+            id=f"{self._step.id}.start",
+            kind="tool",
+            target=self._adapter.name,
+            args={**args},
+            step=self._step.id,
+            danger=danger,
+        )
         self._desk.of_programs[call.id] = False
         given = await self._desk.decide(replace(call, sandbox=self._level))
         if given is not None and not given.granted:
-            raise ToolError(f"{self._adapter.name} was not allowed to begin" + (f": {given.reason}" if given.reason else ""))
+            raise ToolError(
+                f"{self._adapter.name} was not allowed to begin"
+                + (f": {given.reason}" if given.reason else "")
+            )
 
     @property
     def _level(self) -> str:
@@ -137,7 +174,11 @@ class _Work:
         cycle = self._talk.cycles + 1
         self.asked, self._since = f"{self._step.id}.m{cycle}", time.perf_counter()
         messages = len(self._talk.messages)
-        self._ctx.emit(ModelCalled(call=self.asked, step=self._step.id, model=self._adapter.name, cycle=cycle, messages=messages))
+        self._ctx.emit(
+            ModelCalled(
+                call=self.asked, step=self._step.id, model=self._adapter.name, cycle=cycle, messages=messages
+            )
+        )
 
     def delta(self, text: str) -> None:
         """Show a piece of text."""
@@ -173,9 +214,13 @@ class _Work:
         if not self.asked:
             self._begin_turn()
         cycle, answer, usage = self._talk.cycles, turn.answer, turn.answer.usage
-        calls = [replace(one, id=f"{self._step.id}.{cycle}.{place}") for place, one in enumerate(answer.calls, 1)]
+        calls = [
+            replace(one, id=f"{self._step.id}.{cycle}.{place}") for place, one in enumerate(answer.calls, 1)
+        ]
         for theirs, ours in zip(answer.calls, calls, strict=True):
-            self._ours[theirs.id] = self._call(ours.id, ours.name, self._ctx.redactor.json(ours.args), Danger.SAFE)
+            self._ours[theirs.id] = self._call(
+                ours.id, ours.name, self._ctx.redactor.json(ours.args), Danger.SAFE
+            )
         unpriced = self._ctx.state.meter.unpriced
         asked, self.asked, self._turned = self.asked, "", time.perf_counter()
         self._ctx.emit(
@@ -207,12 +252,26 @@ class _Work:
 
     def _call(self, known: str, tool: str, args: Json, danger: Danger) -> Call:
         return Call(
-            id=known, kind="tool", target=tool, args=cast("dict[str, Json]", args), step=self._step.id, danger=danger, sandbox=self._level
+            id=known,
+            kind="tool",
+            target=tool,
+            args=cast("dict[str, Json]", args),
+            step=self._step.id,
+            danger=danger,
+            sandbox=self._level,
         )
 
     def _run(self, call: Call, leave: str) -> None:
         danger = call.danger.name if leave else ""  # of a call that was not asked about nobody knows
-        event = ToolCalled(call=call.id, step=call.step, tool=call.target, args=call.args, danger=danger, sandbox=call.sandbox, leave=leave)
+        event = ToolCalled(
+            call=call.id,
+            step=call.step,
+            tool=call.target,
+            args=call.args,
+            danger=danger,
+            sandbox=call.sandbox,
+            leave=leave,
+        )
         self._ctx.emit(event)
 
     def _done(self, done: ToolDone) -> None:
@@ -226,11 +285,21 @@ class _Work:
         text, cut = head_tail(whole, _RESULT)
         name, chars = self._ctx.store.results.keep(whole) if cut else ("", 0)
         kind = "denied" if call.id in self._denied else "failed"
-        problem = Problem(kind=kind, message=text or f"{call.target} failed").as_json() if done.error else None
+        problem = (
+            Problem(kind=kind, message=text or f"{call.target} failed").as_json() if done.error else None
+        )
         answered = ToolAnswered(
-            call=call.id, step=call.step, tool=call.target, text=text, error=problem, seconds=time.perf_counter() - self._turned,
-            truncated=cut, whole=name, chars=chars, session=done.session,
-        )  # fmt: skip
+            call=call.id,
+            step=call.step,
+            tool=call.target,
+            text=text,
+            error=problem,
+            seconds=time.perf_counter() - self._turned,
+            truncated=cut,
+            whole=name,
+            chars=chars,
+            session=done.session,
+        )
         self._ctx.emit(answered)
         if not self._talk.open_requests and not self._held:
             self.ask_model()
@@ -239,7 +308,9 @@ class _Work:
         """Put a question of the program to whoever decides about calls of the run."""
         request = asked.request
         known = self._ours.get(request.id)
-        name = known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"  # of a sub-agent's call
+        name = (
+            known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"
+        )  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
         self._desk.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:
@@ -248,7 +319,10 @@ class _Work:
         if given is not None and not given.granted:
             self._denied.add(name)
             because = f": {given.reason}" if given.reason else ""
-            return Decision(granted=False, reason=f"{request.name} was denied by {given.by}{because}. Do not repeat this call.")
+            return Decision(
+                granted=False,
+                reason=f"{request.name} was denied by {given.by}{because}. Do not repeat this call.",
+            )
         args = None if given is None else given.args
         if known is not None:
             call = call if args is None else replace(call, args=args)
@@ -258,18 +332,26 @@ class _Work:
         return Decision(granted=True, args=args)
 
     def keep_decisions(self) -> None:
-        """Keep what was decided about calls that the program could not make any more, because the run had stopped to wait."""
+        """Keep what was decided about calls that the program could not make any more, because the run had
+        stopped to wait.
+        """
         for request in self._talk.open_requests:
             given = self._ctx.state.decisions.get(request.id)
             if given is not None and request.id not in self._ctx.state.begun:
-                self._given[self._call(request.id, request.name, cast("Json", request.args), Danger.SAFE).key] = given
+                self._given[
+                    self._call(request.id, request.name, cast("Json", request.args), Danger.SAFE).key
+                ] = given
 
     def close_calls(self, why: str) -> None:
         """Answer what has no answer, so that the conversation is whole."""
         while self._talk.open_requests or self._held:
             for request in self._talk.open_requests:
                 problem = Problem(kind="unknown_outcome", message=why).as_json()
-                self._ctx.emit(ToolAnswered(call=request.id, step=self._step.id, tool=request.name, text=why, error=problem))
+                self._ctx.emit(
+                    ToolAnswered(
+                        call=request.id, step=self._step.id, tool=request.name, text=why, error=problem
+                    )
+                )
             while self._held and not self._talk.open_requests:
                 self._record(self._held.popleft())
 
@@ -280,7 +362,15 @@ class _Work:
             kind, text = ("cancelled", "the program was stopped") if stopped else ("failed", str(error))
             problem = Problem(kind=kind, message=text).as_json()
             seconds = time.perf_counter() - self._since
-            self._ctx.emit(ModelAnswered(call=self.asked, step=self._step.id, model=self._adapter.name, error=problem, seconds=seconds))
+            self._ctx.emit(
+                ModelAnswered(
+                    call=self.asked,
+                    step=self._step.id,
+                    model=self._adapter.name,
+                    error=problem,
+                    seconds=seconds,
+                )
+            )
             self.asked = ""
 
 
@@ -296,7 +386,13 @@ def _conversation_text(messages: Sequence[Message]) -> str:
     for message in messages:
         if message.role == "system":
             continue
-        calls = "".join(f"\n[call of {call.name}: {json.dumps(call.args, ensure_ascii=False)}]" for call in message.calls)
+        calls = "".join(
+            f"\n[call of {call.name}: {json.dumps(call.args, ensure_ascii=False)}]" for call in message.calls
+        )
         who = f"result of {message.name}" if message.role == "tool" else message.role
         said.append(f"{who}: {head_tail(message.text, _RETOLD)[0]}{calls}")
-    return f"The conversation so far, in which you are the assistant:\n\n{chr(10).join(said)}\n\nNow:\n\n" if said else ""
+    return (
+        f"The conversation so far, in which you are the assistant:\n\n{chr(10).join(said)}\n\nNow:\n\n"
+        if said
+        else ""
+    )

@@ -1,8 +1,10 @@
-"""Files of tool calls: keep what they hold before and after, see `FileHistory`, and trace taint: record which tainted files a call read, and which files it tainted.
+"""Files of tool calls: keep what they hold before and after, see `FileHistory`, and trace taint: record which
+tainted files a call read, and which files it tainted.
 
-The tool decides how the files that a call read are found: by its arguments (`workspace` with a `path`), by the paths in its answer
-(`lines`, `names`), or, for commands and other tools that may open any file, by the files that the kernel reports as opened. A call
-whose author has read untrusted text, or that read a tainted file itself, taints every file that changed while it ran.
+The tool decides how the files that a call read are found: by its arguments (`workspace` with a `path`), by
+the paths in its answer (`lines`, `names`), or, for commands and other tools that may open any file, by the
+files that the kernel reports as opened. A call whose author has read untrusted text, or that read a tainted
+file itself, taints every file that changed while it ran.
 """
 
 from __future__ import annotations
@@ -33,12 +35,16 @@ _PLAIN = re.compile(r"[\w./-]{1,40}")
 """Matches a path that is too plain to carry an instruction."""
 _MARGIN_NS = 50_000_000
 _SMALL = 300
-"""Entries of a workspace that are read in a millisecond, on the event loop; for more a thread is worth its while."""
+"""Entries of a workspace that are read in a millisecond, on the event loop; for more a thread is worth its
+while.
+"""
 _Way = Literal["", "exact", "lines", "names", "watch"]
 
 
 class FileTrace(Struct, frozen=True):
-    """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same words."""
+    """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same
+    words.
+    """
 
     ctx: RunContext
     calls: Sequence[Call]
@@ -47,7 +53,9 @@ class FileTrace(Struct, frozen=True):
     """By author, what calls share that begin before the event loop turns over."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; record before the answer what went through files, and what these hold before and after a call that may change them."""
+        """Proceed; record before the answer what went through files, and what these hold before and after a
+        call that may change them.
+        """
         tool = self.ctx.tools.find(call.target)
         if tool is None:
             return await proceed(call)
@@ -72,13 +80,21 @@ class FileTrace(Struct, frozen=True):
         if files is None:
             return proceed(call)
         author, way = self._author(call, flow) if writes else "", detection_of(tool, flow, call)
-        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx)) if "kernel" in flow.reads else None
-        if kernel is not None and kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
+        kernel = (
+            KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx))
+            if "kernel" in flow.reads
+            else None
+        )
+        if (
+            kernel is not None and kernel.sets
+        ):  # before it runs: cancelled or failed, it has left something all the same
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author, kernel)
-        return self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
+        return (
+            self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
+        )
 
     async def _watched(self, files: FileTaint, trace: _Trace, proceed: Handler) -> Result:
         """Proceed with a call of which it matters what it reads."""
@@ -93,7 +109,11 @@ class FileTrace(Struct, frozen=True):
                 trace.end("")
             else:
                 nothing = result.error is not None and result.value is None
-                answer = result.error.message if nothing and result.error is not None else render_result(result.value)
+                answer = (
+                    result.error.message
+                    if nothing and result.error is not None
+                    else render_result(result.value)
+                )
                 await asyncio.to_thread(trace.end, answer, cached=result.cached)
             trace.tell_end()
         return result
@@ -101,8 +121,9 @@ class FileTrace(Struct, frozen=True):
     async def _compared(self, files: FileTaint, own: _Trace, proceed: Handler) -> Result:
         """Proceed with a call of which only the changes matter.
 
-        Calls of one author that begin before the event loop turns over share one trace, from the first beginning to the last end:
-        each of them may have made any change of that time. Until the last end every file that changes counts as tainted.
+        Calls of one author that begin before the event loop turns over share one trace, from the first
+        beginning to the last end: each of them may have made any change of that time. Until the last end
+        every file that changes counts as tainted.
         """
         if (trace := self._begun.get(own.author)) is None:
             trace, also = own, list[str]()
@@ -124,13 +145,17 @@ class FileTrace(Struct, frozen=True):
                 if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
                     del self._begun[own.author]
             elif result is not None:
-                await asyncio.sleep(0)  # for those that end before the event loop turns over: the last of all records for them
+                await asyncio.sleep(
+                    0
+                )  # for those that end before the event loop turns over: the last of all records for them
             if last or trace.working:
                 await self._record(files, trace, ended=last, cancelled=result is None)
         return result
 
     async def _record(self, files: FileTaint, trace: _Trace, *, ended: bool, cancelled: bool) -> None:
-        """Record what has changed since the calls of a trace began; without waiting for anything when they are `cancelled`."""
+        """Record what has changed since the calls of a trace began; without waiting for anything when they
+        are `cancelled`.
+        """
         after = files.stamps(self.ctx.workspace, everything=True, most=MOST_ENTRIES if cancelled else _SMALL)
         if not after.whole and not cancelled:
             after = await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
@@ -145,7 +170,9 @@ class FileTrace(Struct, frozen=True):
             trace.tell_so_far()
 
     def _author(self, call: Call, flow: Flow) -> str:
-        """Return the untrusted source that may flow into what a call writes that may write; empty if there is none."""
+        """Return the untrusted source that may flow into what a call writes that may write; empty if there is
+        none.
+        """
         if foreign := self.ctx.flow.now().context(call).untrusted:
             return foreign[-1]
         return call_label(call.target, call.args) if "untrusted" in flow.reads else ""
@@ -157,7 +184,9 @@ def may_write(flow: Flow, call: Call) -> bool:
 
 
 def detection_of(tool: Tool, flow: Flow, call: Call) -> _Way:
-    """Return how the files that a call read are found; empty where it reads none, or its answer counts as untrusted anyway."""
+    """Return how the files that a call read are found; empty where it reads none, or its answer counts as
+    untrusted anyway.
+    """
     if "untrusted" in flow.reads:
         return ""
     if tool.shows:
@@ -177,7 +206,15 @@ class _Trace:
     """The trace of one call. `begin` and `end` read files and may run in a thread."""
 
     def __init__(
-        self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str, kernel: KernelTaint | None
+        self,
+        ctx: RunContext,
+        files: FileTaint,
+        call: Call,
+        tool: Tool,
+        flow: Flow,
+        way: _Way,
+        author: str,
+        kernel: KernelTaint | None,
     ) -> None:
         self.ctx, self.files, self.call, self.way, self.author = ctx, files, call, way, author
         self.writes = may_write(flow, call)
@@ -189,7 +226,9 @@ class _Trace:
         self.began = time.time()
         self.marks = files.marks(self.root)
         self.compares = bool(author) and not self.named
-        """Whether only its changes matter: an author who has read untrusted text is taken to have read every tainted file."""
+        """Whether only its changes matter: an author who has read untrusted text is taken to have read every
+        tainted file.
+        """
         self.working = 0
         """How many calls share it that have not ended."""
         self.before = Snapshot()
@@ -215,7 +254,10 @@ class _Trace:
     def tell_begin(self, also: Sequence[str] = ()) -> None:
         source = self.author or self.read or next(iter(self.before.tainted.values()), "")
         if self.writes and source:
-            self._tell(self._event(source=source, places=self._places(), also=[*also]), live=not self.author and not self.read)
+            self._tell(
+                self._event(source=source, places=self._places(), also=[*also]),
+                live=not self.author and not self.read,
+            )
 
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
@@ -227,13 +269,27 @@ class _Trace:
                 case "lines":
                     path = str(args.get("path") or ".")
                     found = self.files.below(workspace, path)
-                    self.read = next((why for below, why in found.items() if below == "." or _contains_path(below, answer)), "")
+                    self.read = next(
+                        (
+                            why
+                            for below, why in found.items()
+                            if below == "." or _contains_path(below, answer)
+                        ),
+                        "",
+                    )
                 case "watch":
                     self.read = self._watched()
         if not self.read and cached:
             self.read = self.files.answered(self.key)
         if not self.read and not self.author and self.way:
-            self.read = next((why for path, why in self.files.names(self.root).items() if _contains_file_name(path, answer)), "")
+            self.read = next(
+                (
+                    why
+                    for path, why in self.files.names(self.root).items()
+                    if _contains_file_name(path, answer)
+                ),
+                "",
+            )
         self.watch.close()
         if self.kernel is not None:
             self.kernel.mark(self.read)
@@ -250,7 +306,9 @@ class _Trace:
         return self.files.writers(self.root, (self.ctx.run_id, self.call.id, self.began))
 
     def tell_so_far(self) -> None:
-        self._tell(self._event(source=self.author, places=self._places(), files=self.wrote, folders=self.folders))
+        self._tell(
+            self._event(source=self.author, places=self._places(), files=self.wrote, folders=self.folders)
+        )
 
     def tell_end(self) -> None:
         source = self.author or self.read
@@ -259,7 +317,12 @@ class _Trace:
             left = source if self.wrote or self.folders else ""
             self._tell(
                 self._event(
-                    source=left, ended=True, files=self.wrote, folders=self.folders, read=self.read, key=self.key if self.read else ""
+                    source=left,
+                    ended=True,
+                    files=self.wrote,
+                    folders=self.folders,
+                    read=self.read,
+                    key=self.key if self.read else "",
                 )
             )
 
@@ -281,7 +344,9 @@ class _Trace:
 
     def changed(self, after: Snapshot) -> bool:
         """Whether any file may have changed until `after`."""
-        return not (after.whole and self.before.whole) or any(self._changed(path, stamp) for path, stamp in after.stamps.items())
+        return not (after.whole and self.before.whole) or any(
+            self._changed(path, stamp) for path, stamp in after.stamps.items()
+        )
 
     def _changes(self, after: Snapshot | None) -> tuple[list[dict[str, Json]], list[str]]:
         """Return the files that were written, or of very many their folders."""
@@ -298,8 +363,15 @@ class _Trace:
             return [], sorted({path.partition("/")[0] if "/" in path else "." for path in changed})
         said, wrote = self.ctx.flow.now().said, []
         for path in changed:
-            name = path in new and not _PLAIN.fullmatch(path) and path not in said and path.rpartition("/")[2] not in said
-            wrote.append(self.files.described(self.ctx.workspace, path, name=name, known=self.known.get(path, ())))
+            name = (
+                path in new
+                and not _PLAIN.fullmatch(path)
+                and path not in said
+                and path.rpartition("/")[2] not in said
+            )
+            wrote.append(
+                self.files.described(self.ctx.workspace, path, name=name, known=self.known.get(path, ()))
+            )
         return wrote, []
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
@@ -314,7 +386,9 @@ class _Trace:
 
 
 def _contains_path(path: str, text: str) -> bool:
-    """Return whether a path occurs in an answer; a path that may be displayed in another form always counts."""
+    """Return whether a path occurs in an answer; a path that may be displayed in another form always
+    counts.
+    """
     if not path.isprintable() or not path.isascii():
         return True
     return re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None

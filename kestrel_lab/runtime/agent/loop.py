@@ -1,4 +1,5 @@
-"""The agent loop: think (ask the model), act (run the calls it asks for), observe (their answers), decide (go on or end).
+"""The agent loop: think (ask the model), act (run the calls it asks for), observe (their answers), decide (go
+on or end).
 
 The conversation is part of the folded state, so a loop that starts on a resumed state goes on exactly
 where the log ends: open tool calls first, then the next model turn.
@@ -40,9 +41,10 @@ WITHHELD: Final = ("content_filter", "refusal")
 async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     """Work on `step` until the model answers without calling a tool; return that answer.
 
-    A model that falls silent after tool calls is asked once for an answer; if it then says nothing either, the answer is empty, as is
-    one that the provider withheld. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
-    all, and `ApprovalRequired` when a call needs a person and none is here.
+    A model that falls silent after tool calls is asked once for an answer; if it then says nothing either,
+    the answer is empty, as is one that the provider withheld. Raises `LimitError` when a limit is reached,
+    `ModelError` when the model fails or does nothing at all, and `ApprovalRequired` when a call needs a
+    person and none is here.
     """
     if is_adapter(model := ctx.model_of(step)):
         return await run_adapter(step, model, ctx, desk)
@@ -55,18 +57,35 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             await call_hooks(ctx, "before_decide", step.id)
-            done = talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _has_called_tools(talk)
-            await call_hooks(ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else "")
+            done = (
+                talk.messages[-1].text.strip()
+                or talk.finish in WITHHELD
+                or talk.again
+                or not _has_called_tools(talk)
+            )
+            await call_hooks(
+                ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else ""
+            )
             if done:
                 return _answer(talk)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
         observed = bool(asked) and ctx.hooks is not None
-        answers = {message.call_id: message.text for message in talk.messages[-len(asked) :] if message.role == "tool"} if observed else {}
+        answers = (
+            {
+                message.call_id: message.text
+                for message in talk.messages[-len(asked) :]
+                if message.role == "tool"
+            }
+            if observed
+            else {}
+        )
         if observed:
             await call_hooks(ctx, "after_act", step.id, answers=answers)
             await call_hooks(ctx, "before_observe", step.id, answers=answers)
         await ctx.give_way(turn=not gave_way)
-        await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _final_text(asker, asking, ctx))
+        await make_room(
+            step, ctx.model_of(step), talk, ctx, lambda asker, asking: _final_text(asker, asking, ctx)
+        )
         if observed:
             await call_hooks(ctx, "after_observe", step.id, answers=answers)
             await call_hooks(ctx, "before_decide", step.id)
@@ -91,7 +110,9 @@ async def _final_text(step: Step, talk: Conversation, ctx: RunContext) -> str:
     return talk.text
 
 
-async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext) -> None:
+async def _think(
+    call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext
+) -> None:
     call = Call(
         id=call_id,
         kind="model",
@@ -114,13 +135,21 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
         with error_boundary(ModelError, f"model {model.name!r}"):
-            answer = await guard_model(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
-                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
+            answer = await guard_model(
+                model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds
+            )(
+                asked.request,
+                lambda text: ctx.tell(
+                    ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta))
+                ),
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(
             [
-                replace(wanted if isinstance(wanted.args, dict) else _without_arguments(wanted), id=f"{step.id}.{cycle}.{place}")
+                replace(
+                    wanted if isinstance(wanted.args, dict) else _without_arguments(wanted),
+                    id=f"{step.id}.{cycle}.{place}",
+                )
                 for place, wanted in enumerate(answer.calls, 1)
             ]
         )
@@ -134,8 +163,13 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
 
 
 def _without_arguments(wanted: ToolRequest) -> ToolRequest:
-    """Return a call whose arguments are no object as one that the model is told so of, as for text that is no JSON."""
-    problem = wanted.problem or f"the arguments of {wanted.name} have to be a JSON object, not {str(wanted.args)[:80]}"
+    """Return a call whose arguments are no object as one that the model is told so of, as for text that is no
+    JSON.
+    """
+    problem = (
+        wanted.problem
+        or f"the arguments of {wanted.name} have to be a JSON object, not {str(wanted.args)[:80]}"
+    )
     return replace(wanted, args={}, problem=problem)
 
 

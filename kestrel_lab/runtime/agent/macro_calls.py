@@ -21,7 +21,9 @@ from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Toolbox
 
 
-def offer_macros(toolbox: Toolbox, store: SessionStore, project: str, state: RunState | None = None) -> Toolbox:
+def offer_macros(
+    toolbox: Toolbox, store: SessionStore, project: str, state: RunState | None = None
+) -> Toolbox:
     """`toolbox` with `macro_run` for the enabled macros of a workspace.
 
     A macro that a resumed run had begun stays in the version it was begun with.
@@ -38,12 +40,17 @@ def offer_macros(toolbox: Toolbox, store: SessionStore, project: str, state: Run
 
 def recorded_tools_of(began: RunStarted) -> list[str]:
     """The names of the tools a run was offered, those left out that are made anew for each run."""
-    return [str(item["name"]) for item in began.tools if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}]
+    return [
+        str(item["name"])
+        for item in began.tools
+        if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class MacroCalls:
-    """The calls of the macro that `call` runs: each goes the way of any call, under an id of its own, and is made once.
+    """The calls of the macro that `call` runs: each goes the way of any call, under an id of its own, and is
+    made once.
 
     What the log has an answer for is answered from there, so a resumed macro goes on where it was.
     """
@@ -56,12 +63,18 @@ class MacroCalls:
     @property
     def seconds(self) -> float:
         """Working time of the calls so far, nobody's thinking time in it."""
-        return sum(answer.seconds for answer in self._open.answers.values()) if self.call.id in self.ctx.state.macros else 0.0
+        return (
+            sum(answer.seconds for answer in self._open.answers.values())
+            if self.call.id in self.ctx.state.macros
+            else 0.0
+        )
 
     def begin(self, macro: str, version: int, args: dict[str, Json]) -> None:
         """Record that the macro begins, unless an earlier session did."""
         if self.call.id not in self.ctx.state.macros:
-            self.ctx.emit(MacroStarted(call=self.call.id, step=self.call.step, macro=macro, version=version, args=args))
+            self.ctx.emit(
+                MacroStarted(call=self.call.id, step=self.call.step, macro=macro, version=version, args=args)
+            )
 
     async def __call__(self, place: int, tool: str, args: dict[str, Json]) -> Result:
         """Make call number `place`; raises `ApprovalRequired` when it needs a person and none is here."""
@@ -75,14 +88,23 @@ class MacroCalls:
                 raise
         found = self._open.answers[name]
         if found.error is not None:
-            return Result(error=Problem(kind=str(found.error.get("kind", "failed")), message=str(found.error.get("message", found.text))))
+            return Result(
+                error=Problem(
+                    kind=str(found.error.get("kind", "failed")),
+                    message=str(found.error.get("message", found.text)),
+                )
+            )
         return Result(value=found.text if found.given else found.value)
 
     def end(self, *, ok: bool, reason: str = "") -> None:
         """Record how the macro ended, unless an earlier session did."""
         macro = self._open
         if not macro.finished:
-            self.ctx.emit(MacroFinished(call=self.call.id, step=self.call.step, macro=macro.started.macro, ok=ok, reason=reason))
+            self.ctx.emit(
+                MacroFinished(
+                    call=self.call.id, step=self.call.step, macro=macro.started.macro, ok=ok, reason=reason
+                )
+            )
 
     @property
     def _open(self) -> OpenMacro:

@@ -13,7 +13,8 @@ _GONE = "is no longer kept whole: there was no room for it"
 def stored_result(ctx: RunContext, name: str) -> StoredAnswer:
     """The answer of this run, or of the one it was forked from, that is kept under that name.
 
-    Raises `ValueError` when there is none, so that no run can read in another's answers, and `FileNotFoundError` when it had to go.
+    Raises `ValueError` when there is none, so that no run can read in another's answers, and
+    `FileNotFoundError` when it had to go.
     """
     whole = ctx.state.wholes.get(name)
     if whole is None:
@@ -23,7 +24,9 @@ def stored_result(ctx: RunContext, name: str) -> StoredAnswer:
     except StoreError as error:
         raise FileNotFoundError(str(error)) from error
     if path is None:
-        raise FileNotFoundError(f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it")
+        raise FileNotFoundError(
+            f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it"
+        )
     untrusted = whole.tool not in ctx.tools or "untrusted" in ctx.tools.get(whole.tool).flow.reads
     return StoredAnswer(path=path, chars=whole.chars, tool=whole.tool, untrusted=untrusted)
 

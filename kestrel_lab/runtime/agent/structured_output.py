@@ -28,7 +28,8 @@ class UnusableAnswer(ModelError):
 class Dialogue:
     """Questions of one step to its model, each with an answer that passed a check.
 
-    What was asked and answered before a crash is not asked again: the n-th question takes the n-th answer of the log.
+    What was asked and answered before a crash is not asked again: the n-th question takes the n-th answer of
+    the log.
     """
 
     def __init__(self, step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
@@ -38,16 +39,20 @@ class Dialogue:
     async def ask(self, text: str, check: Callable[[str], T]) -> T:
         """Return the answer to `text`, as `check` makes it; tools are the step's.
 
-        `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most. Raises
-        `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
+        `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most.
+        Raises `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
-        await asyncio.to_thread(import_module, "jsonschema")  # what checks use; its import would hold up whoever watches
+        await asyncio.to_thread(
+            import_module, "jsonschema"
+        )  # what checks use; its import would hold up whoever watches
         answer = await self._said(text)
         for _ in range(RETRIES):
             try:
                 return check(answer)
             except UsageError as error:
-                answer = await self._said(f"This answer cannot be used: {error}\n\nAnswer again, all of it, with that put right.")
+                answer = await self._said(
+                    f"This answer cannot be used: {error}\n\nAnswer again, all of it, with that put right."
+                )
         try:
             return check(answer)
         except UsageError as error:
@@ -65,10 +70,12 @@ class Dialogue:
 
 
 def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
-    """Return the JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit.
+    """Return the JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if
+    there is none or it does not fit.
 
-    It is read leniently, see `answers.lenient_json`; several values that fit and differ are refused. A value that is no object may be that of
-    the key `value`, as providers want it; a text may be the answer as it stands.
+    It is read leniently, see `answers.lenient_json`; several values that fit and differ are refused. A value
+    that is no object may be that of the key `value`, as providers want it; a text may be the answer as it
+    stands.
     """
     if schema is None:
         return _largest_json(text)
@@ -85,20 +92,28 @@ def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
         return fitting[0]
     value = _largest(values)
     problems = sorted(fits.iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
-    raise UsageError("; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5]))
+    raise UsageError(
+        "; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5])
+    )
 
 
 def _as_asked(value: Json, schema: dict[str, Json], fits: Any) -> Json:
     """The value as it is where it fits, else that of the key `value`, else as the schema has it."""
     if fits.is_valid(value):
         return value
-    if isinstance(value, dict) and value.keys() == {"value"} and "value" not in cast("dict[str, Json]", schema.get("properties") or {}):
+    if (
+        isinstance(value, dict)
+        and value.keys() == {"value"}
+        and "value" not in cast("dict[str, Json]", schema.get("properties") or {})
+    ):
         value = value["value"]
     return value if fits.is_valid(value) else fit_to_schema(value, schema)
 
 
 def read_typed(text: str, schema: dict[str, Json] | None, fits: Callable[[Json], object] | None) -> Json:
-    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` where it does not."""
+    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` where it does
+    not.
+    """
     value = read_json(text, schema)
     if fits is not None:
         fits(value)

@@ -12,7 +12,8 @@ _TEXT = """\
 You are an agent that works on a goal with tools, inside a workspace folder.
 
 - Use tools to find things out; do not guess what a tool can tell you. Paths are relative to the workspace.
-- You may call up to {calls} tools per turn if they are independent, read-only or low-risk, and need no approval. \
+- You may call up to {calls} tools per turn if they are independent, read-only or low-risk, and need no \
+approval. \
 Prefer batching: several reads in one turn rather than one after the other.
 - Some calls need a person's approval. If one is denied, do not repeat it.
 - When a tool gives an error, read it: it says what to change.
@@ -21,14 +22,24 @@ Prefer batching: several reads in one turn rather than one after the other.
 Say which files or tool results it rests on, and say so if something could not be found out."""
 
 
-# Placeholders, not examples: copied as they stand they point at nothing, where `[main.1.1]` would name a call that was made.
-_HOW: Final = "[path:line] or [path:first-last] for lines of a file, [address] for a page, [call id] for any other result."
+# Placeholders, not examples: copied as they stand they point at nothing, where `[main.1.1]` would name a call
+# that was made.
+_HOW: Final = (
+    "[path:line] or [path:first-last] for lines of a file, [address] for a page, [call id] for any "
+    "other result."
+)
 _CITE: Final = f"Cite what it rests on in square brackets: {_HOW}"
-_CITE_EACH: Final = f"Cite for each claim in square brackets what shows it, and leave out what nothing shows: {_HOW}"
+_CITE_EACH: Final = (
+    f"Cite for each claim in square brackets what shows it, and leave out what nothing shows: {_HOW}"
+)
 
 
-def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: str = "", guidance: str = "") -> str:
-    """Return the system message of a run: how it cites, the time, the `guidance` of its workspace, and at last the user's `instructions`."""
+def system_prompt(
+    limits: Limits, instructions: str = "", time: str = "", cite: str = "", guidance: str = ""
+) -> str:
+    """Return the system message of a run: how it cites, the time, the `guidance` of its workspace, and at
+    last the user's `instructions`.
+    """
     text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn), cite)))
     if time:
         text = f"{text}\n- {time}"
@@ -36,7 +47,8 @@ def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: 
 
 
 def citation_instructions(level: str, form: str, tools: Iterable[Tool]) -> str:
-    """How an answer is to cite, in the forms that `core.citations` reads; nothing where nobody looks at it, or no tool shows anything.
+    """How an answer is to cite, in the forms that `core.citations` reads; nothing where nobody looks at it,
+    or no tool shows anything.
 
     Each claim, where the answer is verified by its evidence or is research.
     """

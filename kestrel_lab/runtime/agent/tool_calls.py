@@ -1,4 +1,6 @@
-"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger allows."""
+"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger
+allows.
+"""
 
 from __future__ import annotations
 
@@ -58,23 +60,29 @@ _SHARED = frozenset({"workspace", "anything"})
 
 
 async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> bool:
-    """Answer every open request of the last model turn; returns whether other tasks of the event loop had a turn meanwhile.
+    """Answer every open request of the last model turn; returns whether other tasks of the event loop had a
+    turn meanwhile.
 
-    Of more requests than the limit `calls_per_turn` the rest follow in further batches, each of which is asked about by itself.
-    A failing call is answered with an error for the model and harms no other. When a call needs a
-    person and none is here, the others are finished first, except those whose place is after it; then
-    `ApprovalRequired` is raised.
+    Of more requests than the limit `calls_per_turn` the rest follow in further batches, each of which is
+    asked about by itself. A failing call is answered with an error for the model and harms no other. When a
+    call needs a person and none is here, the others are finished first, except those whose place is after it;
+    then `ApprovalRequired` is raised.
     """
     most, left, turned = ctx.limits.calls_per_turn, talk.open_requests, False
     while left:
-        # A call that refers to an answer of its turn waits for those before it: its arguments are what is asked about.
-        size = next((place for place, request in enumerate(left) if place and is_chained(request.args)), len(left))
+        # A call that refers to an answer of its turn waits for those before it: its arguments are what is
+        # asked about.
+        size = next(
+            (place for place, request in enumerate(left) if place and is_chained(request.args)), len(left)
+        )
         turned = await run_requests(left[: min(most, size)], step, ctx, desk) or turned
         left = left[min(most, size) :]
     return turned
 
 
-async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, desk: ApprovalDesk) -> bool:
+async def run_requests(
+    requests: Sequence[ToolRequest], step: Step, ctx: RunContext, desk: ApprovalDesk
+) -> bool:
     """Answer `requests`, at most as many as may run at once. Contract: `run_turn`."""
     if len(requests) == 1:
         await ctx.give_way()
@@ -85,7 +93,9 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     record = RecordAnswer(
         ctx.emit,
         lambda call, value: (
-            render_result(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value)
+            render_result(value)
+            if (tool := toolbox.find(call.target)) is None or tool.shown is None
+            else tool.shown(value)
         ),
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
@@ -110,10 +120,19 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         *ctx.middleware,
         Approval(desk.decide),
         *((order,) if order.matters else ()),
-        *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
+        *(
+            (Approval(desk.confirm),)
+            if state.shows or [tool for tool in tools if tool.preview or tool.dry_run]
+            else ()
+        ),
         FileTrace(ctx, calls),
-        *((TouchedFiles(ctx),) if ctx.ports.look and "workspace" in {tool.flow.reaches for tool in tools} else ()),
-        # In its place: a call that may not be made is not answered either, and a read sees the write before it.
+        *(
+            (TouchedFiles(ctx),)
+            if ctx.ports.look and "workspace" in {tool.flow.reaches for tool in tools}
+            else ()
+        ),
+        # In its place: a call that may not be made is not answered either, and a read sees the write before
+        # it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
         *((_timeout(toolbox),) if {tool.timeout_s for tool in tools} != {None} else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
@@ -129,7 +148,9 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
             raise
         finally:
             order.end(call)
-        if result.error is not None and result.error.kind == "cancelled":  # by a person, who thereby stops the run
+        if (
+            result.error is not None and result.error.kind == "cancelled"
+        ):  # by a person, who thereby stops the run
             ctx.break_off()
             raise asyncio.CancelledError
 
@@ -141,8 +162,12 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     return await _await_all(calls, one, as_tasks=not pure)
 
 
-async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[tuple[Call, Tool]]:
-    """Return the calls that `requests` mean, with their tools; those that mean none are answered with what is wrong with them."""
+async def _prepare_calls(
+    requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer
+) -> list[tuple[Call, Tool]]:
+    """Return the calls that `requests` mean, with their tools; those that mean none are answered with what is
+    wrong with them.
+    """
     calls: list[tuple[Call, Tool]] = []
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
@@ -160,17 +185,22 @@ async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunCo
             calls.append((prepared, tool))
         else:
             await record(
-                Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refusing_handler(prepared)
+                Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id),
+                _refusing_handler(prepared),
             )
     return calls
 
 
-async def _await_all(calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, as_tasks: bool) -> bool:
-    """Run all calls beside each other, then raise what matters most: a real error before a wish for approval, with the others as notes.
+async def _await_all(
+    calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, as_tasks: bool
+) -> bool:
+    """Run all calls beside each other, then raise what matters most: a real error before a wish for approval,
+    with the others as notes.
 
-    Returns whether the event loop turned over. A task costs more than a call that never waits for anything. So unless `as_tasks` the
-    calls are awaited here one after the other, and as soon as one waits the event loop begins the rest, each in a task: in the same order
-    and at the same time as ever. Calls that wait for the disk are to begin in one turn of the loop, so that they share a commit.
+    Returns whether the event loop turned over. A task costs more than a call that never waits for anything.
+    So unless `as_tasks` the calls are awaited here one after the other, and as soon as one waits the event
+    loop begins the rest, each in a task: in the same order and at the same time as ever. Calls that wait for
+    the disk are to begin in one turn of the loop, so that they share a commit.
     """
     loop, left, tasks = asyncio.get_running_loop(), deque(calls), list[asyncio.Task[None]]()
 
@@ -199,75 +229,118 @@ async def _await_all(calls: Sequence[Call], run: Callable[[Call], Coroutine[Any,
     return bool(tasks)
 
 
-async def _await_here(left: deque[Call], run: Callable[[Call], Coroutine[Any, Any, None]]) -> list[BaseException]:
-    """Take calls off `left` and run them one after the other; return what they raised. Raises `CancelledError` where this task is cancelled."""
+async def _await_here(
+    left: deque[Call], run: Callable[[Call], Coroutine[Any, Any, None]]
+) -> list[BaseException]:
+    """Take calls off `left` and run them one after the other; return what they raised.
+
+    Raises `CancelledError` where this task is cancelled.
+    """
     errors: list[BaseException] = []
     while left:
         try:
             await run(left.popleft())
         except (Exception, asyncio.CancelledError) as error:  # raised when the others have ended
-            if isinstance(error, asyncio.CancelledError) and cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+            if (
+                isinstance(error, asyncio.CancelledError)
+                and cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+            ):
                 raise
             errors.append(error)
     return errors
 
 
-def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None) -> Call | Problem:
-    """Return the call that `request` means, or what is wrong with it; `offered` names the tools that the model may ask for, `None` for all."""
+def _prepare(
+    request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None
+) -> Call | Problem:
+    """Return the call that `request` means, or what is wrong with it; `offered` names the tools that the
+    model may ask for, `None` for all.
+    """
     if request.problem:
-        return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
+        return Problem(
+            kind="invalid_arguments",
+            message=f"the arguments of {request.name} could not be read: {request.problem}",
+        )
     tool = toolbox.find(request.name)
     if tool is None or (offered is not None and request.name not in offered):
         names = toolbox.names if offered is None else offered
-        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {did_you_mean(request.name, names)}")
+        return Problem(
+            kind="unknown_tool",
+            message=f"there is no tool {request.name!r}; {did_you_mean(request.name, names)}",
+        )
     begun = ctx.state.begun.get(request.id)
     try:
         args = tool.validate(_fill_references(request, step, ctx) if begun is None else begun.args)
     except (ToolArgumentsError, UsageError) as error:
         return Problem(kind="invalid_arguments", message=str(error))
-    # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown outcome.
+    # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown
+    # outcome.
     tries = ctx.state.conversation(step.id).attempt if step.tool and tool.effect not in REPEATABLE else 1
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
 def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
-    """Return the arguments of a request with what they refer to of the answers before it in its turn; raises `UsageError`."""
+    """Return the arguments of a request with what they refer to of the answers before it in its turn; raises
+    `UsageError`.
+    """
     if not is_chained(request.args):
         return request.args
     talk = ctx.state.conversation(step.id)
     before = [other.id for other in takewhile(lambda other: other.id != request.id, talk.requests)]
-    return cast("dict[str, Json]", with_answers(request.args, {name: talk.values.get(name) for name in before}))
+    return cast(
+        "dict[str, Json]", with_answers(request.args, {name: talk.values.get(name) for name in before})
+    )
 
 
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
-    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
+    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was
+    asked for.
+    """
     try:
         choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:
         return Problem(kind="failed", message=str(error))
     network = " with network" if ctx.sandbox.network and choice.level else ""
-    return replace(call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL)
+    return replace(
+        call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL
+    )
 
 
 def _may_run_beside_others(call: Call, tool: Tool, toolbox: Toolbox) -> bool:
-    """Return whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run alone."""
+    """Return whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run
+    alone.
+    """
     if call.danger > TOGETHER or not tool.parallel_safe:
         return False
-    return tool.parts is None or all(part.danger <= TOGETHER and part.parallel_safe for part in map(toolbox.get, tool.parts(call.args)))
+    return tool.parts is None or all(
+        part.danger <= TOGETHER and part.parallel_safe for part in map(toolbox.get, tool.parts(call.args))
+    )
 
 
 def _runs_alone(call: Call, tool: Tool) -> bool:
-    """Return whether no other such call of any step may be at work meanwhile: both may change the workspace, or nobody knows what.
+    """Return whether no other such call of any step may be at work meanwhile: both may change the workspace,
+    or nobody knows what.
 
     A call that is made of calls changes nothing itself.
     """
-    return not tool.parallel_safe or (call.danger > TOGETHER and tool.flow.at(call.sandbox).reaches in _SHARED)
+    return not tool.parallel_safe or (
+        call.danger > TOGETHER and tool.flow.at(call.sandbox).reaches in _SHARED
+    )
 
 
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
     own = tool.danger if tool.danger_of is None else tool.danger_of(args)
     danger = max(own, Danger.HIGH) if step.tool == tool.name and step.needs_approval else own
-    return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
+    return Call(
+        id=call_id,
+        kind="tool",
+        target=tool.name,
+        args=args,
+        step=step.id,
+        danger=danger,
+        effect=tool.effect,
+        attempt=attempt,
+    )
 
 
 def _refusing_handler(problem: Problem) -> Handler:
@@ -278,17 +351,25 @@ def _refusing_handler(problem: Problem) -> Handler:
 
 
 def _timeout(toolbox: Toolbox) -> Timeout:
-    return Timeout(lambda call: toolbox.get(call.target).timeout_s, lambda call: toolbox.get(call.target).in_thread)
+    return Timeout(
+        lambda call: toolbox.get(call.target).timeout_s, lambda call: toolbox.get(call.target).in_thread
+    )
 
 
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
-    return ctx.cache.layers(ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
+    return ctx.cache.layers(
+        ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit
+    )
 
 
 def _tool_handler(
-    step: Step, ctx: RunContext, toolbox: Toolbox, desk: ApprovalDesk, answer: Callable[[ToolRequest], Awaitable[object]]
+    step: Step,
+    ctx: RunContext,
+    toolbox: Toolbox,
+    desk: ApprovalDesk,
+    answer: Callable[[ToolRequest], Awaitable[object]],
 ) -> Handler:
     """Return what runs the tool itself; whatever it raises becomes an error that the model can read.
 
@@ -298,7 +379,9 @@ def _tool_handler(
     def tell(text: str, fraction: float | None = None) -> None:
         ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
 
-    def scope_of(call: Call, parts: MacroCalls | None, spools: list[Spool], images: list[ImagePart]) -> ToolContext:
+    def scope_of(
+        call: Call, parts: MacroCalls | None, spools: list[Spool], images: list[ImagePart]
+    ) -> ToolContext:
         return ToolContext(
             workspace=ctx.workspace.for_call(),
             run_id=ctx.run_id,
@@ -337,12 +420,15 @@ def _tool_handler(
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
         except KeyboardInterrupt:
-            # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
+            # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event
+            # loop.
             ctx.break_off()
             raise asyncio.CancelledError from None
         except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
             raise
-        except BaseException as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+        except (
+            BaseException  # noqa: BLE001
+        ) as error:  # the boundary to foreign code: classified here, recorded by the layers above
             value, problem = _failure(error, ctx)
         finally:
             for spool in spools:
@@ -363,10 +449,14 @@ def _tool_handler(
 
 
 def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
-    """Return what a call whose tool raised answers, and its problem; code that the tool ran has an answer: what it printed until then."""
+    """Return what a call whose tool raised answers, and its problem; code that the tool ran has an answer:
+    what it printed until then.
+    """
     shown = ctx.redactor.text
     if isinstance(error, CodeError):
-        return shown(error.output), Problem(kind="cancelled" if error.stopped else "raised", message=shown(str(error)))
+        return shown(error.output), Problem(
+            kind="cancelled" if error.stopped else "raised", message=shown(str(error))
+        )
     text = shown(str(error) if isinstance(error, KestrelError) else error_text(error))
     if isinstance(error, ConflictError):
         return None, Problem(kind="conflict", message=text)

@@ -1,6 +1,8 @@
-"""Files that a call touched: of a command or a piece of code, which files of the workspace were other ones when it ended.
+"""Files that a call touched: of a command or a piece of code, which files of the workspace were other ones
+when it ended.
 
-The review of the answer reads it: a call that touched no file cannot have done what the answer says about files.
+The review of the answer reads it: a call that touched no file cannot have done what the answer says about
+files.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.tools.files.workspace import SKIPPED
 
 MOST_ENTRIES: Final = 20_000
-"""Entries of a workspace that are compared: a listing of that size takes some .1 s. In a larger one nothing is recorded."""
+"""Entries of a workspace that are compared: a listing of that size takes some .1 s.
+
+In a larger one nothing is recorded.
+"""
 MOST_TOUCHED: Final = 1_000
 """Files that are recorded; where there are more, nothing is."""
 
 
 class TouchedFiles(Struct, frozen=True):
-    """A layer around tool calls that may change any file of the workspace: it compares the files before and after."""
+    """A layer around tool calls that may change any file of the workspace: it compares the files before and
+    after.
+    """
 
     ctx: RunContext
 
@@ -41,7 +48,9 @@ class TouchedFiles(Struct, frozen=True):
         return replace(result, touched=touched) if len(touched) <= MOST_TOUCHED else result
 
     def _stamps(self) -> dict[str, tuple[int, ...]] | None:
-        """What changes of each file when it does; `None` where there are too many, or the folder cannot be read."""
+        """What changes of each file when it does; `None` where there are too many, or the folder cannot be
+        read.
+        """
         workspace, home = self.ctx.workspace, str(self.ctx.store.path.resolve().parent)
         try:
             found = workspace.stamps(SKIPPED, home.removeprefix(f"{workspace.root}/"), MOST_ENTRIES)

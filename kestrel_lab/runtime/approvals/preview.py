@@ -1,4 +1,6 @@
-"""What a call would do before it is decided on: its preview, its dry run, and the versions of files that it goes by."""
+"""What a call would do before it is decided on: its preview, its dry run, and the versions of files that it
+goes by.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,24 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
     def as_shown() -> None:
         shown = ctx.state.shows.get(call.id)
         if shown and shown != preview_key(preview_of(call, ctx)):
-            raise ConflictError(f"{call.target} did nothing: what it would change is not what was approved any more; call it again")
+            raise ConflictError(
+                f"{call.target} did nothing: what it would change is not what was approved any more; "
+                "call it again"
+            )
 
     def keep(content: bytes) -> str:
         text = content.decode("utf-8", "replace")
-        return ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""  # what is kept holds no secret
+        return (
+            ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
+        )  # what is kept holds no secret
 
     return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown, keep=keep)
 
 
 def earlier_steps(plan: Plan, step: str) -> set[str]:
-    """The steps that `step` waits for, however far back, and those that never run beside it and have their place before it."""
+    """The steps that `step` waits for, however far back, and those that never run beside it and have their
+    place before it.
+    """
     needs = plan.needs()
     order = plan.order()
     exclusive = [one.id for one in order if one.exclusive]
@@ -57,13 +66,15 @@ def earlier_steps(plan: Plan, step: str) -> set[str]:
 
 
 def preview_of(call: Call, ctx: RunContext) -> str:
-    """What `call` would change, as its tool says; empty where it cannot say, and why it failed where it tried."""
+    """What `call` would change, as its tool says; empty where it cannot say, and why it failed where it
+    tried.
+    """
     tool = ctx.tools.find(call.target)
     if tool is None or tool.preview is None:
         return ""
     try:
         return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
-    except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
+    except Exception as error:  # the boundary to a tool's own code; the person is told  # noqa: BLE001
         return f"no preview: {error_text(error)}"
 
 
@@ -72,7 +83,13 @@ async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
     tool = ctx.tools.find(call.target)
     if tool is None or tool.dry_run is None:
         return None
-    scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, sandbox=ctx.sandbox, code=code_context(call, ctx))
+    scope = ToolContext(
+        workspace=ctx.workspace,
+        run_id=ctx.run_id,
+        call_id=call.id,
+        sandbox=ctx.sandbox,
+        code=code_context(call, ctx),
+    )
     return await tool.dry_run(call.args, scope)
 
 
@@ -85,14 +102,18 @@ async def with_dry_run(call: Call, ctx: RunContext) -> Call:
 def code_context(call: Call, ctx: RunContext) -> CodeContext:
     """Return what a tool that runs code may know of `call`."""
 
-    def emit(event: KernelPreviewed | KernelChanged | CellsChanged, images: Sequence[tuple[str, bytes]]) -> None:
+    def emit(
+        event: KernelPreviewed | KernelChanged | CellsChanged, images: Sequence[tuple[str, bytes]]
+    ) -> None:
         if isinstance(event, CellsChanged):
             return ctx.emit(event)
         kept: list[dict[str, Json]] = [
-            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)} for media, content in images
+            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)}
+            for media, content in images
         ]
         shown: list[dict[str, Json]] = [
-            {**one, "data": base64.b64encode(content).decode()} for one, (_, content) in zip(kept, images, strict=True)
+            {**one, "data": base64.b64encode(content).decode()}
+            for one, (_, content) in zip(kept, images, strict=True)
         ]
         return ctx.emit(replace(event, images=kept), shown=replace(event, images=shown) if images else None)
 

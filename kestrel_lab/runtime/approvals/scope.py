@@ -18,7 +18,9 @@ from kestrel_lab.tools.tool import Toolbox
 
 
 def policy_for(policy: str, lab: Rulebook, own: Rulebook, place: Workspace) -> Policy:
-    """The policy of that name under both books of rules, for calls of a run in `place`; raises `UsageError` for an unknown name."""
+    """The policy of that name under both books of rules, for calls of a run in `place`; raises `UsageError`
+    for an unknown name.
+    """
     return replace(Policy.parse(policy), rules=(lab + own).within(place.root))
 
 
@@ -29,17 +31,23 @@ def rules_as_json(own: Rulebook) -> list[dict[str, Json]]:
 
 def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
     """The rules that `rules_as_json` kept."""
-    return Rulebook(tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept))
+    return Rulebook(
+        tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept)
+    )
 
 
 def decision_binding(call: Call, toolbox: Toolbox, project: str) -> str:
-    """What a decision on `call` is bound to: tool, its version, arguments, folder, and how its commands are held in."""
+    """What a decision on `call` is bound to: tool, its version, arguments, folder, and how its commands are
+    held in.
+    """
     version = toolbox.get(call.target).version if call.target in toolbox else ""
     return content_key(call.key, version, project, call.sandbox)
 
 
 def decision_applies(state: RunState, question: str, call: Call, bound: str) -> bool:
-    """Whether the yes to `question`, if there is one, is for this very call; a person who edited it said what to run."""
+    """Whether the yes to `question`, if there is one, is for this very call; a person who edited it said what
+    to run.
+    """
     known = state.decisions.get(question)
     if known is None or not known.granted or known.args is not None or known.answer is not None:
         return True
@@ -51,4 +59,8 @@ def is_allowed_for_run(state: RunState, call: Call, bound: str) -> bool:
     if call.target in state.always or bound in state.same:
         return True
     alike = state.like.get(call.target)
-    return alike is not None and not call.unheld and any(pattern_covers(CommandPattern.parse(pattern), call) for pattern in alike)
+    return (
+        alike is not None
+        and not call.unheld
+        and any(pattern_covers(CommandPattern.parse(pattern), call) for pattern in alike)
+    )

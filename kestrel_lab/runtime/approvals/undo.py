@@ -1,7 +1,9 @@
-"""Undo of executed calls: variables of the notebook's kernel, files of the workspace, and cells of the notebook are restored.
+"""Undo of executed calls: variables of the notebook's kernel, files of the workspace, and cells of the
+notebook are restored.
 
-What undoes a change of a file or a cell is in the log; old variables are only in the kernel. Each restoration compares first:
-what is not as the call left it was changed since by something else, and is restored only by force.
+What undoes a change of a file or a cell is in the log; old variables are only in the kernel. Each restoration
+compares first: what is not as the call left it was changed since by something else, and is restored only by
+force.
 """
 
 from __future__ import annotations
@@ -66,20 +68,40 @@ def effects_of(records: Iterable[Record]) -> list[Effect]:
     return list(found.values())
 
 
-def undo_calls(store: SessionStore, run: str, call: str = "", *, force: bool = False) -> tuple[UndoResult, dict[str, KernelUndone]]:
-    """Undo the newest call of a run, or that call and all after it; returns what was done, and by run the events that tell of it.
+def undo_calls(
+    store: SessionStore, run: str, call: str = "", *, force: bool = False
+) -> tuple[UndoResult, dict[str, KernelUndone]]:
+    """Undo the newest call of a run, or that call and all after it; returns what was done, and by run the
+    events that tell of it.
 
-    Raises `UsageError` where there is nothing to undo, and where something else has changed since what would be restored, unless `force`.
+    Raises `UsageError` where there is nothing to undo, and where something else has changed since what would
+    be restored, unless `force`.
     """
     store.flush()
     effects = _own_effects(store, run)
-    place = next((place for place, one in enumerate(effects) if one.call == call), len(effects) if call else -1)
+    place = next(
+        (place for place, one in enumerate(effects) if one.call == call), len(effects) if call else -1
+    )
     if not (chosen := effects[place:]):
-        raise UsageError(f"nothing of call {call!r} of run {run} can be undone" if call else f"no call of run {run} can be undone")
+        raise UsageError(
+            f"nothing of call {call!r} of run {run} can be undone"
+            if call
+            else f"no call of run {run} can be undone"
+        )
     undone = _Undo(run, Path(store.state(run).folder), store.results)(chosen, force=force)
     missing: dict[str, Json] = {**undone.missing}
-    whole = KernelUndone(calls=[], kernel=undone.kernel, restored=undone.restored, missing=missing, files=undone.files, cells=undone.cells)
-    of = {name: [one for run, one in zip(undone.runs, undone.calls, strict=True) if run == name] for name in undone.runs}
+    whole = KernelUndone(
+        calls=[],
+        kernel=undone.kernel,
+        restored=undone.restored,
+        missing=missing,
+        files=undone.files,
+        cells=undone.cells,
+    )
+    of = {
+        name: [one for run, one in zip(undone.runs, undone.calls, strict=True) if run == name]
+        for name in undone.runs
+    }
     return undone, {name: replace(whole, calls=calls) for name, calls in of.items()}
 
 
@@ -88,7 +110,10 @@ def newest_run(store: SessionStore) -> str:
     store.flush()
     mine = f"{store.session}-"
     rows = store.runs(limit=_RUNS, trials=False)
-    return next((row.id for row in rows if any(one.eid.startswith(mine) for one in _own_effects(store, row.id)[-1:])), "")
+    return next(
+        (row.id for row in rows if any(one.eid.startswith(mine) for one in _own_effects(store, row.id)[-1:])),
+        "",
+    )
 
 
 def _own_effects(store: SessionStore, run: str) -> list[Effect]:
@@ -107,15 +132,23 @@ class _Undo:
     def __call__(self, effects: Sequence[Effect], *, force: bool) -> UndoResult:
         """Undo these calls, the newest of which is the last.
 
-        Raises `UsageError`, before anything is changed, where something else has changed since what would be restored, unless `force`.
+        Raises `UsageError`, before anything is changed, where something else has changed since what would be
+        restored, unless `force`.
         """
         newest = list(reversed(effects))
         live = self._live(newest)
         if not force and (changed := [*self._changed_files(newest), *self._changed_cells(newest)]):
             raise UsageError(f"{', '.join(changed)} changed since, by something else: {_FORCE}")
-        missing = {f"variables of {one.call}": "their kernel is gone" for one in newest if one.kernel and live is None}
+        missing = {
+            f"variables of {one.call}": "their kernel is gone"
+            for one in newest
+            if one.kernel and live is None
+        }
         if missing and not any(one.files or one.cells for one in newest):
-            raise UsageError("variables can be restored only in the notebook whose kernel has them: use %kestrel undo there")
+            raise UsageError(
+                "variables can be restored only in the notebook whose kernel has them: use %kestrel "
+                "undo there"
+            )
         calls = [one.call for one in newest]
         undone = UndoResult(calls=calls, runs=[self.run] * len(calls), restored=[], missing=missing)
         if live is not None:
@@ -135,11 +168,15 @@ class _Undo:
             for swap in reversed(one.cells):
                 self._note(undone, undone.cells, swap.cell, _restore_cell(swap, force=force))
         if live is None and not undone.files and not undone.cells:
-            raise UsageError("nothing was undone: " + "; ".join(f"{what}: {why}" for what, why in undone.missing.items()))
+            raise UsageError(
+                "nothing was undone: " + "; ".join(f"{what}: {why}" for what, why in undone.missing.items())
+            )
         return undone
 
     def _live(self, newest: Iterable[Effect]) -> LiveKernel | None:
-        """Return the kernel that has the old variables; `None` where none are concerned or it is another one."""
+        """Return the kernel that has the old variables; `None` where none are concerned or it is another
+        one.
+        """
         shell = live_shell()
         wanted = {one.kernel for one in newest if one.kernel}
         live = kernel_of(shell) if shell is not None and wanted else None
@@ -170,7 +207,13 @@ class _Undo:
                 if versions[path] not in (None, before["after"]):
                     found[path] = None
                 # What is in the trash has no version in the log: the deletion compared when it was made.
-                versions[path] = None if "trash" in before else str(before["blob"]) or _EMPTY if before["existed"] else MISSING
+                versions[path] = (
+                    None
+                    if "trash" in before
+                    else str(before["blob"]) or _EMPTY
+                    if before["existed"]
+                    else MISSING
+                )
         return list(found)
 
     def _restore_file(self, path: str, before: dict[str, Any], *, force: bool) -> str:
@@ -208,7 +251,9 @@ class _Undo:
         swaps = [swap for one in newest for swap in reversed(one.cells)]
         if not swaps:
             return []
-        cells: dict[str, dict[str, Any] | None] = {str(cell["id"]): cell for cell in document_of(live_kernel()).read()}
+        cells: dict[str, dict[str, Any] | None] = {
+            str(cell["id"]): cell for cell in document_of(live_kernel()).read()
+        }
         found = dict[str, None]()
         for swap in swaps:
             if not swap.left(cells.get(swap.cell)):

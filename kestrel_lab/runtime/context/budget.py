@@ -1,4 +1,6 @@
-"""What model calls may use is reserved before they are made: calls of parallel steps do not pass together a limit that each alone would keep."""
+"""What model calls may use is reserved before they are made: calls of parallel steps do not pass together a
+limit that each alone would keep.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,10 @@ class _UnderWay:
 class Allowance:
     """The model calls of a run that are under way, and whether there is room for one more.
 
-    Turns are never more than the limit. Dollars and tokens pass theirs by one call at most, as long as no call uses more than
-    `MARGIN` times what the dearest of its model did: where the rest is too small for all that are under way, one waits for the
-    other. Of a real model that nobody has asked yet nothing is known, so its first call is made alone.
+    Turns are never more than the limit. Dollars and tokens pass theirs by one call at most, as long as no
+    call uses more than `MARGIN` times what the dearest of its model did: where the rest is too small for all
+    that are under way, one waits for the other. Of a real model that nobody has asked yet nothing is known,
+    so its first call is made alone.
     """
 
     def __init__(self, limits: Limits, state: RunState, dearest: Dearest) -> None:
@@ -59,7 +62,9 @@ class Allowance:
         """Turns that are reserved and not in the state yet."""
         return sum(self._state.conversation(call.step).cycles < call.cycle for call in self._calls.values())
 
-    async def reserve(self, call: str, step: str, cycle: int, model: Model, check: Callable[[], None]) -> None:
+    async def reserve(
+        self, call: str, step: str, cycle: int, model: Model, check: Callable[[], None]
+    ) -> None:
         """Wait until there is room for the call of that id; it counts as under way until `end`.
 
         `check` raises when a limit is reached; it is asked again whenever a call has ended.
@@ -82,9 +87,10 @@ class Allowance:
             return True
         usage, limits = self._state.usage, self._limits
         may_use = [self._may_use(one) for one in (*(call.model for call in self._calls.values()), model)]
-        return (limits.cost_usd is None or usage.cost_usd + sum(one.cost_usd for one in may_use) <= limits.cost_usd) and (
-            limits.tokens is None or usage.tokens + sum(one.tokens for one in may_use) <= limits.tokens
-        )
+        return (
+            limits.cost_usd is None
+            or usage.cost_usd + sum(one.cost_usd for one in may_use) <= limits.cost_usd
+        ) and (limits.tokens is None or usage.tokens + sum(one.tokens for one in may_use) <= limits.tokens)
 
     def _may_use(self, model: Model) -> SpentBudget:
         if (known := self._dearest.get(model.name)) is not None:
@@ -95,12 +101,16 @@ class Allowance:
         """Count a call that was reserved as ended."""
         if (ended := self._calls.pop(call)).answered:
             known = self._dearest.setdefault(ended.model.name, SpentBudget())
-            known.cost_usd, known.tokens = max(known.cost_usd, ended.used.cost_usd), max(known.tokens, ended.used.tokens)
+            known.cost_usd, known.tokens = (
+                max(known.cost_usd, ended.used.cost_usd),
+                max(known.tokens, ended.used.tokens),
+            )
         self._ended.set()
         self._ended = asyncio.Event()
 
 
-# The two deadlines of a run: one on all its time, one on working time, which stands still while it only waits.
+# The two deadlines of a run: one on all its time, one on working time, which stands still while it only
+# waits.
 
 
 def seconds_left(limit: float | None, used: float) -> float | None:
@@ -109,7 +119,9 @@ def seconds_left(limit: float | None, used: float) -> float | None:
 
 
 class WorkClock:
-    """Ends the block it guards after so many seconds of work, or so many of any kind; raises `TimeoutError` there."""
+    """Ends the block it guards after so many seconds of work, or so many of any kind; raises `TimeoutError`
+    there.
+    """
 
     def __init__(self, seconds: float | None, wall_seconds: float | None = None) -> None:
         self._left, self._wall_left = seconds, wall_seconds
@@ -121,7 +133,9 @@ class WorkClock:
 
     @asynccontextmanager
     async def part(self, seconds: float | None) -> AsyncIterator[WorkClock]:
-        """Give a block within, that of a sub-agent, so many seconds of work of its own; they stand still when those of the whole do."""
+        """Give a block within, that of a sub-agent, so many seconds of work of its own; they stand still when
+        those of the whole do.
+        """
         part = WorkClock(seconds)
         part._holds = self._holds
         self._parts.add(part)
@@ -141,20 +155,30 @@ class WorkClock:
             self._run()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._entered = False
         await self._stack.__aexit__(kind, error, trace)
 
     @property
     def overdue(self) -> str:
-        """The limit whose deadline lies in the past by the clock, also while the event loop has not got to it; empty for none."""
+        """The limit whose deadline lies in the past by the clock, also while the event loop has not got to
+        it; empty for none.
+        """
         if not self._entered:
             return ""
         work, wall = self._bound.when(), None if self._wall_left is None else self._wall.when()
         if work is None and wall is None:
             return ""
         now = asyncio.get_running_loop().time()
-        return "seconds" if work is not None and now >= work else "wall_seconds" if wall is not None and now >= wall else ""
+        return (
+            "seconds"
+            if work is not None and now >= work
+            else "wall_seconds"
+            if wall is not None and now >= wall
+            else ""
+        )
 
     @property
     def expired(self) -> bool:
@@ -190,7 +214,12 @@ class WorkClock:
             part.give_back(seconds)
         if self._left is not None:
             self._left += seconds
-            if self._entered and self._holds == 0 and (deadline := self._bound.when()) is not None and not self._bound.expired():
+            if (
+                self._entered
+                and self._holds == 0
+                and (deadline := self._bound.when()) is not None
+                and not self._bound.expired()
+            ):
                 self._bound.reschedule(deadline + seconds)
 
     def _run(self) -> None:

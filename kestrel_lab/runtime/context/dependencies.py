@@ -16,7 +16,9 @@ from kestrel_lab.tools.timeparse.session_time import machine_now
 class NoMemory:
     """A `Memory` that keeps nothing."""
 
-    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+    async def recall(
+        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
+    ) -> tuple[Note, ...]:
         """Nothing."""
         return ()
 
@@ -30,14 +32,18 @@ class NoMemory:
 
 
 def _file_gatherer() -> Gatherer:
-    from kestrel_lab.runtime.context.gatherers import FileGatherer  # with it comes the search of files: not to name an option
+    from kestrel_lab.runtime.context.gatherers import (
+        FileGatherer,
+    )  # with it comes the search of files: not to name an option
 
     return FileGatherer()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
-    """Each may be replaced, for example `session.ports = replace(session.ports, memory=…)`; runs begun later use it."""
+    """Each may be replaced, for example `session.ports = replace(session.ports, memory=…)`; runs begun later
+    use it.
+    """
 
     memory: Memory = field(default_factory=NoMemory)
     gatherer: Gatherer = field(default_factory=_file_gatherer)
@@ -48,6 +54,10 @@ class Ports:
     budget: RetryBudget = field(default_factory=RetryBudget)
     """How long the steps of stages are tried."""
     look: bool = True
-    """Whether an answer is looked at before it is given, for what files, names, numbers and commands it names."""
+    """Whether an answer is looked at before it is given, for what files, names, numbers and commands it
+    names.
+    """
     abstain: float | None = None
-    """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less ends its run as not good enough."""
+    """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less
+    ends its run as not good enough.
+    """

@@ -1,4 +1,6 @@
-"""File history of a run: before and after each call that may change files, what they hold is kept, so that a fork has the files of its time."""
+"""File history of a run: before and after each call that may change files, what they hold is kept, so that a
+fork has the files of its time.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,10 @@ class FileHistory(Struct, eq=False):
     recorders: Recorders
     workspace: Workspace
     changed: Callable[[int], object] = _always
-    """Called with 0: whether there may be something to `note`. Each call asks twice, so it is a function written in C."""
+    """Called with 0: whether there may be something to `note`.
+
+    Each call asks twice, so it is a function written in C.
+    """
     _recorder: Recorder | None = None
     _place: int = -1
     """How much of the recorder's journal the log has; -1 for nothing."""
@@ -126,7 +131,12 @@ class FileHistory(Struct, eq=False):
     @property
     def _nothing_new(self) -> bool:
         recorder = self._recorder
-        return recorder is not None and not self._found and self._place == len(recorder.journal) and recorder.quiet
+        return (
+            recorder is not None
+            and not self._found
+            and self._place == len(recorder.journal)
+            and recorder.quiet
+        )
 
     def _take(self, call: str, when: str) -> FilesKept | None:
         """Return the event of what changed; `None` for nothing."""

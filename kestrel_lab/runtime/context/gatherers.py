@@ -1,4 +1,6 @@
-"""Finding what a workspace holds that has to do with a goal: by an index where there is one, else by the words of the goal."""
+"""Finding what a workspace holds that has to do with a goal: by an index where there is one, else by the
+words of the goal.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,20 @@ class FileGatherer:
         files: dict[str, list[Match]] = {}
         for match in found.matches:
             files.setdefault(match.path, []).append(match)
-        sources = sorted((_source(path, matches, words) for path, matches in files.items()), key=lambda one: (-len(one.terms), one.path))
+        sources = sorted(
+            (_source(path, matches, words) for path, matches in files.items()),
+            key=lambda one: (-len(one.terms), one.path),
+        )
         seen = {word for source in sources for word in source.terms}
-        return GatheredContext(sources=tuple(sources[:top_k]), gaps=tuple(word for word in words if word not in seen))
+        return GatheredContext(
+            sources=tuple(sources[:top_k]), gaps=tuple(word for word in words if word not in seen)
+        )
 
 
 class IndexedGatherer:
-    """A `Gatherer` that asks the index of a workspace, where somebody had one made (`kestrel index`), and else another gatherer."""
+    """A `Gatherer` that asks the index of a workspace, where somebody had one made (`kestrel index`), and
+    else another gatherer.
+    """
 
     def __init__(self, indexes: WorkspaceIndexes, otherwise: Gatherer) -> None:
         self._indexes, self._otherwise = indexes, otherwise
@@ -59,10 +68,20 @@ class IndexedGatherer:
         words = query_words(query)
         sources = []
         for hit in found.hits[:top_k]:
-            lines = [(number, line) for number, line in enumerate(hit.text.split("\n"), hit.first) if line.strip()]
-            telling = [(number, line) for number, line in lines if any(word in line.lower() for word in words)] or lines
+            lines = [
+                (number, line) for number, line in enumerate(hit.text.split("\n"), hit.first) if line.strip()
+            ]
+            telling = [
+                (number, line) for number, line in lines if any(word in line.lower() for word in words)
+            ] or lines
             shown = tuple((number, line.strip()[:_LINE_CHARS]) for number, line in telling[:_LINES_EACH])
-            sources.append(Source(path=hit.path, lines=shown, terms=tuple(word for word in words if word in hit.text.lower())))
+            sources.append(
+                Source(
+                    path=hit.path,
+                    lines=shown,
+                    terms=tuple(word for word in words if word in hit.text.lower()),
+                )
+            )
         return GatheredContext(sources=tuple(sources), gaps=found.gaps, steps=events_of(found))
 
 

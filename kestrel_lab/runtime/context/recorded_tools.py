@@ -1,4 +1,6 @@
-"""Recorded tools: tools of an imported run, which exist in its recording only and answer a fork from there."""
+"""Recorded tools: tools of an imported run, which exist in its recording only and answer a fork from
+there.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,26 @@ RECORDED: Final = "recorded"
 def recorded_tool(name: str, description: str = "", schema: dict[str, Json] | None = None) -> dict[str, Json]:
     """Return a recorded tool as `RunStarted.tools` names it."""
     (entry,) = tools_for_event([_tool(name, description, schema or {}, lambda **_: "")])
-    return entry | ({"description": description} if description else {}) | ({"schema": schema} if schema else {})
+    return (
+        entry | ({"description": description} if description else {}) | ({"schema": schema} if schema else {})
+    )
 
 
-def recorded_tools(tools: Iterable[dict[str, Json]], recording: Iterable[Record], *, after: int) -> list[Tool]:
+def recorded_tools(
+    tools: Iterable[dict[str, Json]], recording: Iterable[Record], *, after: int
+) -> list[Tool]:
     """Return those of `tools`, as a log names them, that are recorded ones.
 
-    A call is answered with the recorded result of an equal call: of those behind event `after` the next, else the last
-    before it. A call that was not recorded raises `ToolError` that says so to the model: nothing is made up, and nothing
-    is done. No tool of this machine answers for one of the same name.
+    A call is answered with the recorded result of an equal call: of those behind event `after` the next, else
+    the last before it. A call that was not recorded raises `ToolError` that says so to the model: nothing is
+    made up, and nothing is done. No tool of this machine answers for one of the same name.
     """
     records = list(recording)
-    made = {event.call: content_key(event.tool, event.args) for event in (one.event for one in records) if isinstance(event, ToolCalled)}
+    made = {
+        event.call: content_key(event.tool, event.args)
+        for event in (one.event for one in records)
+        if isinstance(event, ToolCalled)
+    }
     past: dict[str, deque[ToolAnswered]] = {}
     future: dict[str, deque[ToolAnswered]] = {}
     for record in records:
@@ -48,11 +58,15 @@ def recorded_tools(tools: Iterable[dict[str, Json]], recording: Iterable[Record]
             name = str(tool["name"])
             more: dict[str, Any] = known.get(name, {})
             schema = more.get("schema") or _schema_from_calls(name, records)
-            found.append(_tool(name, str(more.get("description", "")), schema, partial(_answer, name, past, future)))
+            found.append(
+                _tool(name, str(more.get("description", "")), schema, partial(_answer, name, past, future))
+            )
     return found
 
 
-def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, deque[ToolAnswered]], /, **args: Any) -> str:
+def _answer(
+    name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, deque[ToolAnswered]], /, **args: Any
+) -> str:
     key = content_key(name, args)
     if coming := future.get(key):
         answer = coming.popleft()
@@ -60,7 +74,10 @@ def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, d
     elif key in past:
         answer = past[key][-1]
     else:
-        raise ToolError(f"{name} exists in the recording only, and the recording has no call of it with these arguments; nothing was done")
+        raise ToolError(
+            f"{name} exists in the recording only, and the recording has no call of it with these "
+            "arguments; nothing was done"
+        )
     if answer.error is not None:
         raise ToolError(str(answer.error.get("message", answer.text)))
     return answer.text
@@ -68,7 +85,11 @@ def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, d
 
 def _schema_from_calls(name: str, records: Iterable[Record]) -> dict[str, Json]:
     """Return a schema of the arguments that recorded calls have, where the recording has none."""
-    calls = [record.event.args for record in records if isinstance(record.event, ToolCalled) and record.event.tool == name]
+    calls = [
+        record.event.args
+        for record in records
+        if isinstance(record.event, ToolCalled) and record.event.tool == name
+    ]
     return {"type": "object", "properties": {key: {} for args in calls for key in args}}
 
 

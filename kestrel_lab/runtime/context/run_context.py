@@ -13,7 +13,15 @@ from functools import partial
 from typing import Any
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
-from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
+from kestrel_lab.core.events.union import (
+    EVENT_TYPES,
+    BudgetWarned,
+    CheckpointSaved,
+    Event,
+    ModelAnswered,
+    StateTransition,
+    Told,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.plan_shapes import all_steps
@@ -48,8 +56,13 @@ from kestrel_lab.tools.tool import Tool, Toolbox
 # Events without secrets: what a failure says may quote an address, a header or a file.
 
 _FOREIGN = ("error", "reason", "message")
-"""Fields with words of errors. What tools answer is redacted where it comes from, before anything keeps it; what is asked for stays exact."""
-_OF_KIND = {kind: tuple(name for name in kind.__struct_fields__ if name in _FOREIGN) for kind in EVENT_TYPES.values()}
+"""Fields with words of errors.
+
+What tools answer is redacted where it comes from, before anything keeps it; what is asked for stays exact.
+"""
+_OF_KIND = {
+    kind: tuple(name for name in kind.__struct_fields__ if name in _FOREIGN) for kind in EVENT_TYPES.values()
+}
 
 
 def without_secrets(event: Event, redactor: Redactor) -> Event:
@@ -64,7 +77,9 @@ def without_secrets(event: Event, redactor: Redactor) -> Event:
 _SMALL_IMAGE = 100_000
 """Bytes of a state that are packed in less time than a thread takes to begin and tell of its end."""
 MOST_QUEUED = 1_024
-"""Events that may wait for the log before a run waits for it: what is queued is written in a tenth of a second."""
+"""Events that may wait for the log before a run waits for it: what is queued is written in a tenth of a
+second.
+"""
 
 
 @dataclass(kw_only=True)
@@ -96,7 +111,8 @@ class RunContext:
     growth: Growth | None = None
     """What finds more tools for the run; `None` for a run that keeps those it began with."""
     equip: Callable[[], Awaitable[None]] | None = None
-    """Has servers started whose tools the run is to have, before its first step; `None` where there are none."""
+    """Has servers started whose tools the run is to have, before its first step; `None` where there are none.
+    """
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     containment: Containment = "on"
@@ -139,7 +155,9 @@ class RunContext:
     """Who waits for that commit; `None` when it is done."""
     _failure: BaseException | None = None
     _in_order: bool = True
-    """Whether the state was made of the events in the order of the log; a decision from elsewhere may come between."""
+    """Whether the state was made of the events in the order of the log; a decision from elsewhere may come
+    between.
+    """
 
     def __post_init__(self) -> None:
         options = self.options
@@ -149,12 +167,15 @@ class RunContext:
         self.limits, self.resolve, self.ports = options.limits, options.resolve, options.ports
 
     def begin(self, opening: tuple[Event, ...]) -> None:
-        """Set up what depends on the events so far; called once, when the first events of the run are in `state`.
+        """Set up what depends on the events so far; called once, when the first events of the run are in
+        `state`.
 
         `opening` are those of them that this session wrote.
         """
         limits, state = self.limits, self.state
-        self.clock = WorkClock(seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s))
+        self.clock = WorkClock(
+            seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
+        )
         self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
@@ -189,9 +210,13 @@ class RunContext:
             self.tell(event if shown is None else shown)
 
     def _due(self) -> bool:
-        """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
+        """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the
+        run does, not as its square.
+        """
         turns = self.state.meter.model_calls
-        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(self.checkpoint_every, turns // 20)
+        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(
+            self.checkpoint_every, turns // 20
+        )
         if due:
             self._turns_kept = turns
         return due
@@ -218,14 +243,16 @@ class RunContext:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001  # whoever watches a run must not end it
+            except Exception as error:  # whoever watches a run must not end it  # noqa: BLE001
                 self.listeners.remove(listener)
                 message = f"a listener of run {self.run_id} failed and was removed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def go(self, target: RunStatus, reason: str = "") -> None:
         """Change the run's state."""
-        waited_for = target is not RunStatus.EXECUTING  # of that nobody waits: it shares a commit with what follows
+        waited_for = (
+            target is not RunStatus.EXECUTING
+        )  # of that nobody waits: it shares a commit with what follows
         self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
 
     async def sleep(self, seconds: float) -> None:
@@ -237,11 +264,13 @@ class RunContext:
             self.clock.release()
 
     async def give_way(self, *, turn: bool = True) -> None:
-        """Let the event loop turn over before the next model call, and before a single tool call; not without `turn`.
+        """Let the event loop turn over before the next model call, and before a single tool call; not without
+        `turn`.
 
-        A model that never suspends (a script, a recording) and tools that never do (plain functions, stored answers) would
-        otherwise keep deadlines, cancellation and listeners from being heard. Waits for the log where it lags far behind,
-        because stopping has to wait for what is queued. Raises `LimitError` past a deadline of the run, the store's error if an event was refused.
+        A model that never suspends (a script, a recording) and tools that never do (plain functions, stored
+        answers) would otherwise keep deadlines, cancellation and listeners from being heard. Waits for the
+        log where it lags far behind, because stopping has to wait for what is queued. Raises `LimitError`
+        past a deadline of the run, the store's error if an event was refused.
         """
         if turn:
             await asyncio.sleep(0)
@@ -254,19 +283,29 @@ class RunContext:
                 if image is not None and len(image.body) < _SMALL_IMAGE:
                     self._tell_of(self.store.checkpoint(self.run_id, "cycles", image))
                 else:  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
-                    self._tell_of(await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image))
+                    self._tell_of(
+                        await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image)
+                    )
 
     @property
     def interrupted(self) -> bool:
-        """Whether the work is being broken off while neither a person nor a limit ends the run: then whoever resumes it goes on."""
+        """Whether the work is being broken off while neither a person nor a limit ends the run: then whoever
+        resumes it goes on.
+        """
         return self.stopping and not (self.cancelled or self.clock.expired)
 
     def break_off(self) -> None:
-        """Interrupt the run, because a Ctrl-C reached a tool, or whoever was asked, instead of the event loop."""
+        """Interrupt the run, because a Ctrl-C reached a tool, or whoever was asked, instead of the event
+        loop.
+        """
         if self.task is not None:
             self.task.cancel()
         handler = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(handler) and handler is not signal.default_int_handler:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and callable(handler)
+            and handler is not signal.default_int_handler
+        ):
             signal.raise_signal(signal.SIGINT)  # whatever else runs on the loop is to hear of it too
 
     @property
@@ -292,7 +331,9 @@ class RunContext:
             raise self.out_of_time(limit)
 
     async def on_disk(self) -> None:
-        """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
+        """Wait until everything emitted so far is committed; raises the store's error if something was
+        refused.
+        """
         if self._queued:
             await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
         loop = asyncio.get_running_loop()
@@ -300,7 +341,11 @@ class RunContext:
             waiting: list[asyncio.Future[None]] = []
             self._queued, self._waiting = False, waiting
             self.store.on_disk().add_done_callback(
-                lambda done: None if loop.is_closed() else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
+                lambda done: (
+                    None
+                    if loop.is_closed()
+                    else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
+                )
             )
         # Whoever emitted nothing since still has to wait for what others emitted.
         if self._waiting is not None:
@@ -323,7 +368,9 @@ class RunContext:
 
     @property
     def tools(self) -> Toolbox:
-        """The tools that can be called now: `toolbox`, and what reads on in answers as soon as one was too long to show."""
+        """The tools that can be called now: `toolbox`, and what reads on in answers as soon as one was too
+        long to show.
+        """
         if not self.state.wholes or reading.NAME in self.toolbox:
             return self.toolbox
         if self._reading is None:
@@ -345,7 +392,9 @@ class RunContext:
         return (*(self.toolbox.names if names is None else names), reading.NAME)
 
     def _with_delegate(self, step: Step, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return `names` with the tool `delegate` where `step` may use it: a team, or a step of the plan that names it or is in a plan without teams."""
+        """Return `names` with the tool `delegate` where `step` may use it: a team, or a step of the plan that
+        names it or is in a plan without teams.
+        """
         others = tuple(name for name in names if name != DELEGATE)
         talk = self.state.conversations.get(step.id)
         if step.team:
@@ -356,12 +405,17 @@ class RunContext:
         return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of: of very many some, see `runtime.context.tool_selection`."""
+        """The tools that the model of `step` is told of: of very many some, see
+        `runtime.context.tool_selection`.
+        """
         names = select_tools(step.id, self.offered(step), self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()
         if step.team:
-            return tuple(describe_for_team(spec, step.members, step.team) if spec.name == DELEGATE else spec for spec in self._specs[names])
+            return tuple(
+                describe_for_team(spec, step.members, step.team) if spec.name == DELEGATE else spec
+                for spec in self._specs[names]
+            )
         return self._specs[names]
 
     def grow(self, tools: Iterable[Tool]) -> None:
@@ -378,7 +432,8 @@ class RunContext:
         return f"{self.state.started.system}\n\n{step.instructions.strip()}"
 
     def check_limits(self, step: Step) -> None:
-        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for one of the step.
+        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for
+        one of the step.
 
         Raises the store's error if an event was refused: nothing the model says would be kept.
         """
@@ -391,10 +446,15 @@ class RunContext:
         if limits.cycles is not None and turns >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
         if limits.cost_usd is not None and used.cost_usd >= limits.cost_usd:
-            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${used.cost_usd:.4f} spent")
+            raise LimitError(
+                "cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${used.cost_usd:.4f} spent"
+            )
         if limits.tokens is not None and (tokens := used.tokens_in + used.tokens_out) >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
-        if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
+        if (
+            limits.messages is not None
+            and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages
+        ):
             raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")
 
     def _check_shares(self, name: str) -> None:
@@ -403,25 +463,36 @@ class RunContext:
             spent = self.state.spent(name)
             for limit, bound in talk.limits.items():
                 if spent.get(limit, 0) >= bound:
-                    raise RunError(f"agent {name!r} has used its share of the run: {spent.get(limit, 0):g} of {bound:g} {limit}")
+                    raise RunError(
+                        f"agent {name!r} has used its share of the run: {spent.get(limit, 0):g} of "
+                        f"{bound:g} {limit}"
+                    )
             name = talk.within
 
     def warn_unpriced(self, model: Model, before: int) -> None:
-        """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
+        """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
+        watched.
+        """
         if before == 0 < self.state.meter.unpriced and self.limits.cost_usd is not None:
             text = (
-                f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
+                f"the price of {model.name} is not known: its cost is not counted and the limit of "
+                f"${self.limits.cost_usd:g} cannot stop it"
             )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
 
     def _earlier(self, count: int) -> list[Event]:
-        """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks would forget what was read."""
+        """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks
+        would forget what was read.
+        """
         records = self.store.records(self.run_id)
         if len(records) < count:  # the beginning of a run or a fork may still be queued
             self.store.flush()
             records = self.store.records(self.run_id)
         if len(records) < count:
-            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session had read")
+            raise StoreError(
+                f"the log of run {self.run_id} has {len(records)} events of the {count} that the "
+                "session had read"
+            )
         return [record.event for record in records[:count]]
 
     def _flow_of(self, tool: str) -> Flow:
@@ -432,7 +503,9 @@ class RunContext:
 
 
 def in_notebook(ctx: RunContext) -> bool:
-    """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a suite."""
+    """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a
+    suite.
+    """
     return not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario)
 
 
@@ -441,6 +514,16 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
     if ctx.hooks is None or not ctx.hooks.wants(moment):
         return
     talk = ctx.state.conversations.get(step)
-    told = {} if talk is None else {"cycle": talk.cycles, "messages": tuple(talk.sent), "calls": talk.open_requests}
-    known = {"moment": moment, "run": ctx.run_id, "status": str(ctx.state.status), "usage": ctx.state.usage, "step": step}
+    told = (
+        {}
+        if talk is None
+        else {"cycle": talk.cycles, "messages": tuple(talk.sent), "calls": talk.open_requests}
+    )
+    known = {
+        "moment": moment,
+        "run": ctx.run_id,
+        "status": str(ctx.state.status),
+        "usage": ctx.state.usage,
+        "step": step,
+    }
     await ctx.hooks.call(Phase(**{**known, **told, **more}))

@@ -1,4 +1,6 @@
-"""Run options: everything one run can be given, with its defaults, declared once for Python, the command line and the protocol."""
+"""Run options: everything one run can be given, with its defaults, declared once for Python, the command line
+and the protocol.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class ResumeChanges(TypedDict, total=False):
 
 
 class RunChanges(ResumeChanges, total=False):
-    """The fields of `RunOptions` as keyword arguments, so that type checkers and editors know them at each call.
+    """The fields of `RunOptions` as keyword arguments, so that type checkers and editors know them at each
+    call.
 
     `output` is a parameter of its own, because the type of a run's value follows from it.
     """
@@ -75,7 +78,10 @@ class RunOptions:
     model: str | Model | None = None
     """A model's name or object."""
     tools: Tools | Toolbox | None = None
-    """Names of known tools or of groups of them (`default`, `web`, …), tools, or functions. By default those without a group, and those that the plan names."""
+    """Names of known tools or of groups of them (`default`, `web`, …), tools, or functions.
+
+    By default those without a group, and those that the plan names.
+    """
     limits: Limits | None = None
     """The limits of the run; a resumed run counts what was used before."""
     workspace: str | Path | Workspace = "."
@@ -83,9 +89,14 @@ class RunOptions:
     approve: str | None = None
     """The approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`."""
     rules: GivenRules = None
-    """More rules about calls, for this run and its forks. They lift nothing that other rules forbid or ask about."""
+    """More rules about calls, for this run and its forks.
+
+    They lift nothing that other rules forbid or ask about.
+    """
     approver: Approver | None = None
-    """Who is asked for approval; without one, a call that needs approval raises `ApprovalRequired` from `Run.wait`."""
+    """Who is asked for approval; without one, a call that needs approval raises `ApprovalRequired` from
+    `Run.wait`.
+    """
     instructions: str = ""
     """Text that is added to the system message."""
     config: str = ""
@@ -93,16 +104,19 @@ class RunOptions:
     scenario: str = ""
     """Id of the scenario, for suites."""
     plan: Plan | MakesPlan | str | Path | None = None
-    """The steps to carry out, each an agent's goal or a tool's call; the goal then says what they are for. Also the name of a shipped
-    workflow, a workflow file, or an object that makes a plan for a goal, such as an `LLMAgent`. Without a plan one agent works on the
-    goal. All steps share the limits. The run's answer is that of the steps which no other step waits for."""
+    """The steps to carry out, each an agent's goal or a tool's call; the goal then says what they are for.
+    Also the name of a shipped workflow, a workflow file, or an object that makes a plan for a goal, such as
+    an `LLMAgent`. Without a plan one agent works on the goal. All steps share the limits. The run's answer is
+    that of the steps which no other step waits for.
+    """
     inputs: Mapping[str, Json] | None = None
     """Values for the inputs that a workflow declares."""
     verify: str | None = None
     """What is done about the answer's claims: `off`, `warn`, `repair`, `judge` or `quality`."""
     form: str | None = None
-    """The form that the answer must have: `brief`, `plan`, `patch`, `explanation`, `research`, `auto` (chosen by the goal, of a run
-    without a plan) or `none`."""
+    """The form that the answer must have: `brief`, `plan`, `patch`, `explanation`, `research`, `auto` (chosen
+    by the goal, of a run without a plan) or `none`.
+    """
     resolve: Callable[[str], Model] | None = None
     """Finds the models that single steps name."""
     ports: Ports | None = None
@@ -110,25 +124,31 @@ class RunOptions:
     cache: str | None = None
     """How stored answers of pure tools are used: `use`, `off`, `refresh` or `replay`."""
     containment: str | None = None
-    """Whether a person is asked before a model that read untrusted text has an effect: `on`, `strict` or `off`. A run that is resumed
-    has the value of the session that resumes it."""
+    """Whether a person is asked before a model that read untrusted text has an effect: `on`, `strict` or
+    `off`. A run that is resumed has the value of the session that resumes it.
+    """
     expand: bool | None = None
     """Whether the run may look for MCP servers with tools that it lacks, and ask to install one."""
     params: ModelParams | Mapping[str, Json] | None = None
-    """Parameters of the models of the run, such as `{"reasoning_effort": "low", "top_p": 0.9}`; a step's own go before them. See
-    `core.messages.ModelParams`."""
+    """Parameters of the models of the run, such as `{"reasoning_effort": "low", "top_p": 0.9}`; a step's own
+    go before them. See `core.messages.ModelParams`.
+    """
     images: Sequence[str | Path | ImagePart] = ()
     """Images beside the goal, for models that see: files, or parts made of bytes by `ImagePart.of`."""
 
     runner: str | Adapter = ""
-    """Who works on the goal: this package's own agent (`native`, or empty), or another one: `claude-code`, `codex`, `gemini`, `opencode`,
-    `acp:COMMAND` for any program that speaks the agent client protocol. `model` is then a model of that program."""
+    """Who works on the goal: this package's own agent (`native`, or empty), or another one: `claude-code`,
+    `codex`, `gemini`, `opencode`, `acp:COMMAND` for any program that speaks the agent client protocol.
+    `model` is then a model of that program.
+    """
     follow: str | FollowableRun | None = None
-    """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
-    tools, workspace and rules are those of that run unless they are given."""
+    """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose
+    words they are. Model, tools, workspace and rules are those of that run unless they are given.
+    """
     output: Any = None
-    """What the answer has to be: a type, a pydantic model, or a JSON Schema; `Run.value` is then the answer as a value. A resumed run can
-    be given the type again, since the log has only its schema."""
+    """What the answer has to be: a type, a pydantic model, or a JSON Schema; `Run.value` is then the answer
+    as a value. A resumed run can be given the type again, since the log has only its schema.
+    """
 
     def __post_init__(self) -> None:
         if not _TEXT_TYPES.issuperset(map(type, _texts_of(self))):
@@ -144,14 +164,20 @@ class RunOptions:
 
     def check_resumable(self) -> None:
         """Raise `UsageError` for an option that a run keeps from its beginning and cannot be given anew."""
-        given = [one.name for one in fields(self) if one.name not in (*ResumeChanges.__annotations__, "output")]
+        given = [
+            one.name for one in fields(self) if one.name not in (*ResumeChanges.__annotations__, "output")
+        ]
         kept = [name for name in given if getattr(self, name) != getattr(_DEFAULTS, name)]
         if kept:
-            raise UsageError(f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run")
+            raise UsageError(
+                f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run"
+            )
 
 
 def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
-    """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises `UsageError` where they do not go together."""
+    """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises
+    `UsageError` where they do not go together.
+    """
     if runner in ("", "native"):
         return model
     if not isinstance(runner, str):
@@ -163,7 +189,9 @@ def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | M
     if (name := runner.partition(":")[0]) not in (known := adapter_factories({})):
         raise UsageError(f"there is no runner {name!r}; {did_you_mean(name, known)}")
     if model and not isinstance(model, str):
-        raise UsageError(f"the runner {runner!r} brings its own models: name one of them, or leave model= out")
+        raise UsageError(
+            f"the runner {runner!r} brings its own models: name one of them, or leave model= out"
+        )
     if model and ":" in runner:
         raise UsageError(f"the runner {runner!r} names what it runs: leave the model {model!r} out")
     return f"{runner}:{model}" if model else runner

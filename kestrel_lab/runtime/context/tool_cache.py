@@ -1,4 +1,6 @@
-"""The tool cache of a session: where answers are kept, under which keys, and what becomes of a run when that place fails."""
+"""The tool cache of a session: where answers are kept, under which keys, and what becomes of a run when that
+place fails.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from kestrel_lab.core.errors import DependencyError, error_text
 from kestrel_lab.core.events.union import Event, HealthChanged
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.host.postgres import is_postgres
-from kestrel_lab.middleware.cache import CacheMode, CacheStore, CacheStoreError, PendingCalls, Place, ToolCache, cache_mode
+from kestrel_lab.middleware.cache import (
+    CacheMode,
+    CacheStore,
+    CacheStoreError,
+    PendingCalls,
+    Place,
+    ToolCache,
+    cache_mode,
+)
 from kestrel_lab.middleware.disk_cache import DiskStore
 from kestrel_lab.middleware.postgres_cache import PostgresStore
 from kestrel_lab.middleware.redis_cache import RedisStore
@@ -30,17 +40,24 @@ Emit = Callable[[Event], Any]
 KIND, DEPENDENCY = "tool", "cache"
 """What the supervisor and the log call it."""
 _POLICY = HealthPolicy(failures=1)
-"""One failure is enough to leave it alone for a while: a call is seldom dearer than waiting for a server that is gone."""
+"""One failure is enough to leave it alone for a while: a call is seldom dearer than waiting for a server that
+is gone.
+"""
 
 
 class ToolCaching:
     """One shelf for all runs of a session, opened when the first call is looked up."""
 
     def __init__(self, folder: Path, mode: str, url: str | None, supervisor: RuntimeSupervisor) -> None:
-        """Keep answers in `folder`, or on the server at `url`. Raises `UsageError` for an unknown mode or no such address."""
+        """Keep answers in `folder`, or on the server at `url`.
+
+        Raises `UsageError` for an unknown mode or no such address.
+        """
         self.mode = mode
         self._folder, self._supervisor = folder, supervisor
-        self._shelf: CacheStore | None = None if not url else PostgresStore(url) if is_postgres(url) else RedisStore(url)
+        self._shelf: CacheStore | None = (
+            None if not url else PostgresStore(url) if is_postgres(url) else RedisStore(url)
+        )
         self._flights = PendingCalls()
         self._pins: dict[Tool, str] = {}
 
@@ -59,7 +76,9 @@ class ToolCaching:
         """A folder or an address, as people may see it."""
         return self._shelf.where if isinstance(self._shelf, RedisStore | PostgresStore) else str(self._folder)
 
-    def layers(self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
+    def layers(
+        self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit
+    ) -> tuple[ToolCache, ...]:
         """What is put around the tool calls of a run: nothing when the cache is off."""
         mode = cache_mode(given) if given else self._mode
         if mode == "off":
@@ -97,13 +116,17 @@ class ToolCaching:
     def _pin(self, tool: Tool) -> str:
         if tool not in self._pins:
             foreign = "untrusted" in tool.flow.reads
-            self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, foreign)
+            self._pins[tool] = content_key(
+                tool.name, tool.version, tool.description, tool.schema, tool.effect, foreign
+            )
         return self._pins[tool]
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedShelf:
-    """A shelf that is a miss while it fails: its health is told, no call waits for it long, and none fails for it."""
+    """A shelf that is a miss while it fails: its health is told, no call waits for it long, and none fails
+    for it.
+    """
 
     opened: Callable[[], CacheStore]
     dependency: Dependency
@@ -138,34 +161,45 @@ class WatchedShelf:
 
     def _tell(self, changes: list[HealthChanged]) -> None:
         for change in changes[-1:]:  # one word for all that one failure has changed
-            if change.source != HealthState.STARTING or change.target != HealthState.READY:  # that it works is no news to a run
+            if (
+                change.source != HealthState.STARTING or change.target != HealthState.READY
+            ):  # that it works is no news to a run
                 self.emit(change)
 
 
 def is_cacheable(tool: Tool) -> bool:
-    """Whether answers of the tool may be used again at all: it is pure, and says when they are out of date."""
+    """Whether answers of the tool may be used again at all: it is pure, and says when they are out of
+    date.
+    """
     return tool.effect == "pure" and (tool.fingerprint is not None or tool.cache_ttl_seconds is not None)
 
 
 async def cache_key(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Place | None:
     """Where the answer of a call belongs; `None` if it must not be used again.
 
-    The key is a hash of the tool (`pin`: its definition and version), the arguments (paths in one spelling), whose workspace or run it is, and
-    the state of what the call reads.
+    The key is a hash of the tool (`pin`: its definition and version), the arguments (paths in one spelling),
+    whose workspace or run it is, and the state of what the call reads.
     """
     state: str | None = ""
     if tool.fingerprint is not None:
         try:
             found = tool.fingerprint(call.args, scope)
             state = await found if inspect.isawaitable(found) else found
-        except Exception as error:  # noqa: BLE001  # foreign code; the call itself is not harmed
-            warnings.warn(f"answers of {tool.name} are not reused: its fingerprint failed ({error_text(error)})", stacklevel=2)
+        except Exception as error:  # foreign code; the call itself is not harmed  # noqa: BLE001
+            warnings.warn(
+                f"answers of {tool.name} are not reused: its fingerprint failed ({error_text(error)})",
+                stacklevel=2,
+            )
             return None
         if state is None:
             return None
         if not state:
             return Place("", tool.cache_ttl_seconds)
-    args = tool.fingerprint.spelled(call.args, scope.workspace) if isinstance(tool.fingerprint, PathFingerprint) else call.args
+    args = (
+        tool.fingerprint.spelled(call.args, scope.workspace)
+        if isinstance(tool.fingerprint, PathFingerprint)
+        else call.args
+    )
     return Place(content_key(pin, args, _workspace_identity(tool, scope), state), tool.cache_ttl_seconds)
 
 
@@ -176,5 +210,7 @@ def _workspace_identity(tool: Tool, scope: ToolContext) -> str:
         case "run":
             return scope.run_id
     root = scope.workspace.root
-    status = root.stat()  # another folder may have the same name later, or on another machine that shares the cache
+    status = (
+        root.stat()
+    )  # another folder may have the same name later, or on another machine that shares the cache
     return f"{platform.node()}:{root}:{status.st_dev}:{status.st_ino}"

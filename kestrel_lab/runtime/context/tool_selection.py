@@ -1,6 +1,8 @@
-"""Which of very many tools a model is told of: those it always needs, those it used, and those that its goal names.
+"""Which of very many tools a model is told of: those it always needs, those it used, and those that its goal
+names.
 
-What was chosen is an event, so a resumed run shows the same; the list only grows, so that a model's cache of its prompt lasts.
+What was chosen is an event, so a resumed run shows the same; the list only grows, so that a model's cache of
+its prompt lasts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from kestrel_lab.tools.tool_search import ToolIndex, tool_from_definition, tool_
 MOST_SHOWN = 40
 """A model that may use more tools is told of some; of so many it is told of all."""
 FOR_QUESTION, FOR_NEED = 12, 8
-"""How many are looked out for a question that is put to it, more where there is room; and for a need of its own."""
+"""How many are looked out for a question that is put to it, more where there is room; and for a need of its
+own.
+"""
 FIND_TOOL, MCP_INSTALL = "find_tool", "mcp_install"
 
 
@@ -46,7 +50,11 @@ class Growth(Protocol):
 
 
 def select_tools(
-    step: str, offered: tuple[str, ...] | None, toolbox: Toolbox, state: RunState, emit: Callable[[Event], Any]
+    step: str,
+    offered: tuple[str, ...] | None,
+    toolbox: Toolbox,
+    state: RunState,
+    emit: Callable[[Event], Any],
 ) -> tuple[str, ...] | None:
     """The tools that the model of `step` is told of, `None` for all; what is chosen anew is recorded."""
     if (len(toolbox) if offered is None else len(offered)) <= MOST_SHOWN:
@@ -70,13 +78,18 @@ def always_shown(name: str) -> bool:
 @lru_cache(maxsize=8)
 def index_of(tools: tuple[Tool, ...]) -> ToolIndex:
     """Return the index of these very tools, made once."""
-    return tool_index(tool_from_definition(tool.name, tool.description, tool.schema, tool.name.partition(":")[0]) for tool in tools)
+    return tool_index(
+        tool_from_definition(tool.name, tool.description, tool.schema, tool.name.partition(":")[0])
+        for tool in tools
+    )
 
 
 @lru_cache(maxsize=1)
 def _core() -> frozenset[str]:
     tools = [*native_tools(), *task_tools(), delegate, *memory_tools()]
-    return frozenset([*(tool.name for tool in tools), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL])
+    return frozenset(
+        [*(tool.name for tool in tools), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL]
+    )
 
 
 def _used_tools(step: str, state: RunState) -> set[str]:

@@ -28,10 +28,11 @@ DEFAULT = "default"
 
 
 def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()) -> Toolbox:
-    """The tools of the package and those that a caller gives to every run: tools, functions, and the names that `chosen_tools` takes.
+    """The tools of the package and those that a caller gives to every run: tools, functions, and the names
+    that `chosen_tools` takes.
 
-    A given tool takes the place of one that is offered on request only; one of those that is named is offered to every
-    run. Tools of the `servers` are already. Raises `UsageError` for an unknown name.
+    A given tool takes the place of one that is offered on request only; one of those that is named is offered
+    to every run. Tools of the `servers` are already. Raises `UsageError` for an unknown name.
     """
     known, added = Toolbox(own), list[Tool]()
     for item in given:
@@ -42,7 +43,9 @@ def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()
             added.append(replace(to_tool(item), group=""))
         elif not colon:
             named = [replace(tool, group="") for tool in _tools_named(known, item) if tool.group]
-            added += [tool for tool in named if tool.name not in {one.name for one in added}]  # a tool and its group may both be named
+            added += [
+                tool for tool in named if tool.name not in {one.name for one in added}
+            ]  # a tool and its group may both be named
     taken = {tool.name for tool in added}
     return Toolbox([*(tool for tool in known if not (tool.group and tool.name in taken)), *added])
 
@@ -50,10 +53,15 @@ def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()
 def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
     """The toolbox that `tools` describe, names being those of `known`, of their groups, or `default`.
 
-    For `None` it is all that belong to no group, and those that `steps` name; with `delegate` where one of them has a team. Raises `UsageError` for an unknown name.
+    For `None` it is all that belong to no group, and those that `steps` name; with `delegate` where one of
+    them has a team. Raises `UsageError` for an unknown name.
     """
     if tools is None:
-        named = {name for step in steps for name in (step.tool, *(step.tools or ()), *((DELEGATE,) if step.team else ()))}
+        named = {
+            name
+            for step in steps
+            for name in (step.tool, *(step.tools or ()), *((DELEGATE,) if step.team else ()))
+        }
         return Toolbox([tool for tool in known if not tool.group or tool.name in named])
     teams = [known.get(DELEGATE)] if DELEGATE in known and any(step.team for step in steps) else []
     if isinstance(tools, Toolbox):
@@ -64,7 +72,9 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
     found: list[Tool] = []
     for item in tools:
         if isinstance(item, str):
-            found += [tool for tool in _tools_named(known, item) if tool not in found]  # a tool and its group may both be named
+            found += [
+                tool for tool in _tools_named(known, item) if tool not in found
+            ]  # a tool and its group may both be named
         else:
             found.append(to_tool(item))
     return Toolbox([*found, *(tool for tool in teams if tool not in found)])
@@ -80,7 +90,10 @@ def check_wire_names(toolbox: Toolbox) -> Toolbox:
     seen: dict[str, str] = {}
     for name in toolbox.names:
         if (other := seen.setdefault(wire_name(name), name)) != name:
-            raise UsageError(f"models would see {other!r} and {name!r} under the same name, {wire_name(name)!r}: rename one of them")
+            raise UsageError(
+                f"models would see {other!r} and {name!r} under the same name, {wire_name(name)!r}: "
+                "rename one of them"
+            )
     return toolbox
 
 
@@ -99,8 +112,10 @@ def _tools_named(known: Toolbox, name: str) -> Iterator[Tool]:
     else:
         from kestrel_lab.tools.builtin import NEEDS  # with it come all shipped tools: not to name an option
 
-        needs = next((what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), "")
-        msg = (
-            f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else did_you_mean(name, [*known.names, *groups])}"
+        needs = next(
+            (what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), ""
+        )
+        msg = f"there is no tool {name!r}; " + (
+            f"it needs {needs} in the environment" if needs else did_you_mean(name, [*known.names, *groups])
         )
         raise UsageError(msg)

@@ -21,7 +21,11 @@ def find_artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
     if source is None:
         return plan.artifacts.get(artifact_key(step, name))
     steps = {other.id: other for other in plan.steps}
-    makers = [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces and steps[grown].scope == step.scope]
+    makers = [
+        grown
+        for grown in plan.growth().get(source, ())
+        if name in steps[grown].produces and steps[grown].scope == step.scope
+    ]
     if done := [maker for maker in makers if _done(maker, state)]:
         return own_output(steps[done[-1]], state)
     if _done(source, state) and not makers:
@@ -34,7 +38,9 @@ def find_artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
 
 
 def step_output(plan: Plan, step: Step, state: RunState) -> Json:
-    """Return the output of a finished step; for an operation without one, the outputs of the last steps that it added to the plan."""
+    """Return the output of a finished step; for an operation without one, the outputs of the last steps that
+    it added to the plan.
+    """
     own = own_output(step, state)
     grown = plan.growth().get(step.id)
     if own is not None or not grown:
@@ -44,22 +50,32 @@ def step_output(plan: Plan, step: Step, state: RunState) -> Json:
 
 
 def answer_value(state: RunState) -> Json:
-    """Return what the last step of a run's plan answered, as JSON; the text of the answer where several steps end it."""
+    """Return what the last step of a run's plan answered, as JSON; the text of the answer where several steps
+    end it.
+    """
     ends = [step for step in state.planned.ends() if step.id not in state.skipped_steps]
     return step_output(state.planned, ends[0], state) if len(ends) == 1 else state.answer
 
 
 def answering_steps(plan: Plan) -> tuple[Step, ...]:
-    """Return the agents' steps that give the answer of a plan: its only end, or what a last verification judges; none where it has several ends."""
+    """Return the agents' steps that give the answer of a plan: its only end, or what a last verification
+    judges; none where it has several ends.
+    """
     ends = plan.ends()
     if len(ends) != 1:
         return ()
-    made = {step.id for step in plan.steps if set(step.produces) & ends[0].references} if ends[0].operation == "verify" else {ends[0].id}
+    made = (
+        {step.id for step in plan.steps if set(step.produces) & ends[0].references}
+        if ends[0].operation == "verify"
+        else {ends[0].id}
+    )
     return tuple(step for step in plan.steps if step.id in made and step.goal)
 
 
 def own_output(step: Step, state: RunState) -> Json:
-    """An agent's last text (its value, if it has a schema), a call's result, what an operation gave; `None` if it was skipped."""
+    """An agent's last text (its value, if it has a schema), a call's result, what an operation gave; `None`
+    if it was skipped.
+    """
     if step.operation or step.id in state.skipped_steps:
         return state.outputs.get(step.id)
     talk = state.conversation(step.id)
@@ -68,7 +84,9 @@ def own_output(step: Step, state: RunState) -> Json:
     text = talk.messages[-1].text.strip()
     if step.schema is None:
         return text
-    from kestrel_lab.runtime.agent.structured_output import read_json  # with it comes the agent loop: not to shape a plan
+    from kestrel_lab.runtime.agent.structured_output import (
+        read_json,
+    )  # with it comes the agent loop: not to shape a plan
 
     try:
         return read_json(text, step.schema)
@@ -82,7 +100,8 @@ def as_text(value: Json) -> str:
 
 
 def artifacts_prompt(inputs: Mapping[str, Json]) -> str:
-    """Return artifacts as a prompt shows them, each between lines that its text cannot contain because they name a hash of it.
+    """Return artifacts as a prompt shows them, each between lines that its text cannot contain because they
+    name a hash of it.
 
     An artifact that is null, because no step made it, is left out.
     """

@@ -1,4 +1,7 @@
-"""Sub-agents: what `delegate` starts. Each is a step of the run with its parent's id, its own conversation, tools and share of the limits."""
+"""Sub-agents: what `delegate` starts.
+
+Each is a step of the run with its parent's id, its own conversation, tools and share of the limits.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,15 @@ from kestrel_lab.runtime.execution.steps import work_on_step
 from kestrel_lab.tools.delegation import DELEGATE, WORKER
 
 
-async def run_delegate(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float) -> Json:
-    """Have `agent` work on `goal` for the call of that id, and return its answer; goes on where the log of an earlier session ends.
+async def run_delegate(
+    ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float
+) -> Json:
+    """Have `agent` work on `goal` for the call of that id, and return its answer; goes on where the log of an
+    earlier session ends.
 
-    Raises `ToolError` when the agent fails, also by its share of the limits, `UsageError` for an agent that is not there or a
-    share that is none, and `ApprovalRequired` when one of its calls needs a person and none is here.
+    Raises `ToolError` when the agent fails, also by its share of the limits, `UsageError` for an agent that
+    is not there or a share that is none, and `ApprovalRequired` when one of its calls needs a person and none
+    is here.
     """
     state, step = ctx.state, _step(parent, call, agent, goal, ctx)
     if state.finished_steps.get(step.id):
@@ -48,7 +55,9 @@ async def run_delegate(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: 
         timed_out = isinstance(error, TimeoutError)
         if timed_out and not clock.expired:
             raise
-        reason = f"its share of the time, {limits['seconds']:.3g} s of work, is used" if timed_out else str(error)
+        reason = (
+            f"its share of the time, {limits['seconds']:.3g} s of work, is used" if timed_out else str(error)
+        )
         ctx.emit(StepFinished(step=step.id, ok=False, reason=reason))
         raise ToolError(f"agent {agent!r} did not come to an end: {reason}") from error
     ctx.emit(StepFinished(step=step.id, ok=True))
@@ -56,24 +65,36 @@ async def run_delegate(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: 
 
 
 def _step(parent: Step, call: str, agent: str, goal: str, ctx: RunContext) -> Step:
-    """Return the step of a sub-agent: a member of its parent's team, or one like its parent without instructions."""
+    """Return the step of a sub-agent: a member of its parent's team, or one like its parent without
+    instructions.
+    """
     if not goal.strip():
         raise UsageError("the goal is empty: say what the agent is to do")
     name = f"{call}/{agent}"
     for member in parent.members:
         if member.id == agent:
-            return replace(member, id=name, goal=goal, tools=parent.tools if member.tools is None else member.tools)
+            return replace(
+                member, id=name, goal=goal, tools=parent.tools if member.tools is None else member.tools
+            )
     if parent.team or agent != WORKER:
         raise UsageError(f"there is no agent {agent!r}; {did_you_mean(agent, parent.team or [WORKER])}")
     offered = ctx.offered(parent)
     tools = tuple(tool for tool in (ctx.toolbox.names if offered is None else offered) if tool != DELEGATE)
     return Step(
-        id=name, goal=goal, tools=tools, model=parent.model, params=parent.params, temperature=parent.temperature, react=parent.react
+        id=name,
+        goal=goal,
+        tools=tools,
+        model=parent.model,
+        params=parent.params,
+        temperature=parent.temperature,
+        react=parent.react,
     )
 
 
 def _shares(ctx: RunContext, parent: Step, share: float) -> dict[str, float]:
-    """Return what a sub-agent may use: a part of what its parent has left, so that those of one turn do not promise more than there is."""
+    """Return what a sub-agent may use: a part of what its parent has left, so that those of one turn do not
+    promise more than there is.
+    """
     if not 0 <= share <= 1:
         raise UsageError(f"share must be from 0 to 1, not {share:g}")
     state, limits = ctx.state, ctx.limits
@@ -84,6 +105,9 @@ def _shares(ctx: RunContext, parent: Step, share: float) -> dict[str, float]:
     above = parent.id
     while talk := state.conversations[above].within and state.conversations[above]:
         spent = state.spent(above)
-        left |= {name: min(left.get(name, bound), bound - spent.get(name, 0)) for name, bound in talk.limits.items()}
+        left |= {
+            name: min(left.get(name, bound), bound - spent.get(name, 0))
+            for name, bound in talk.limits.items()
+        }
         above = talk.within
     return {name: max(0.0, part * rest) for name, rest in left.items()}

@@ -33,12 +33,18 @@ class Scope:
 
     @property
     def name(self) -> str:
-        """The id of the step within its nested workflow, without the number of its turn: what its conditions and its parts call it."""
+        """The id of the step within its nested workflow, without the number of its turn: what its conditions
+        and its parts call it.
+        """
         return self.whole.removeprefix(f"{self.step.scope}/") if self.step.scope else self.whole
 
     def went(self, name: str) -> dict[str, Any]:
-        """Return how a step went that this one waits for, by its id within the nested workflow; empty for one that it does not wait for."""
-        return cast("dict[str, Any]", self.steps.get(f"{self.step.scope}/{name}" if self.step.scope else name) or {})
+        """Return how a step went that this one waits for, by its id within the nested workflow; empty for one
+        that it does not wait for.
+        """
+        return cast(
+            "dict[str, Any]", self.steps.get(f"{self.step.scope}/{name}" if self.step.scope else name) or {}
+        )
 
     @property
     def whole(self) -> str:
@@ -71,28 +77,43 @@ class Done:
 Operation = Callable[[Scope], Awaitable[Done]]
 """Work of the engine, by name in a step.
 
-It must come to the same result when it is done again after a crash: what it learns from models and tools is in the
-log and is not asked again, the clock and chance it must not ask at all. Raises a `RunError` when it fails, a
-`UsageError` when its arguments are wrong.
+It must come to the same result when it is done again after a crash: what it learns from models and tools is
+in the log and is not asked again, the clock and chance it must not ask at all. Raises a `RunError` when it
+fails, a `UsageError` when its arguments are wrong.
 """
 
 
 def prefix_steps(prefix: str, steps: Iterable[Step], **changes: Any) -> tuple[Step, ...]:
-    """The steps with `prefix/` before their ids, also where they name each other, and with `changes` made to each."""
+    """The steps with `prefix/` before their ids, also where they name each other, and with `changes` made to
+    each.
+    """
     found = tuple(steps)
     names = {step.id: f"{prefix}/{step.id}" for step in found}
     return tuple(
-        replace(step, id=names[step.id], depends_on=tuple(names.get(need, need) for need in step.depends_on), **changes) for step in found
+        replace(
+            step,
+            id=names[step.id],
+            depends_on=tuple(names.get(need, need) for need in step.depends_on),
+            **changes,
+        )
+        for step in found
     )
 
 
 def in_scope(scope: str, steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps as those of the nested workflow `scope`, unless they belong to one within it: its id stands before theirs."""
+    """The steps as those of the nested workflow `scope`, unless they belong to one within it: its id stands
+    before theirs.
+    """
     found = tuple(steps)
     if not scope:
         return found
     names = {step.id: step.id if step.id.startswith(f"{scope}/") else f"{scope}/{step.id}" for step in found}
     return tuple(
-        replace(step, id=names[step.id], depends_on=tuple(names.get(need, need) for need in step.depends_on), scope=step.scope or scope)
+        replace(
+            step,
+            id=names[step.id],
+            depends_on=tuple(names.get(need, need) for need in step.depends_on),
+            scope=step.scope or scope,
+        )
         for step in found
     )

@@ -71,8 +71,8 @@ class StepScheduler:
     ) -> None:
         """Prepare; of the steps that an earlier session `finished` those with `True` are not run again.
 
-        `skipped` are those whose condition did not hold. `emit` is told a `step_finished` for each step that ended or was skipped, and a
-        `plan_extended` before it.
+        `skipped` are those whose condition did not hold. `emit` is told a `step_finished` for each step that
+        ended or was skipped, and a `plan_extended` before it.
         """
         self._run_step = run_step
         self._emit = emit
@@ -99,7 +99,8 @@ class StepScheduler:
                 self._after[need].append(name)
         ended = self._done | self._skipped | self._errors.keys()
         self._waits = {
-            name: set() if name in ended else {need for need in needs if not self._over(name, need)} for name, needs in self._needs.items()
+            name: set() if name in ended else {need for need in needs if not self._over(name, need)}
+            for name, needs in self._needs.items()
         }
         self._dependants: dict[str, list[str]] = {name: [] for name in self._steps}
         for name, waits in self._waits.items():
@@ -109,7 +110,9 @@ class StepScheduler:
         self._exclusive = deque(step.id for step in plan.order() if step.exclusive and step.id not in begun)
         # A heap of places, of steps that may run beside any other.
         self._ready = [
-            place for name, place in self._place.items() if not self._waits[name] and not self._steps[name].exclusive and name not in begun
+            place
+            for name, place in self._place.items()
+            if not self._waits[name] and not self._steps[name].exclusive and name not in begun
         ]
 
     @staticmethod
@@ -122,11 +125,12 @@ class StepScheduler:
         """Run everything that is not finished, at most `limit` steps at once.
 
         A step that raises a `RunError` has failed: what depends on it, however far, is skipped, and the rest
-        goes on. A dependant with `after_failure` is not skipped; it starts when all it needs have ended, and if it
-        ends well the failure counts as dealt with. What waits for such a step as well goes by how that one ends. At the end a `RunError` names what failed and what was skipped (a
-        plan of one step raises the step's own error). Any other error, a reached limit or `ApprovalRequired` starts
-        nothing more: steps under way are finished, then it is raised, an error before a wish for approval.
-        Cancellation cancels every step under way, waits for them and goes on.
+        goes on. A dependant with `after_failure` is not skipped; it starts when all it needs have ended, and
+        if it ends well the failure counts as dealt with. What waits for such a step as well goes by how that
+        one ends. At the end a `RunError` names what failed and what was skipped (a plan of one step raises
+        the step's own error). Any other error, a reached limit or `ApprovalRequired` starts nothing more:
+        steps under way are finished, then it is raised, an error before a wish for approval. Cancellation
+        cancels every step under way, waits for them and goes on.
         """
         if limit < 1:
             raise UsageError(f"at least one step must be allowed at once, not {limit}")
@@ -155,7 +159,8 @@ class StepScheduler:
         try:
             return await self._run_step(step)
         except KeyboardInterrupt:
-            # A second Ctrl-C reached code that blocks this thread. Out of a task it would tear down the event loop.
+            # A second Ctrl-C reached code that blocks this thread. Out of a task it would tear down the event
+            # loop.
             raise asyncio.CancelledError from None
 
     def _next(self) -> Step | None:
@@ -163,7 +168,11 @@ class StepScheduler:
         while self._exclusive and self._exclusive[0] in self._skipped:
             self._exclusive.popleft()
         first = self._exclusive[0] if self._exclusive else None
-        alone = first is not None and not self._waits[first] and not any(step.exclusive for step in self._running.values())
+        alone = (
+            first is not None
+            and not self._waits[first]
+            and not any(step.exclusive for step in self._running.values())
+        )
         if first is not None and alone and (not self._ready or self._place[first] < self._ready[0]):
             return self._steps[self._exclusive.popleft()]
         return self._plan.steps[heapq.heappop(self._ready)] if self._ready else None
@@ -188,8 +197,16 @@ class StepScheduler:
             self._idle.add(step.id)
         if outcome.grown is not None:
             new = [other for other in outcome.grown.steps if other.id not in self._steps]
-            self._emit(PlanExtended(step=step.id, steps=[other.as_json() for other in new], artifacts=dict(outcome.artifacts)))
-        self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output, reason=outcome.reason))
+            self._emit(
+                PlanExtended(
+                    step=step.id, steps=[other.as_json() for other in new], artifacts=dict(outcome.artifacts)
+                )
+            )
+        self._emit(
+            StepFinished(
+                step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output, reason=outcome.reason
+            )
+        )
         if outcome.grown is not None:
             self._arrange(outcome.grown)
             for name in (*self._errors, *self._skipped):  # what has grown may wait for what failed before
@@ -216,15 +233,21 @@ class StepScheduler:
                     todo.append(name)
         self._skipped.update(found)
         for name in sorted(found, key=self._place.__getitem__):
-            self._emit(StepFinished(step=name, ok=False, skipped=True, reason=f"skipped: step {failed!r} failed"))
+            self._emit(
+                StepFinished(step=name, ok=False, skipped=True, reason=f"skipped: step {failed!r} failed")
+            )
         for need in (failed, *found):
             for name in self._dependants[need]:
                 if name not in self._skipped and need in self._waits[name]:
                     self._waited_for(name, need)
 
     def _dealt_with(self, failed: str) -> bool:
-        """Whether a step that comes after the failed one, with nothing but skipped steps between, took it up: by its end it is judged."""
-        beyond = _reachable_from([failed], lambda name: self._after[name] if name == failed or name in self._skipped else ())
+        """Whether a step that comes after the failed one, with nothing but skipped steps between, took it up:
+        by its end it is judged.
+        """
+        beyond = _reachable_from(
+            [failed], lambda name: self._after[name] if name == failed or name in self._skipped else ()
+        )
         taken_up = (self._done - self._idle) | self._errors.keys()
         return any(self._steps[name].after_failure and name in taken_up for name in beyond if name != failed)
 
@@ -243,7 +266,10 @@ class StepScheduler:
 
     def _dealing(self, failed: str) -> set[str]:
         """The steps with `after_failure` that come after `failed`, none of them between."""
-        beyond = _reachable_from([failed], lambda name: [] if name != failed and self._steps[name].after_failure else self._after[name])
+        beyond = _reachable_from(
+            [failed],
+            lambda name: [] if name != failed and self._steps[name].after_failure else self._after[name],
+        )
         return {name for name in beyond if self._steps[name].after_failure}
 
     def _leave(self, failed: str) -> None:

@@ -1,4 +1,6 @@
-"""Stages: each step of one is checked before it begins, tried again where that is harmless, and leaves a checkpoint."""
+"""Stages: each step of one is checked before it begins, tried again where that is harmless, and leaves a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,25 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.scheduler import Outcome
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass, RetryBudget, Sleep, classify_failure, failure_advice
+from kestrel_lab.runtime.supervision.failure_kinds import (
+    RECOVERABLE,
+    FailureClass,
+    RetryBudget,
+    Sleep,
+    classify_failure,
+    failure_advice,
+)
 from kestrel_lab.tools.tool import Toolbox
 
 
 class StageRunner:
-    """Carries out steps as `run` does, with what it means to be in a stage around it; steps of no stage are left to `run`.
+    """Carries out steps as `run` does, with what it means to be in a stage around it; steps of no stage are
+    left to `run`.
 
-    A failure is classified. One that may pass is tried again within the budget, if repeating is harmless: agents and
-    operations go on where their conversation is, a call is repeated only if its tool says it may be. All others end the
-    step at once, with a reason that says what to do. How often a step was tried is in the log, so a resumed
-    run goes on counting.
+    A failure is classified. One that may pass is tried again within the budget, if repeating is harmless:
+    agents and operations go on where their conversation is, a call is repeated only if its tool says it may
+    be. All others end the step at once, with a reason that says what to do. How often a step was tried is in
+    the log, so a resumed run goes on counting.
     """
 
     def __init__(
@@ -41,10 +51,12 @@ class StageRunner:
         budget: RetryBudget | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """Prepare; `inputs` gives the artifacts of a step, `preflight` raises a `RunError` when something that it needs is not there.
+        """Prepare; `inputs` gives the artifacts of a step, `preflight` raises a `RunError` when something
+        that it needs is not there.
 
-        `emit` records an event and takes it into `state`; `on_disk` waits until what was recorded is safe: nothing is begun, or begun
-        anew, before a checkpoint is. `repair` gives the outcome of a step that failed for good and grows what puts it right, or `None`.
+        `emit` records an event and takes it into `state`; `on_disk` waits until what was recorded is safe:
+        nothing is begun, or begun anew, before a checkpoint is. `repair` gives the outcome of a step that
+        failed for good and grows what puts it right, or `None`.
         """
         self._run, self._state, self._toolbox, self._emit = run, state, toolbox, emit
         self._inputs, self._preflight, self._on_disk, self._sleep = inputs, preflight, on_disk, sleep
@@ -72,13 +84,17 @@ class StageRunner:
     def _begin(self, step: Step) -> Conversation:
         """What was said in the step so far; one that a resumed run gives another try begins a new attempt."""
         talk, last = self._state.conversation(step.id), self._state.checkpoints.get(step.id)
-        waited = last is not None and last.status == "retrying" and last.attempt == talk.attempt  # the session ended in between
+        waited = (
+            last is not None and last.status == "retrying" and last.attempt == talk.attempt
+        )  # the session ended in between
         if last is not None and (waited or last.status == "failed"):
             self._retry(step, talk, last.error_class, last.error_message, 0.0)
         return talk
 
     async def _failed(self, step: Step, talk: Conversation, error: RunError) -> Outcome | None:
-        """Wait until the next attempt may begin; return what puts the step right where it may not, or raise what ends it."""
+        """Wait until the next attempt may begin; return what puts the step right where it may not, or raise
+        what ends it.
+        """
         kind = failure_class(error)
         wait = self._budget.wait(error, talk.attempt - talk.earlier)
         if not self._may_repeat(step, talk, kind, wait):
@@ -95,13 +111,20 @@ class StageRunner:
 
     def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:
         harmless = not step.tool or self._toolbox.get(step.tool).effect in REPEATABLE
-        within = talk.attempt - talk.earlier < self._budget.attempts and talk.waited_s + wait <= self._budget.total_wait_s
+        within = (
+            talk.attempt - talk.earlier < self._budget.attempts
+            and talk.waited_s + wait <= self._budget.total_wait_s
+        )
         return kind in RECOVERABLE and harmless and within
 
     def _retry(self, step: Step, talk: Conversation, kind: str, reason: str, wait: float) -> None:
-        self._emit(StepRetried(step=step.id, attempt=talk.attempt + 1, error_class=kind, reason=reason, wait_s=wait))
+        self._emit(
+            StepRetried(step=step.id, attempt=talk.attempt + 1, error_class=kind, reason=reason, wait_s=wait)
+        )
 
-    def _checkpoint(self, step: Step, status: str, talk: Conversation, kind: str = "", message: str = "") -> None:
+    def _checkpoint(
+        self, step: Step, status: str, talk: Conversation, kind: str = "", message: str = ""
+    ) -> None:
         """Record how the attempt ended, unless the last session did that before it died."""
         row = StageFinished(
             stage=step.stage,

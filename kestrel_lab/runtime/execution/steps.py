@@ -37,12 +37,19 @@ Put a step right that failed:
 
 {work}
 
-The artifacts below say why it failed. Find out what is wrong, do what the step was for, in another way where this one does not work, \
+The artifacts below say why it failed. Find out what is wrong, do what the step was for, in another way \
+where this one does not work, \
 and say what came of it as the step would have."""
 
 
-def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str, Operation], resolve: Callable[[str], Model]) -> None:
-    """Raise `UsageError` for a step whose tool, operation or model does not exist or whose arguments do not fit its tool.
+def check_steps(
+    steps: Iterable[Step],
+    toolbox: Toolbox,
+    operations: Mapping[str, Operation],
+    resolve: Callable[[str], Model],
+) -> None:
+    """Raise `UsageError` for a step whose tool, operation or model does not exist or whose arguments do not
+    fit its tool.
 
     Arguments that stand for artifacts are looked at when the step runs, all others of the step with them.
     """
@@ -52,21 +59,31 @@ def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str
                 tool.validate(step.args)
             check_command(step.args)
             if step.operation and step.operation not in operations:
-                raise UsageError(f"there is no operation {step.operation!r}; {did_you_mean(step.operation, operations)}")
+                raise UsageError(
+                    f"there is no operation {step.operation!r}; {did_you_mean(step.operation, operations)}"
+                )
             toolbox.only(step.tools or ())
             if step.model:
                 resolve(step.model)
         except (UsageError, ToolArgumentsError) as error:
-            raise UsageError(f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}") from error
+            raise UsageError(
+                f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
+            ) from error
 
 
 def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
     """The steps that name no tool of these servers."""
-    return [step for step in steps if not any(name.partition(":")[0] in servers for name in (step.tool, *(step.tools or ())))]
+    return [
+        step
+        for step in steps
+        if not any(name.partition(":")[0] in servers for name in (step.tool, *(step.tools or ())))
+    ]
 
 
 async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
-    """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one that does not fit its schema."""
+    """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one
+    that does not fit its schema.
+    """
     if step.schema is None:
         await run_agent(step, ctx, desk)
         return
@@ -76,7 +93,9 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
-        await Dialogue(step, ctx, desk).ask(step.goal, lambda text: read_typed(text, None if claimed else step.schema, fits))
+        await Dialogue(step, ctx, desk).ask(
+            step.goal, lambda text: read_typed(text, None if claimed else step.schema, fits)
+        )
     except UnusableAnswer:
         said = ctx.state.conversation(step.id).messages[-1].text
         if not claimed or any(isinstance(one, dict) and "claims" in one for one in values_in(said)):
@@ -86,7 +105,9 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
 class StepRunner:
     """Does the work of the steps of one run, or goes on with it where the log ends."""
 
-    def __init__(self, plan: Plan, ctx: RunContext, desk: ApprovalDesk, operations: Mapping[str, Operation]) -> None:
+    def __init__(
+        self, plan: Plan, ctx: RunContext, desk: ApprovalDesk, operations: Mapping[str, Operation]
+    ) -> None:
         self.plan = plan
         """As far as it has grown."""
         self._ctx, self._desk, self._operations = ctx, desk, operations
@@ -94,7 +115,8 @@ class StepRunner:
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; `artifacts.step_output` then says what it answered.
 
-        Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation raises.
+        Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation
+        raises.
         """
         ctx, inputs = self._ctx, self.inputs(step)
         if not self._wanted(step, inputs):
@@ -109,7 +131,9 @@ class StepRunner:
                 model=step.model,
                 model_kind=model.kind if step.model else "real",
                 system=ctx.system_of(step) if goal else None,
-                images=[] if not goal or self.plan.needs()[step.id] or ctx.state.started is None else ctx.state.started.images,
+                images=[]
+                if not goal or self.plan.needs()[step.id] or ctx.state.started is None
+                else ctx.state.started.images,
             )
         )
         if step.tool:
@@ -123,12 +147,18 @@ class StepRunner:
         return Outcome()
 
     def repair(self, step: Step, error: RunError) -> Outcome | None:
-        """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where that may not be, or would not help.
+        """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where
+        that may not be, or would not help.
 
-        What a person or a rule denied is not done by other means, and a model that fails cannot put anything right.
+        What a person or a rule denied is not done by other means, and a model that fails cannot put anything
+        right.
         """
         denied = isinstance(error, ToolError) and (error.problem is None or error.problem.kind == "denied")
-        if step.repairs < 1 or denied or (isinstance(error, ModelError) and not isinstance(error, UnusableAnswer)):
+        if (
+            step.repairs < 1
+            or denied
+            or (isinstance(error, ModelError) and not isinstance(error, UnusableAnswer))
+        ):
             return None
         first, _, number = step.id.partition("/repair#")
         text = "" if step.tool else self._ctx.state.conversation(step.id).text
@@ -138,7 +168,9 @@ class StepRunner:
         new = Step(
             id=f"{first}/repair#{int(number or 0) + 1}",
             goal=_REPAIR.format(work=step.goal or f"call {step.tool} with {readable(step.args)}"),
-            given={name: value for name, value in given.items() if name not in step.consumes} if not number else step.given | given,
+            given={name: value for name, value in given.items() if name not in step.consumes}
+            if not number
+            else step.given | given,
             depends_on=(step.id,),
             consumes=step.consumes,
             produces=step.produces,
@@ -150,16 +182,24 @@ class StepRunner:
             stage="repair",
             repairs=step.repairs - 1,
         )
-        return Outcome(grown=self._grown(step, Done(grows=(new,))), reason=f"it failed: {error}; {new.id} puts it right")
+        return Outcome(
+            grown=self._grown(step, Done(grows=(new,))), reason=f"it failed: {error}; {new.id} puts it right"
+        )
 
     def inputs(self, step: Step) -> dict[str, Json]:
         """The artifacts that `step` is given, by name."""
-        return {**step.given} | {name: find_artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
+        return {**step.given} | {
+            name: find_artifact(self.plan, step, name, self._ctx.state) for name in step.consumes
+        }
 
     def answer(self) -> str:
         """What the run answers: the outputs of the steps that nothing waits for."""
         state = self._ctx.state
-        texts = (as_text(step_output(self.plan, step, state)) for step in self.plan.ends() if step.id not in state.skipped_steps)
+        texts = (
+            as_text(step_output(self.plan, step, state))
+            for step in self.plan.ends()
+            if step.id not in state.skipped_steps
+        )
         return "\n\n".join(text for text in texts if text)
 
     def _wanted(self, step: Step, inputs: Mapping[str, Json]) -> bool:
@@ -180,7 +220,9 @@ class StepRunner:
             name: {
                 "ok": state.finished_steps.get(name, False),
                 "skipped": name in state.skipped_steps,
-                "answer": step_output(self.plan, known[name], state) if state.finished_steps.get(name) else None,
+                "answer": step_output(self.plan, known[name], state)
+                if state.finished_steps.get(name)
+                else None,
                 "reason": state.reasons.get(name, ""),
             }
             for name in self.plan.needs()[step.id]
@@ -198,12 +240,20 @@ class StepRunner:
         )
         try:
             done = await self._operations[step.operation](scope)
-            return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done), artifacts=done.artifacts)
+            return Outcome(
+                output=done.output,
+                skipped=done.skipped,
+                grown=self._grown(step, done),
+                artifacts=done.artifacts,
+            )
         except UsageError as error:
             raise RunError(str(error)) from error
 
     def _grown(self, step: Step, done: Done) -> Plan | None:
-        """The plan with what `step` grew; what it grew before a crash is there already. In a nested workflow it is part of that."""
+        """The plan with what `step` grew; what it grew before a crash is there already.
+
+        In a nested workflow it is part of that.
+        """
         steps = in_scope(step.scope, done.grows)
         known = {other.id: other.parent for other in self.plan.steps}
         new = [other for other in steps if known.get(other.id) != step.id]
@@ -232,7 +282,15 @@ class StepRunner:
     async def _ask(self, step: Step) -> None:
         """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""
         args: dict[str, Json] = {"step": step.id, "goal": step.work}
-        asked = Call(id=f"{step.id}.start", kind="tool", target=START_STEP, args=args, step=step.id, danger=Danger.HIGH, effect="pure")
+        asked = Call(
+            id=f"{step.id}.start",
+            kind="tool",
+            target=START_STEP,
+            args=args,
+            step=step.id,
+            danger=Danger.HIGH,
+            effect="pure",
+        )
         given = await self._desk.decide(asked)
         if given is not None and not given.granted:
             raise ToolError("it was not approved" + (f": {given.reason}" if given.reason else ""))

@@ -1,7 +1,8 @@
 """What a fork changed in its private copy, and taking that over into the workspace.
 
-A path is taken over only where the workspace still has what the fork began with. Otherwise nothing at all is written. Each file is
-replaced in one step; where one cannot be, those before it are put back. An apply that was killed is finished by another one.
+A path is taken over only where the workspace still has what the fork began with. Otherwise nothing at all is
+written. Each file is replaced in one step; where one cannot be, those before it are put back. An apply that
+was killed is finished by another one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ class ForkChanges(TextView):
     @property
     def conflicts(self) -> tuple[str, ...]:
         """The paths that cannot be taken over as they are, with the reasons."""
-        return tuple(f"{one.path}: {one.refused or one.conflict}" for one in self.changes if one.refused or one.conflict)
+        return tuple(
+            f"{one.path}: {one.refused or one.conflict}"
+            for one in self.changes
+            if one.refused or one.conflict
+        )
 
     def __len__(self) -> int:
         return len(self.changes)
@@ -87,17 +92,27 @@ class ForkChanges(TextView):
         elif self.applied:
             head = f"applied to {self.workspace}: {count}"
         else:
-            head = f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} brings that into {self.workspace}"
+            head = (
+                f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} brings "
+                f"that into {self.workspace}"
+            )
         lines = [f"{one.word:8} {one.path}{_reason(one)}" for one in self.changes]
         return "\n".join(map(sanitize_text, [head, *lines, *([self.diff] if self.diff else [])]))
 
 
 def _reason(change: FileChange) -> str:
-    return f"  (refused: {change.refused})" if change.refused else f"  (conflict: {change.conflict})" if change.conflict else ""
+    return (
+        f"  (refused: {change.refused})"
+        if change.refused
+        else f"  (conflict: {change.conflict})"
+        if change.conflict
+        else ""
+    )
 
 
 def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence[str]) -> ForkChanges:
-    """Return what a fork changed in its copy; `runs` are those of its conversation, which work in the same copy.
+    """Return what a fork changed in its copy; `runs` are those of its conversation, which work in the same
+    copy.
 
     Raises `UsageError` for a run without a copy, and where the copy or what it was made of is gone.
     """
@@ -110,7 +125,10 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
     if not workspace.is_dir():
         raise UsageError(f"the workspace {workspace} is gone: what the run made is in {copy}")
     if (base := snapshots.index(str(state.private_copy["whole"]))) is None:
-        raise UsageError(f"what the copy of run {run_id} began with is not kept any more: compare {copy} with {workspace} by hand")
+        raise UsageError(
+            f"what the copy of run {run_id} began with is not kept any more: compare {copy} with "
+            f"{workspace} by hand"
+        )
     base = _with_applied(base, store, runs)
     try:
         now = read_snapshot(copy, snapshots)
@@ -123,8 +141,14 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
             if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
                 conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
                 refused = _refused(place, path, new, copy / path)
-                found.append(FileChange(path=path, before=old, after=new, live=live, conflict=conflict, refused=refused))
-    return ForkChanges(run=run_id, workspace=workspace, copy=copy, changes=tuple(found), diff=_diff(found, copy, workspace))
+                found.append(
+                    FileChange(
+                        path=path, before=old, after=new, live=live, conflict=conflict, refused=refused
+                    )
+                )
+    return ForkChanges(
+        run=run_id, workspace=workspace, copy=copy, changes=tuple(found), diff=_diff(found, copy, workspace)
+    )
 
 
 def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> Snapshot:
@@ -132,25 +156,41 @@ def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> S
     for event in (record.event for run in runs for record in store.records(run, types=(FilesApplied.type,))):
         if isinstance(event, FilesApplied):
             there = {path: entry for path, entry in event.changed.items() if entry is not None}
-            base = {path: entry for path, entry in base.items() if path not in event.changed} | entries_from_json(there)
+            base = {
+                path: entry for path, entry in base.items() if path not in event.changed
+            } | entries_from_json(there)
     return base
 
 
-def apply_changes(changes: ForkChanges, by: str, only: Collection[str] = (), *, force: bool = False) -> tuple[ForkChanges, FilesApplied]:
-    """Take changes of a fork over into the workspace, all or those of the paths `only`; returns what was done and its event.
+def apply_changes(
+    changes: ForkChanges, by: str, only: Collection[str] = (), *, force: bool = False
+) -> tuple[ForkChanges, FilesApplied]:
+    """Take changes of a fork over into the workspace, all or those of the paths `only`; returns what was done
+    and its event.
 
-    Raises `UsageError`, with nothing written, where the workspace has not what the fork began with, unless `force`.
+    Raises `UsageError`, with nothing written, where the workspace has not what the fork began with, unless
+    `force`.
     """
-    chosen = [one for one in changes.changes if not only or one.path in only or any(one.path.startswith(f"{path}/") for path in only)]
+    chosen = [
+        one
+        for one in changes.changes
+        if not only or one.path in only or any(one.path.startswith(f"{path}/") for path in only)
+    ]
     known = {one.path for one in chosen}
-    if unknown := [path for path in only if path not in known and not any(one.startswith(f"{path}/") for one in known)]:
+    if unknown := [
+        path for path in only if path not in known and not any(one.startswith(f"{path}/") for one in known)
+    ]:
         raise UsageError(
-            f"run {changes.run} did not change {names_of(unknown)}: it changed {names_of([one.path for one in changes.changes])}"
+            f"run {changes.run} did not change {names_of(unknown)}: it changed "
+            f"{names_of([one.path for one in changes.changes])}"
         )
     if refused := [f"{one.path}: {one.refused}" for one in chosen if one.refused]:
         raise UsageError(f"nothing was applied: {'; '.join(refused)}. Take over the rest by naming its paths")
     if not force and (conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]):
-        ways = "Take over the rest by naming its paths, or apply with force (--force) if what is there may be lost"
+        ways = (
+            "Take over the rest by naming its paths, or apply with force (--force) if what is there "
+            "may be lost"
+        )
         raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. {ways}")
     chosen = [replace(one, before=one.live, conflict="") if one.conflict else one for one in chosen]
     diff = _diff(chosen, changes.copy, changes.workspace)
@@ -183,7 +223,11 @@ def _led_back(entry: Entry | None, copy: Path, workspace: Path) -> Entry | None:
 def _conflict(live: Entry | None, old: Entry | None) -> str:
     if live is None:
         return "it was deleted in the workspace since the fork began"
-    return "it was made in the workspace since the fork began" if old is None else "it was changed in the workspace since the fork began"
+    return (
+        "it was made in the workspace since the fork began"
+        if old is None
+        else "it was changed in the workspace since the fork began"
+    )
 
 
 def _refused(place: Workspace, path: str, new: Entry | None, source: Path) -> str:
@@ -260,7 +304,11 @@ class _Application:
 
     def __call__(self, changes: Sequence[FileChange]) -> None:
         """Write them; raises `UsageError` when what was written was put back."""
-        folders = [one for one in changes if _kind(one.after) == "d" or (_kind(one.before) == "d" and one.after is None)]
+        folders = [
+            one
+            for one in changes
+            if _kind(one.after) == "d" or (_kind(one.before) == "d" and one.after is None)
+        ]
         rest = [one for one in changes if one not in folders]
         removed = [one for one in rest if one.after is None]
         made = [one for one in rest if one.after is not None]
@@ -282,7 +330,9 @@ class _Application:
             raise UsageError(f"nothing was applied, {one.path} could not be written: {error}") from error
 
     def _write(self, path: str, before: Entry | None, after: Entry | None, *, back: bool = False) -> None:
-        """Put `after` in the place of `before`, or `back` what was replaced; raises `OSError` where something else is there."""
+        """Put `after` in the place of `before`, or `back` what was replaced; raises `OSError` where something
+        else is there.
+        """
         parent, name = posixpath.split(path)
         with self.place.directory(parent) as folder, lock_directory(folder, path):
             if not _same(_entry(folder, name), before, self.place.root / path):
@@ -300,7 +350,9 @@ class _Application:
                     os.unlink(name, dir_fd=folder)
                 os.mkdir(name, after.mode & 0o777 or 0o755, dir_fd=folder)
             else:
-                content = b"" if after.kind == "l" else self._held[path] if back else self._content(path, after)
+                content = (
+                    b"" if after.kind == "l" else self._held[path] if back else self._content(path, after)
+                )
                 self._put(folder, name, after, content)
 
     def _content(self, path: str, entry: Entry) -> bytes:

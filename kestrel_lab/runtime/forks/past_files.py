@@ -1,7 +1,8 @@
 """Files of a run at one of its events: what a fork from there begins with.
 
-What was kept round calls (`files_kept`) gives the files exactly. Where nothing was kept by then, as in logs of earlier versions, the files
-are those of now, in which the later changes of file tools are undone; the notes say what may differ.
+What was kept round calls (`files_kept`) gives the files exactly. Where nothing was kept by then, as in logs
+of earlier versions, the files are those of now, in which the later changes of file tools are undone; the
+notes say what may differ.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class FilesThen:
 
 
 def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int, folder: Path) -> FilesThen:
-    """Return the files that run `run_id` had at its event `at`; `folder` is where it works, which may be gone.
+    """Return the files that run `run_id` had at its event `at`; `folder` is where it works, which may be
+    gone.
 
     Raises `UsageError` where nothing is known of them.
     """
@@ -46,17 +48,31 @@ def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int
     if (then := _kept_then(records, at, snapshots)) is not None:
         return then
     later = records[at:]
-    known = next((place for place, record in enumerate(later) if isinstance(record.event, FilesKept) and record.event.whole), None)
-    if known is not None and (entries := snapshots.index(cast("FilesKept", later[known].event).whole)) is not None:
+    known = next(
+        (
+            place
+            for place, record in enumerate(later)
+            if isinstance(record.event, FilesKept) and record.event.whole
+        ),
+        None,
+    )
+    if (
+        known is not None
+        and (entries := snapshots.index(cast("FilesKept", later[known].event).whole)) is not None
+    ):
         source, later = f"what was kept before event {later[known].seq}", later[:known]
     else:
         if not folder.is_dir():
-            raise UsageError(f"the files of run {run_id} at event {at} are not known: nothing was kept of them, and {folder} is gone")
+            raise UsageError(
+                f"the files of run {run_id} at event {at} are not known: nothing was kept of them, and "
+                f"{folder} is gone"
+            )
         try:
             entries = read_snapshot(folder, snapshots)
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"no copy of {folder} can be made for a fork: {error}. Fork in the folder itself with in_place=True (--in-place)"
+                f"no copy of {folder} can be made for a fork: {error}. Fork in the folder itself with "
+                "in_place=True (--in-place)"
             ) from error
         source = "the files as they are now"
     undone, notes = _undone(entries, later, store, snapshots, folder)
@@ -64,14 +80,18 @@ def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int
         source += f", with later changes undone in {names_of(undone)}"
     began = records[at - 1].at * 1e9
     if changed := [
-        path for path, one in entries.items() if one.kind == "f" and one.ctime > began and path not in undone and not in_git(path)
+        path
+        for path, one in entries.items()
+        if one.kind == "f" and one.ctime > began and path not in undone and not in_git(path)
     ]:
         notes.append(f"changed since by something else, so not certainly as they were: {names_of(changed)}")
     return FilesThen(entries=entries, source=source, notes=tuple(notes))
 
 
 def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> FilesThen | None:
-    """Return the files as they were kept up to event `at`; `None` where nothing was, or it is not kept any more."""
+    """Return the files as they were kept up to event `at`; `None` where nothing was, or it is not kept any
+    more.
+    """
     entries: Snapshot | None = None
     last = 0
     for record in records[:at]:
@@ -89,9 +109,15 @@ def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> 
     if entries is None:
         return None
     following = next((record.event for record in records[at:] if isinstance(record.event, FilesKept)), None)
-    if following is not None and following.when == "before" and following.changed:  # changed by something else, maybe before `at` already
+    if (
+        following is not None and following.when == "before" and following.changed
+    ):  # changed by something else, maybe before `at` already
         began = records[at - 1].at * 1e9
-        others = {path: one for path, one in entries_from_json(following.changed).items() if one.kind == "f" and one.ctime <= began}
+        others = {
+            path: one
+            for path, one in entries_from_json(following.changed).items()
+            if one.kind == "f" and one.ctime <= began
+        }
         entries |= others
     return FilesThen(entries=entries, source=f"what was kept at event {last}")
 
@@ -105,14 +131,18 @@ def _apply(entries: Snapshot, changed: Mapping[str, Json], gone: Sequence[str]) 
 def _undone(
     entries: Snapshot, later: Sequence[Record], store: SessionStore, snapshots: SnapshotStore, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Undo in `entries` what file tools changed in `later` events; returns the paths, and what could not be undone."""
+    """Undo in `entries` what file tools changed in `later` events; returns the paths, and what could not be
+    undone.
+    """
     undone, notes = dict[str, None](), list[str]()
     for effect in reversed(effects_of(later)):
         for path, before in effect.files.items():
             try:
                 content = _content_before(before, store, folder)
             except (OSError, StoreError):
-                notes.append(f"what {path} held before {effect.call} is not kept any more: it is as it was left later")
+                notes.append(
+                    f"what {path} held before {effect.call} is not kept any more: it is as it was left later"
+                )
                 continue
             undone[path] = None
             if content is None:
@@ -133,7 +163,9 @@ def _undone(
         and not (record.event.call in told and told[record.event.call].before)
     }
     if unknown:
-        notes.append(f"what calls of {names_of([*unknown])} changed since is not undone: nothing was kept before them")
+        notes.append(
+            f"what calls of {names_of([*unknown])} changed since is not undone: nothing was kept before them"
+        )
     return [*undone], notes
 
 

@@ -1,8 +1,8 @@
 """The private copy of a workspace in which a fork works, under the home: `forks/RUN/NAME`.
 
-Nothing in it is the user's own file: contents come from snapshots, or are copied. Git folders get settings of ours and share the objects of
-the repository for reading. Folders of dependencies are copied as they are now where that is cheap, and are absent otherwise; the notes of
-the copy say which.
+Nothing in it is the user's own file: contents come from snapshots, or are copied. Git folders get settings of
+ours and share the objects of the repository for reading. Folders of dependencies are copied as they are now
+where that is cheap, and are absent otherwise; the notes of the copy say which.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from kestrel_lab.tools.sandbox.private_gitdir import remove_tree
 FOLDER: Final = "forks"
 """Under the home: a folder for each fork that has a copy, named after the run."""
 _DEPENDENCY_BYTES: Final = 100_000_000
-"""Of one folder of dependencies that are copied byte by byte; where the file system shares blocks there is no limit."""
+"""Of one folder of dependencies that are copied byte by byte; where the file system shares blocks there is no
+limit.
+"""
 _KEPT_BYTES: Final = 500_000_000
 """The same for single files that no snapshot keeps."""
 _CLONE: Final = 0x40049409
@@ -47,7 +49,9 @@ def copies_folder(home: Path, run_id: str) -> Path:
 
 
 def runs_with_copies(home: Path) -> list[str]:
-    """Return the ids of the runs that have a private copy under `home`; one that no log knows was being made when its process was killed."""
+    """Return the ids of the runs that have a private copy under `home`; one that no log knows was being made
+    when its process was killed.
+    """
     with suppress(FileNotFoundError):
         return sorted(folder.name for folder in (home.resolve() / FOLDER).iterdir())
     return []
@@ -67,12 +71,20 @@ def remove_copy(home: Path, run_id: str) -> bool:
     return True
 
 
-_NO_VARIABLES: Final = "variables: none; the kernel of a fork is empty, whatever the shared calls had made in theirs"
-_VARIABLES_OF_NOW: Final = "variables: those of the notebook as they are now; there is no copy of them, and code of the fork changes them"
+_NO_VARIABLES: Final = (
+    "variables: none; the kernel of a fork is empty, whatever the shared calls had made in theirs"
+)
+_VARIABLES_OF_NOW: Final = (
+    "variables: those of the notebook as they are now; there is no copy of them, and code of the fork "
+    "changes them"
+)
 
 
-def copy_for_fork(store: SessionStore, snapshots: SnapshotStore, fork_id: str, run_id: str, state: RunState, at: int) -> dict[str, Json]:
-    """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns `RunForked.private_copy`.
+def copy_for_fork(
+    store: SessionStore, snapshots: SnapshotStore, fork_id: str, run_id: str, state: RunState, at: int
+) -> dict[str, Json]:
+    """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns
+    `RunForked.private_copy`.
 
     Raises `UsageError` where nothing is known of the files, or the copy cannot be made.
     """
@@ -104,11 +116,13 @@ def carry_taint(ctx: RunContext, live: str) -> None:
         ctx.emit(told)
 
 
-def make_copy(then: FilesThen, workspace: Path, live: Path, run_id: str, snapshots: SnapshotStore) -> dict[str, Json]:
+def make_copy(
+    then: FilesThen, workspace: Path, live: Path, run_id: str, snapshots: SnapshotStore
+) -> dict[str, Json]:
     """Make a private copy of the files `then`, for a fork named `run_id`; returns `RunForked.private_copy`.
 
-    `workspace` is what the run was begun in, `live` where its files are now. Raises `UsageError` where the copy cannot be made; then
-    nothing is left of it.
+    `workspace` is what the run was begun in, `live` where its files are now. Raises `UsageError` where the
+    copy cannot be made; then nothing is left of it.
     """
     private_folder(snapshots.home / FOLDER)
     place = copies_folder(snapshots.home, run_id) / (workspace.name or "workspace")
@@ -119,7 +133,10 @@ def make_copy(then: FilesThen, workspace: Path, live: Path, run_id: str, snapsho
         whole = snapshots.keep_index(made.entries)
     except OSError as error:
         remove_copy(snapshots.home, run_id)
-        raise UsageError(f"no private copy of {live} could be made for the fork: {error}. Make room, or fork with in_place=True") from error
+        raise UsageError(
+            f"no private copy of {live} could be made for the fork: {error}. Make room, or fork with "
+            "in_place=True"
+        ) from error
     return {
         "folder": str(place),
         "whole": whole,
@@ -154,11 +171,15 @@ class _Copy:
         if lost:
             self.inexact.append(f"absent, because what they held is not kept: {names_of(lost)}")
         if self._leading_out:
-            self.notes.append(f"links that lead out of the workspace lead there still: {names_of(self._leading_out)}")
+            self.notes.append(
+                f"links that lead out of the workspace lead there still: {names_of(self._leading_out)}"
+            )
         for path in [path for path in self.entries if path == ".git" or path.endswith("/.git")]:
             self._repository(path)
         self._dependencies()
-        for path, entry in sorted(self.entries.items(), reverse=True):  # a folder after what is in it: it may be closed to writing
+        for path, entry in sorted(
+            self.entries.items(), reverse=True
+        ):  # a folder after what is in it: it may be closed to writing
             if entry.kind == "d" and entry.mode & 0o777 != 0o700:
                 (self.place / path).chmod(entry.mode & 0o777)
 
@@ -223,11 +244,15 @@ class _Copy:
         return entry._replace(content=target)
 
     def _repository(self, path: str) -> None:
-        """Make a git folder whole: objects are shared with the repository, hooks and settings that name programs are left out."""
+        """Make a git folder whole: objects are shared with the repository, hooks and settings that name
+        programs are left out.
+        """
         folder = self.place / path
         repository = Repository.around(self.live / PurePosixPath(path).parent)
         mine = (
-            repository is not None and repository.top is not None and repository.top == (self.live / PurePosixPath(path).parent).resolve()
+            repository is not None
+            and repository.top is not None
+            and repository.top == (self.live / PurePosixPath(path).parent).resolve()
         )
         for name in ("objects/info", "objects/pack", "refs", "info"):
             (folder / name).mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -242,12 +267,18 @@ class _Copy:
         (folder / "objects" / "info" / "alternates").write_bytes(os.fsencode(objects) + b"\n")
         self.objects.append(str(objects))
         if path == ".git":
-            self.notes.append("git: objects are shared for reading; hooks, remotes and other settings of the repository are left out")
+            self.notes.append(
+                "git: objects are shared for reading; hooks, remotes and other settings of the "
+                "repository are left out"
+            )
 
     def _dependencies(self) -> None:
         """Copy folders of dependencies as they are now, where that is cheap."""
         copied = []
-        for path in ["", *(path for path, entry in self.entries.items() if entry.kind == "d" and not in_git(path))]:
+        for path in [
+            "",
+            *(path for path, entry in self.entries.items() if entry.kind == "d" and not in_git(path)),
+        ]:
             for name in sorted(DEPENDENCIES):
                 source = self.live / path / name
                 if not source.is_dir() or source.is_symlink() or self.live == self.place:
@@ -255,10 +286,14 @@ class _Copy:
                 shown = f"{path}/{name}".lstrip("/")
                 size = sum(_sizes(source))
                 if not self._clones and size > _DEPENDENCY_BYTES:
-                    self.notes.append(f"absent: {shown} ({size / 1e6:,.0f} MB); install it in the fork, or fork in place")
+                    self.notes.append(
+                        f"absent: {shown} ({size / 1e6:,.0f} MB); install it in the fork, or fork in place"
+                    )
                     continue
                 with suppress(shutil.Error):  # what cannot be read is left out
-                    shutil.copytree(source, self.place / path / name, symlinks=True, copy_function=_copy_with_times)
+                    shutil.copytree(
+                        source, self.place / path / name, symlinks=True, copy_function=_copy_with_times
+                    )
                 copied.append(shown)
         if copied:
             self.notes.append(f"copied as they are now: {names_of(copied)}")
@@ -267,7 +302,14 @@ class _Copy:
     def _clones(self) -> bool:
         """Whether the file system of the copy can share blocks with that of the workspace."""
         source, target = self.live / f".kestrel-{os.getpid()}.tmp", self.place / ".kestrel-clone.tmp"
-        probe = next((self.live / path for path, one in self.entries.items() if one.kind == "f" and one.size and not in_git(path)), source)
+        probe = next(
+            (
+                self.live / path
+                for path, one in self.entries.items()
+                if one.kind == "f" and one.size and not in_git(path)
+            ),
+            source,
+        )
         try:
             return _clone(probe, target)
         except OSError:

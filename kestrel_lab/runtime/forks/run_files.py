@@ -52,23 +52,32 @@ class RunFiles(TextView):
 
     @property
     def changes(self) -> ForkChanges:
-        """What a fork has changed in its private copy that the workspace does not have, as a difference. Raises as `apply` does."""
-        from kestrel_lab.runtime.conversation import conversation_runs  # which is about runs, whose files these are
+        """What a fork has changed in its private copy that the workspace does not have, as a difference.
+
+        Raises as `apply` does.
+        """
+        from kestrel_lab.runtime.conversation import (
+            conversation_runs,
+        )  # which is about runs, whose files these are
 
         run = self._run
         run._store.flush()
         return changes_of(run._store, run.id, run._state, conversation_runs(run._store, run.id))
 
     def apply(self, *paths: str, force: bool = False) -> ForkChanges:
-        """Take what a fork changed in its private copy over into the workspace, all or the given paths; returns the difference.
+        """Take what a fork changed in its private copy over into the workspace, all or the given paths;
+        returns the difference.
 
-        The workspace has to have what the fork began with in these places: where something else has changed one, the run that was forked
-        for example, `UsageError` names it and nothing is written, unless `force` says that what is there may be lost. The git folder of the copy is not taken over. It is an event of the run. Raises `UsageError` also for a
-        run that is still working or has no copy.
+        The workspace has to have what the fork began with in these places: where something else has changed
+        one, the run that was forked for example, `UsageError` names it and nothing is written, unless `force`
+        says that what is there may be lost. The git folder of the copy is not taken over. It is an event of
+        the run. Raises `UsageError` also for a run that is still working or has no copy.
         """
         run = self._run
         if run._working:
-            raise UsageError(f"run {run.id} is still working: apply its changes when it has ended or is interrupted")
+            raise UsageError(
+                f"run {run.id} is still working: apply its changes when it has ended or is interrupted"
+            )
         done, event = apply_changes(self.changes, process_name(), paths, force=force)
         if done.changes:
             run._store.decide(run.id, event)
@@ -83,5 +92,8 @@ class RunFiles(TextView):
         if self.folder == self.workspace:
             return f"files: {sanitize_text(str(self.workspace))}, the workspace itself"
         sure = "" if self.exact else " (not certainly those of that moment)"
-        lines = [f"files: {self.folder}, a private copy of {self.workspace}, made of {self.source}{sure}", *self.notes]
+        lines = [
+            f"files: {self.folder}, a private copy of {self.workspace}, made of {self.source}{sure}",
+            *self.notes,
+        ]
         return "\n  ".join(map(sanitize_text, lines))

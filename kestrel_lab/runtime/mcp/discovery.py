@@ -79,22 +79,39 @@ class Sources:
 
     def judged(self, entry: Entry, need: str) -> ScoredEntry:
         """Score `entry` by the rubric."""
-        return score_entry(entry, need, [one.package.name for one in self.catalogue if one.package is not None], self.env)
+        return score_entry(
+            entry, need, [one.package.name for one in self.catalogue if one.package is not None], self.env
+        )
 
     def entry(self, name: str) -> Entry:
-        """Return the entry that a person names: by its name in the catalogue, its package, or as `NAME==VERSION`.
+        """Return the entry that a person names: by its name in the catalogue, its package, or as
+        `NAME==VERSION`.
 
         Raises `UsageError` for a package that is not in the catalogue and has no version.
         """
         for one in self.catalogue:
             package = one.package
-            if name in {one.name, one.name.partition("/")[2]} or (package is not None and name in {package.name, package.pin}):
+            if name in {one.name, one.name.partition("/")[2]} or (
+                package is not None and name in {package.name, package.pin}
+            ):
                 return one
         package = named_package(name)
-        known = next((one for one in self.catalogue if one.package is not None and one.package.name == package.name), None)
+        known = next(
+            (one for one in self.catalogue if one.package is not None and one.package.name == package.name),
+            None,
+        )
         if known is not None and known.package is not None:  # another version of it
-            return replace(known, version=package.version, package=replace(known.package, version=package.version, sha256=""))
-        return Entry(name=f"unknown/{package.name.rpartition('/')[2]}", version=package.version, package=package, source="you")
+            return replace(
+                known,
+                version=package.version,
+                package=replace(known.package, version=package.version, sha256=""),
+            )
+        return Entry(
+            name=f"unknown/{package.name.rpartition('/')[2]}",
+            version=package.version,
+            package=package,
+            source="you",
+        )
 
     async def locked(self, package: Package) -> LockedPackage:
         """Return the lock of `package` and store it until the installation; raises `InstallError`."""
@@ -104,13 +121,20 @@ class Sources:
         return found
 
     def kept(self, package: Package, wanted: str, packages: int) -> LockedPackage:
-        """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was changed."""
+        """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was
+        changed.
+        """
         text = ""
         with suppress(OSError):
             text = (self._locks / wanted).read_text("utf-8")
-        found = LockedPackage(package=package, installer=installer_for(package, self.env), text=text, packages=packages)
+        found = LockedPackage(
+            package=package, installer=installer_for(package, self.env), text=text, packages=packages
+        )
         if found.hash != wanted:
-            raise InstallError(f"the lock file of {package.pin} needs is gone or was changed since it was looked up: look for it again")
+            raise InstallError(
+                f"the lock file of {package.pin} needs is gone or was changed since it was looked up: "
+                "look for it again"
+            )
         return found
 
     @property

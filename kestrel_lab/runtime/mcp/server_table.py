@@ -18,7 +18,9 @@ class ServerRow:
 
     name: str
     state: str
-    """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
+    """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`,
+    `recovering`, `failed`.
+    """
     tools: int
     """The number of approved and offered tools."""
     what: str
@@ -32,11 +34,17 @@ class ServerTable(TableView, tuple[ServerRow, ...]):
     """Rows that render as a table."""
 
     __slots__ = ()
-    nothing = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
+    nothing = (
+        "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or "
+        "give Lab(mcp={…})"
+    )
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and a row of texts per server."""
-        return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
+        return _COLUMNS, [
+            (row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code")
+            for row in self
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,5 +64,15 @@ class ServerCheck:
         """Return a diff for each tool that is new, gone or different."""
         before = self.approved or {}
         names = sorted({*before, *self.tools})
-        pins = {name: (before[name].pin if name in before else "", self.tools[name].pin if name in self.tools else "") for name in names}
-        return tuple(definition_diff(name, before.get(name), self.tools.get(name)) for name, (old, new) in pins.items() if old != new)
+        pins = {
+            name: (
+                before[name].pin if name in before else "",
+                self.tools[name].pin if name in self.tools else "",
+            )
+            for name in names
+        }
+        return tuple(
+            definition_diff(name, before.get(name), self.tools.get(name))
+            for name, (old, new) in pins.items()
+            if old != new
+        )

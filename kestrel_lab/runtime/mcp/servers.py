@@ -66,19 +66,22 @@ class McpServers:
         """Start nothing.
 
         Args:
-            servers: The configured servers. One given by code (it has no `source`) counts as approved, with the
+            servers: The configured servers. One given by code (it has no `source`) counts as approved, with
+            the
                 tools it has at its first start; one of a file has to be approved first.
-            supervisor: Watches each server from its first start on.
-            env: Environment variables: they say where approvals are kept, and servers are given those they name.
-            logs: Folder of the servers' logs.
-            policy: When a server is given up.
-            sandbox: The sandbox of servers that are started, where their tables do not say otherwise; without network. It is
-                called each time: a server that was started at another level is restarted before its next call.
+            supervisor: Watches each server from its first start on. env: Environment variables: they say
+            where approvals are kept, and servers are given those they name. logs: Folder of the servers'
+            logs. policy: When a server is given up. sandbox: The sandbox of servers that are started, where
+            their tables do not say otherwise; without network. It is
+                called each time: a server that was started at another level is restarted before its next
+                call.
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
         self._env, self._logs, self._sandbox = env, logs, sandbox
-        self._loop = BackgroundLoop(at_exit=self.close, name="kestrel-mcp", closed="the MCP servers were closed")
+        self._loop = BackgroundLoop(
+            at_exit=self.close, name="kestrel-mcp", closed="the MCP servers were closed"
+        )
         self._changing = threading.RLock()
         # Replaced as a whole under the lock, never changed in place: whoever iterates needs no lock.
         self._servers = {name: self._server(config) for name, config in servers.items() if config.enabled}
@@ -133,10 +136,11 @@ class McpServers:
         return names
 
     def learn(self, name: str | None = None) -> None:
-        """Make sure that the tools of `name`, or of every server given by code, are approved; blocks during a first start.
+        """Make sure that the tools of `name`, or of every server given by code, are approved; blocks during a
+        first start.
 
-        Raises `UsageError` for a server that is unknown or not approved, `DependencyError` for one that cannot be started;
-        without a name neither.
+        Raises `UsageError` for a server that is unknown or not approved, `DependencyError` for one that
+        cannot be started; without a name neither.
         """
         if name is None:
             for waiting in [self._loop.submit(self._first(each)) for each in self.unstarted(None)]:
@@ -147,22 +151,31 @@ class McpServers:
             self._loop.submit(self._first(name)).result()
 
     def _is_approved(self, name: str) -> bool:
-        """Return whether the tools of a server are approved; raises `UsageError` for an unknown one, or one of a file that is not."""
+        """Return whether the tools of a server are approved; raises `UsageError` for an unknown one, or one
+        of a file that is not.
+        """
         server = self._known(name)
         if self.approvals.tools(server.config) is not None:
             return True
         if server.config.source:
-            msg = f"MCP server {name!r} of {server.config.source} is not approved: kestrel mcp check {name} shows it, kestrel mcp approve {name} allows it"
+            msg = (
+                f"MCP server {name!r} of {server.config.source} is not approved: kestrel mcp check "
+                f"{name} shows it, kestrel mcp approve {name} allows it"
+            )
             raise UsageError(msg)
         return False
 
     async def check(self, name: str) -> ServerCheck:
-        """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot be started."""
+        """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot
+        be started.
+        """
         server = self._known(name)
         watched = self._watched(name, server)
         connection = server.connection
         if watched.health.given_up or connection is None or not connection.alive:
-            await self._start(server, watched, replacing=connection)  # a person asked for it, so the restart budget does not count
+            await self._start(
+                server, watched, replacing=connection
+            )  # a person asked for it, so the restart budget does not count
         connection = server.connected
         return ServerCheck(
             server=server.config,
@@ -198,14 +211,24 @@ class McpServers:
         Raises `UsageError` for a name of a server that is unknown or not approved.
         """
         if wanted is None:
-            return tuple(name for name, one in self._servers.items() if not one.config.source and self.approvals.tools(one.config) is None)
-        named = dict.fromkeys(item.partition(":")[0] for item in wanted if isinstance(item, str) and ":" in item)
+            return tuple(
+                name
+                for name, one in self._servers.items()
+                if not one.config.source and self.approvals.tools(one.config) is None
+            )
+        named = dict.fromkeys(
+            item.partition(":")[0] for item in wanted if isinstance(item, str) and ":" in item
+        )
         return tuple(name for name in named if not self._is_approved(name))
 
     async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
-        """Start servers together for the first time and approve their tools; returns the errors of those that cannot be started."""
+        """Start servers together for the first time and approve their tools; returns the errors of those that
+        cannot be started.
+        """
         names = tuple(names)
-        ends = await asyncio.gather(*(self._loop.run(self._first(name)) for name in names), return_exceptions=True)
+        ends = await asyncio.gather(
+            *(self._loop.run(self._first(name)) for name in names), return_exceptions=True
+        )
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, DependencyError):
                 raise end
@@ -237,11 +260,14 @@ class McpServers:
         ask: Ask | None = None,
         show: Callable[[ImagePart], object] = _unseen,
     ) -> Json:
-        """Call a tool, starting or restarting its server first where needed; `again` repeats the call once if the server dies.
+        """Call a tool, starting or restarting its server first where needed; `again` repeats the call once if
+        the server dies.
 
-        `ask` puts questions of the server to a person, on the loop of the connections; `show` takes the images of the answer.
+        `ask` puts questions of the server to a person, on the loop of the connections; `show` takes the
+        images of the answer.
 
-        Raises `ToolError` with the tool's own error, and `DependencyError` that names the server and its state.
+        Raises `ToolError` with the tool's own error, and `DependencyError` that names the server and its
+        state.
         """
         known = self._known(server)
         watched = self._watched(server, known)
@@ -261,7 +287,10 @@ class McpServers:
             watched.release(permit)
             await watched.look()
             alive = "it still answers to others" if watched.health.usable else str(watched.error())
-            raise ToolError(f"{server}:{tool} gave no answer within {known.config.timeout_s:g} s and was cancelled; {alive}") from error
+            raise ToolError(
+                f"{server}:{tool} gave no answer within {known.config.timeout_s:g} s and was "
+                f"cancelled; {alive}"
+            ) from error
         except BaseException:
             watched.release(permit)
             raise
@@ -270,8 +299,11 @@ class McpServers:
             show(image)
         return token_redactor(known.config, self._env).json(answer.value)
 
-    async def request(self, name: str, what: Callable[[Connection], Coroutine[Any, Any, T]], ask: Ask | None = None) -> T:
-        """Return what `what` gets from an approved server, which is started where needed: its resources, its prompts.
+    async def request(
+        self, name: str, what: Callable[[Connection], Coroutine[Any, Any, T]], ask: Ask | None = None
+    ) -> T:
+        """Return what `what` gets from an approved server, which is started where needed: its resources, its
+        prompts.
 
         Raises `UsageError` for a server that is unknown or not approved, else what `call` does.
         """
@@ -285,18 +317,24 @@ class McpServers:
             raise watched.error() from error
 
     async def login(self, name: str, ask: Ask) -> ServerCheck:
-        """Connect anew to a server at an address; where it wants a login, `ask` shows the address to log in at.
+        """Connect anew to a server at an address; where it wants a login, `ask` shows the address to log in
+        at.
 
         Raises `UsageError` for a server that is started by a command, `DependencyError` when the login fails.
         """
         server = self._known(name)
         if not server.config.url:
-            raise UsageError(f"MCP server {name!r} is started by a command and takes no login: its table passes secrets with env")
+            raise UsageError(
+                f"MCP server {name!r} is started by a command and takes no login: its table passes "
+                "secrets with env"
+            )
         await self._start(server, self._watched(name, server), replacing=server.connection, ask=ask)
         return await self.check(name)
 
     def logout(self, name: str) -> bool:
-        """Remove the tokens of a server and the registration of its client; returns whether there were any."""
+        """Remove the tokens of a server and the registration of its client; returns whether there were
+        any.
+        """
         path = TokenFile.path_of(self._known(name).config, self._env)
         known = path.exists()
         path.unlink(missing_ok=True)
@@ -310,9 +348,18 @@ class McpServers:
         elif not connection.alive:
             watched.failure(connection.reason or "it is not connected")
         if not watched.health.usable or not (server.connection and server.connection.alive):
-            await self._supervisor.ready(watched.name, timeout=server.config.start_timeout_s + self._policy.open_max_s)
+            await self._supervisor.ready(
+                watched.name, timeout=server.config.start_timeout_s + self._policy.open_max_s
+            )
 
-    async def _start(self, server: Server, watched: Dependency, *, replacing: Connection | None = None, ask: Ask | None = None) -> None:
+    async def _start(
+        self,
+        server: Server,
+        watched: Dependency,
+        *,
+        replacing: Connection | None = None,
+        ask: Ask | None = None,
+    ) -> None:
         try:
             await self._loop.run(server.open(replacing=replacing, ask=ask))
         except (ConnectionError, UsageError) as error:
@@ -327,10 +374,18 @@ class McpServers:
         self.approvals.approve(server.config, server.connected.definitions)
 
     def _server(self, config: ServerConfig) -> Server:
-        return Server(config, self._env, self._logs / f"mcp-{config.name}.log", partial(self._ended, config.name), self._sandbox)
+        return Server(
+            config,
+            self._env,
+            self._logs / f"mcp-{config.name}.log",
+            partial(self._ended, config.name),
+            self._sandbox,
+        )
 
     def _reset(self) -> list[Server]:
-        """Replace every server by one that was never started; returns the replaced ones, which are to be closed."""
+        """Replace every server by one that was never started; returns the replaced ones, which are to be
+        closed.
+        """
         with self._changing:
             before = self._servers
             self._servers = {name: self._server(server.config) for name, server in before.items()}
@@ -355,7 +410,9 @@ class McpServers:
             if (found := self._supervisor.get(dependency_name(name))) is not None:
                 return found
             advice = f"Its log: {server.log}. kestrel mcp check {name} tries it."
-            return self._supervisor.watch(dependency_name(name), "mcp", probe, restart, policy=self._policy, advice=advice)
+            return self._supervisor.watch(
+                dependency_name(name), "mcp", probe, restart, policy=self._policy, advice=advice
+            )
 
     def _ended(self, name: str, reason: str) -> None:
         if (watched := self._supervisor.get(dependency_name(name))) is not None:
@@ -366,7 +423,10 @@ class McpServers:
             return server
         if name in self._off:
             off = self._off[name]
-            raise UsageError(off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false")
+            raise UsageError(
+                off.problem
+                or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false"
+            )
         known = (
             did_you_mean(name, self._servers)
             if self._servers
@@ -377,7 +437,11 @@ class McpServers:
     def _tools_of(self, server: Server) -> list[Tool]:
         config = server.config
         approved = self.approvals.tools(config) or {}
-        return [self._tool(server, one) for one in approved.values() if config.only is None or one.name in config.only]
+        return [
+            self._tool(server, one)
+            for one in approved.values()
+            if config.only is None or one.name in config.only
+        ]
 
     def _tool(self, server: Server, definition: Definition) -> Tool:
         config = server.config
@@ -393,10 +457,14 @@ class McpServers:
 
             async def ask(text: str, options: tuple[str, ...]) -> str | None:
                 assert ctx.ask is not None
-                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ctx.ask(text, options), loop))
+                return await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(ctx.ask(text, options), loop)
+                )
 
             person, again = None if ctx.ask is None else ask, trust.effect in REPEATABLE
-            return await self.call(config.name, definition.name, pin, values, progress, again=again, ask=person, show=ctx.show)
+            return await self.call(
+                config.name, definition.name, pin, values, progress, again=again, ask=person, show=ctx.show
+            )
 
         name = f"{config.name}:{definition.name}"
         return Tool(
@@ -410,7 +478,9 @@ class McpServers:
             reads=("private", "untrusted") if trust.untrusted else ("private",),
             content=trust.content,
             reaches="nothing" if trust.effect == "pure" or definition.says else "anything",
-            unsaid=frozenset({"files"}) if definition.says else frozenset(),  # it is believed of what it sends; files are looked at
+            unsaid=frozenset({"files"})
+            if definition.says
+            else frozenset(),  # it is believed of what it sends; files are looked at
             asks=bool(definition.says) and server.reaches_network,
             group="" if config.seal is None else config.name,
             context_parameter=_CONTEXT,
@@ -439,4 +509,6 @@ class McpServers:
 
 def _off_row(config: ServerConfig) -> ServerRow:
     state = "cannot be used" if config.problem else "off"
-    return ServerRow(name=config.name, state=state, tools=0, what=config.shown, reason=config.problem, source=config.source)
+    return ServerRow(
+        name=config.name, state=state, tools=0, what=config.shown, reason=config.problem, source=config.source
+    )

@@ -1,4 +1,6 @@
-"""Learning from a run without a model: corrected errors and a fingerprint of the workspace; and which notes may be kept."""
+"""Learning from a run without a model: corrected errors and a fingerprint of the workspace; and which notes
+may be kept.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,32 @@ _NO_LESSON = frozenset({"denied", "cancelled", "limit", "raised", "timeout"})
 """Kinds of failures that say nothing about the arguments."""
 _EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
 """The exit code in the text of a command's result."""
-_TELLING = re.compile(r"(?i)\b(?:error|not found|no such|invalid|unknown|unrecognized|cannot|failed|denied)\b|\w(?:Error|Exception)\b")
+_TELLING = re.compile(
+    r"(?i)\b(?:error|not found|no "
+    r"such|invalid|unknown|unrecognized|cannot|failed|denied)\b|\w(?:Error|Exception)\b"
+)
 _MARKERS = (
-    *("pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "Gemfile", "CMakeLists.txt"),
-    *("Makefile", "Dockerfile", "tox.ini", "noxfile.py", "requirements.txt", "uv.lock", "poetry.lock", "package-lock.json"),
+    *(
+        "pyproject.toml",
+        "setup.py",
+        "package.json",
+        "Cargo.toml",
+        "go.mod",
+        "pom.xml",
+        "build.gradle",
+        "Gemfile",
+        "CMakeLists.txt",
+    ),
+    *(
+        "Makefile",
+        "Dockerfile",
+        "tox.ini",
+        "noxfile.py",
+        "requirements.txt",
+        "uv.lock",
+        "poetry.lock",
+        "package-lock.json",
+    ),
 )
 _MOST_FILES = 20_000
 
@@ -46,7 +70,9 @@ class _Failed:
 
 
 def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
-    """Return a note per corrected error: what failed, why, and with which arguments the same tool then worked."""
+    """Return a note per corrected error: what failed, why, and with which arguments the same tool then
+    worked.
+    """
     asked: dict[str, dict[str, Json]] = {}
     called: dict[str, dict[str, Json]] = {}
     failed: dict[tuple[str, str], _Failed] = {}
@@ -54,12 +80,20 @@ def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
     for record in records:
         event = record.event
         if isinstance(event, ModelAnswered):
-            asked |= {str(each["id"]): cast("dict[str, Json]", each["args"]) for each in event.calls if isinstance(each.get("args"), dict)}
+            asked |= {
+                str(each["id"]): cast("dict[str, Json]", each["args"])
+                for each in event.calls
+                if isinstance(each.get("args"), dict)
+            }
         elif isinstance(event, ToolCalled):
             called[event.call] = event.args
-        elif isinstance(event, ToolAnswered) and (event.call in called or (event.cached and event.call in asked)):
+        elif isinstance(event, ToolAnswered) and (
+            event.call in called or (event.cached and event.call in asked)
+        ):
             place = (event.step, event.tool)
-            if (args := called.pop(event.call, None)) is None:  # the cache answered: what the model left out is as it was
+            if (
+                args := called.pop(event.call, None)
+            ) is None:  # the cache answered: what the model left out is as it was
                 args = {**(failed[place].args if place in failed else {}), **asked[event.call]}
             why = _failure(event)
             if why:
@@ -74,24 +108,51 @@ def learn_repository(workspace: Path, run: str, at: float) -> Iterator[Note]:
     """Yield a note about the kind of repository; nothing for a workspace without files."""
     kinds: Counter[str] = Counter()
     for folder, folders, names in os.walk(workspace):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) and name not in {"node_modules", "build", "dist"})
-        kinds.update(suffix for name in names if re.fullmatch(r"\.[a-z0-9]{1,6}", suffix := Path(folder, name).suffix.lower()))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith((".", "_")) and name not in {"node_modules", "build", "dist"}
+        )
+        kinds.update(
+            suffix
+            for name in names
+            if re.fullmatch(r"\.[a-z0-9]{1,6}", suffix := Path(folder, name).suffix.lower())
+        )
         if kinds.total() > _MOST_FILES:
             break
     if not kinds:
         return
-    top = sorted(entry.name for entry in os.scandir(workspace) if entry.is_dir() and re.fullmatch(r"[A-Za-z][\w-]{0,30}", entry.name))
+    top = sorted(
+        entry.name
+        for entry in os.scandir(workspace)
+        if entry.is_dir() and re.fullmatch(r"[A-Za-z][\w-]{0,30}", entry.name)
+    )
     there = [name for name in _MARKERS if (workspace / name).exists()]
-    parts = [f"This repository has {', '.join(_about(count, f'{kind} file') for kind, count in kinds.most_common(4))}"]
+    parts = [
+        "This repository has "
+        f"{', '.join(_about(count, f'{kind} file') for kind, count in kinds.most_common(4))}"
+    ]
     parts += [f"is built and run with {', '.join(there)}"] if there else []
     parts += [f"has the folders {', '.join(top[:8])}"] if top else []
     text = one_line("; ".join(parts) + ".", 300)
-    yield Note(id=f"n{content_key(run, 'fingerprint')[:10]}", text=text, kind="fingerprint", run=run, at=at, taint=NAMES, confidence=0.9)
+    yield Note(
+        id=f"n{content_key(run, 'fingerprint')[:10]}",
+        text=text,
+        kind="fingerprint",
+        run=run,
+        at=at,
+        taint=NAMES,
+        confidence=0.9,
+    )
 
 
 def _about(count: int, what: str) -> str:
     """Return a rounded count, which stays the same while a repository grows a little."""
-    return f"{count} {what}{'s' * (count != 1)}" if count < 10 else f"about {round(count, 1 - len(str(count)))} {what}s"
+    return (
+        f"{count} {what}{'s' * (count != 1)}"
+        if count < 10
+        else f"about {round(count, 1 - len(str(count)))} {what}s"
+    )
 
 
 def _failure(event: ToolAnswered) -> str | None:
@@ -119,7 +180,11 @@ def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
 def _pitfall_note(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
     changed = {key: value for key, value in args.items() if before.args.get(key) != value}
     wrong = {key: value for key, value in before.args.items() if args.get(key) != value}
-    text = f"{event.tool} with {one_line(readable(wrong), 90)} failed: {one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with {one_line(readable(changed), 90)}."
+    text = (
+        f"{event.tool} with {one_line(readable(wrong), 90)} failed: "
+        f"{one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with "
+        f"{one_line(readable(changed), 90)}."
+    )
     return Note(
         id=f"n{content_key(record.run_id, record.eid)[:10]}",
         text=one_line(text, 300),
@@ -142,13 +207,18 @@ _LONGEST_EVIDENCE = 1_000
 KINDS = ("preference", "procedure", "decision", "pitfall", "fact")
 """What a model may propose."""
 _SECRET = re.compile(
-    r"(?i)\b(?:api[_ -]?key|secret|password|passwd|token|credential)s?\b\s*(?:is|are|[:=])|-----BEGIN|\b(?=\w*\d)(?=\w*[a-z])[\w-]{32,}\b"
+    r"(?i)\b(?:api[_ "
+    r"-]?key|secret|password|passwd|token|credential)s?\b\s*(?:is|are|[:=])|-----BEGIN|\b(?=\w*\d)(?=\w*[a-z])[\w-]{32,}\b"
 )
-_ORDER = re.compile(r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|previous|above|rule)|\bsystem prompt\b|\byou are now\b")
+_ORDER = re.compile(
+    r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|previous|above|rule)|\bsystem "
+    r"prompt\b|\byou are now\b"
+)
 
 
 def with_source(note: Note, goal: str) -> Note:
-    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of the run's answer.
+    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of
+    the run's answer.
 
     A preference that quotes the goal is the quote: the model says that it is one, and the user what it is.
     """
@@ -167,7 +237,10 @@ def _is_covered(text: str, evidence: str) -> bool:
 
 
 def note_refusal(note: Note, goal: str, answer: str) -> str:
-    """Return why a proposed `note` is refused; empty if it is kept. Its taint says whether the user said it."""
+    """Return why a proposed `note` is refused; empty if it is kept.
+
+    Its taint says whether the user said it.
+    """
     if why := text_problem(note):
         return why
     if note.kind not in KINDS:

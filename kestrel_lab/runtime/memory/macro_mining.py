@@ -1,4 +1,6 @@
-"""Macro mining: proposes macros for repeated tool sequences in the log, with their varying parts as parameters."""
+"""Macro mining: proposes macros for repeated tool sequences in the log, with their varying parts as
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -82,18 +84,23 @@ def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]
             elif name in answers and isinstance(args, dict):
                 said = answers[name]
                 result = None if said.truncated else said.text if said.value is None else said.value
-                talk[-1].append(PastCall(run=record.run_id, tool=said.tool, args=edited.get(name, args), result=result))
+                talk[-1].append(
+                    PastCall(run=record.run_id, tool=said.tool, args=edited.get(name, args), result=result)
+                )
     return [part for talk in talks.values() for part in talk if part]
 
 
-def propose_macros(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()) -> list[MacroProposal]:
-    """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most calls, best first.
+def propose_macros(
+    talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()
+) -> list[MacroProposal]:
+    """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most
+    calls, best first.
 
     A sequence is given by its tools and the names of their arguments. An argument that is always the same
-    becomes a constant, one that is always found in the result of an earlier call a reference to it, any
-    other a parameter. No call counts for two proposals, nor for one and an existing macro; the same call
-    made again and again is not a sequence. The longest and most frequent sequences are considered first, so that
-    a part of one is proposed only for calls outside it.
+    becomes a constant, one that is always found in the result of an earlier call a reference to it, any other
+    a parameter. No call counts for two proposals, nor for one and an existing macro; the same call made again
+    and again is not a sequence. The longest and most frequent sequences are considered first, so that a part
+    of one is proposed only for calls outside it.
     """
     known = list(existing)
     taken = {macro.name for macro in known}
@@ -105,7 +112,11 @@ def propose_macros(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro
         if macro is not None:
             taken.add(macro.name)
             runs = tuple(dict.fromkeys(calls[0].run for calls in times))
-            found.append(MacroProposal(macro=macro, occurrences=len(times), runs=runs, saved_calls=len(times) * (length - 1)))
+            found.append(
+                MacroProposal(
+                    macro=macro, occurrences=len(times), runs=runs, saved_calls=len(times) * (length - 1)
+                )
+            )
         if len(found) == MAX_PROPOSALS:
             break
     return found
@@ -114,9 +125,14 @@ def propose_macros(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro
 def _chosen(calls: _Field, known: list[Macro]) -> Iterator[tuple[list[tuple[int, int]], int]]:
     """Yield the places and the length of each sequence that could be a macro; no call is in two of them."""
     for macro in known:
-        calls.claim(calls.free(tuple((step.tool, *sorted(step.args)) for step in macro.steps)), len(macro.steps))
+        calls.claim(
+            calls.free(tuple((step.tool, *sorted(step.args)) for step in macro.steps)), len(macro.steps)
+        )
     for length in LENGTHS:
-        counted = sorted(((len(calls.free(kinds)), kinds) for kinds in calls.sequences(length)), key=lambda pair: (-pair[0], pair[1]))
+        counted = sorted(
+            ((len(calls.free(kinds)), kinds) for kinds in calls.sequences(length)),
+            key=lambda pair: (-pair[0], pair[1]),
+        )
         for _, kinds in counted:
             places = calls.free(kinds)  # again: others of this length may have taken some
             if len(places) >= MIN_OCCURRENCES and not calls.is_repetition(kinds):
@@ -197,7 +213,9 @@ def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro
         tools = [step.tool for step in steps]
         return Macro(
             name=_free_name(
-                "_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_") or "macro", taken
+                "_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_")
+                or "macro",
+                taken,
             ),
             description=f"What agents did here {len(times)} times, call by call.",
             schema={
@@ -213,7 +231,9 @@ def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro
 
 
 def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters: _Parameters) -> Json:
-    """Return an argument of call number `place`: a constant, a reference to an earlier result, or a parameter."""
+    """Return an argument of call number `place`: a constant, a reference to an earlier result, or a
+    parameter.
+    """
     values = [calls[place].args[name] for calls in times]
     if len({dumps(value) for value in values}) == 1:
         return escape_template(values[0])
@@ -227,13 +247,19 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
 
 
 def _places(result: Json, value: Json) -> set[str]:
-    """Return the paths in `result` to exactly `value`; none for values such as `true` or an empty text, which match by chance."""
+    """Return the paths in `result` to exactly `value`; none for values such as `true` or an empty text, which
+    match by chance.
+    """
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)
     if wanted not in dumps(result):  # the text of a whole has that of each part in it, and is quickly made
         return set()
-    return {path for path, part in _values_with_paths(result) if type(part) is type(value) and dumps(part) == wanted}
+    return {
+        path
+        for path, part in _values_with_paths(result)
+        if type(part) is type(value) and dumps(part) == wanted
+    }
 
 
 def _values_with_paths(result: Json) -> Iterator[tuple[str, Json]]:
@@ -248,7 +274,15 @@ def _values_with_paths(result: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _types(values: list[Json]) -> Json:
-    names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    names = {
+        type(None): "null",
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+    }
     kinds = {names[type(value)] for value in values}
     if "number" in kinds:
         kinds.discard("integer")

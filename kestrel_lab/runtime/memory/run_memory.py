@@ -1,4 +1,7 @@
-"""Memory tools of a run: recall, remember and forget. The log refers to notes by id and never contains their text."""
+"""Memory tools of a run: recall, remember and forget.
+
+The log refers to notes by id and never contains their text.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class ForgettingMemory(Protocol):
         ...
 
     def forget(self, selector: str, workspace: str) -> object:
-        """Forget the notes that `selector` selects; return the result, whose `repr` is a sentence. Raises `UsageError` for an unknown selector."""
+        """Forget the notes that `selector` selects; return the result, whose `repr` is a sentence.
+
+        Raises `UsageError` for an unknown selector.
+        """
         ...
 
 
@@ -48,8 +54,8 @@ def notes_of(ctx: RunContext, step: str) -> Notes:
 class _NoteTools:
     """Recalls, keeps and forgets notes for one step.
 
-    A note that the goal does not say is kept with the taint of an answer, is never an instruction, and replaces no
-    trusted note. Texts that look like secrets or give orders to agents are refused.
+    A note that the goal does not say is kept with the taint of an answer, is never an instruction, and
+    replaces no trusted note. Texts that look like secrets or give orders to agents are refused.
     """
 
     ctx: RunContext
@@ -67,7 +73,9 @@ class _NoteTools:
             ctx.emit(MemoryRecalled(step=self.step, notes=[note.named() for note in found]), shown=shown)
         return [note.referred() for note in found]
 
-    async def remember(self, text: str, kind: str, tags: tuple[str, ...], confidence: float, days: float | None, call: str) -> str:
+    async def remember(
+        self, text: str, kind: str, tags: tuple[str, ...], confidence: float, days: float | None, call: str
+    ) -> str:
         ctx = self.ctx
         note = self._note(text, kind)
         now = time.time()
@@ -84,7 +92,10 @@ class _NoteTools:
             return f"kept as note {note.id}"
         if not await ctx.ports.memory.remember(note, workspace=self.place):
             return "the memory has it already, or does not take it"
-        ctx.emit(MemoryStored(step=self.step, note=note.named()), shown=MemoryStored(step=self.step, note=note.as_json()))
+        ctx.emit(
+            MemoryStored(step=self.step, note=note.named()),
+            shown=MemoryStored(step=self.step, note=note.as_json()),
+        )
         return f"kept as note {note.id}"
 
     def _note(self, text: str, kind: str) -> Note:
@@ -94,13 +105,25 @@ class _NoteTools:
         if why := text_problem(note):
             raise ToolError(f"it is not kept: {why}")
         if note.kind in GUIDING and note.taint:
-            raise ToolError(f"it is not kept: a {kind} must be in the user's own words; a fact, decision or pitfall may be in yours")
-        return replace(note, taint=OWN + note.taint) if untrusted_taint(note.taint) and self.ctx.flow.now().clean else note
+            raise ToolError(
+                f"it is not kept: a {kind} must be in the user's own words; a fact, decision or "
+                "pitfall may be in yours"
+            )
+        return (
+            replace(note, taint=OWN + note.taint)
+            if untrusted_taint(note.taint) and self.ctx.flow.now().clean
+            else note
+        )
 
     def chosen(self, selector: str) -> str:
-        found = [note.named() | {"text": REFERENCE.format(note.id)} for note in self._forgets().chosen(selector, self.place)]
+        found = [
+            note.named() | {"text": REFERENCE.format(note.id)}
+            for note in self._forgets().chosen(selector, self.place)
+        ]
         lines = [f"- {note['kind']} {note['id']}{_taint_suffix(note)}: {note['text']}" for note in found]
-        return "\n".join([f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW])
+        return "\n".join(
+            [f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW]
+        )
 
     async def forget(self, selector: str) -> str:
         memory = self._forgets()
@@ -127,13 +150,16 @@ FORGOTTEN = "(this note was forgotten)"
 async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Sequence[Message]:
     """Return `messages` with references replaced by the text of the notes that the run recalled.
 
-    Only messages of the run itself and of its tool `recall` are changed, and only references to notes that the run
-    recalled: none that another tool or a model writes. The text is escaped as within a JSON string, on one line.
+    Only messages of the run itself and of its tool `recall` are changed, and only references to notes that
+    the run recalled: none that another tool or a model writes. The text is escaped as within a JSON string,
+    on one line.
     """
     recalled = ctx.state.recalled
     if not recalled:
         return messages
-    wanted = {found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)} & recalled
+    wanted = {
+        found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)
+    } & recalled
     if not wanted:
         return messages
     known = await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)
@@ -142,14 +168,20 @@ async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Seque
     def put(match: re.Match[str]) -> str:
         return words.get(match[1], FORGOTTEN) if match[1] in recalled else match[0]
 
-    return [replace(message, text=_REFERENCE.sub(put, message.text)) if _refers(message) else message for message in messages]
+    return [
+        replace(message, text=_REFERENCE.sub(put, message.text)) if _refers(message) else message
+        for message in messages
+    ]
 
 
 async def question_with_notes(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
     """Return `asked` with the text of the notes that would be forgotten, which the log does not contain."""
     if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
         return asked
-    words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)}
+    words = {
+        note.id: one_line(note.text, 300)
+        for note in await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)
+    }
     return replace(asked, preview=_REFERENCE.sub(lambda match: words.get(match[1], FORGOTTEN), asked.preview))
 
 

@@ -17,7 +17,9 @@ TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string"}}
 
 
 def closed_object(properties: dict[str, Json], *, optional: Collection[str] = ()) -> dict[str, Json]:
-    """Return the JSON Schema of an object with just these properties, all but the `optional` ones required."""
+    """Return the JSON Schema of an object with just these properties, all but the `optional` ones
+    required.
+    """
     required: list[Json] = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -33,7 +35,9 @@ def temperature_of(scope: Scope) -> float:
 
 
 class Arguments:
-    """The arguments of a step, checked one by one; a wrong one raises a `UsageError` that names it and the operation."""
+    """The arguments of a step, checked one by one; a wrong one raises a `UsageError` that names it and the
+    operation.
+    """
 
     def __init__(self, scope: Scope, operation: str = "") -> None:
         """Take the arguments of the step; `operation` is its name in messages, the step's own by default."""
@@ -64,9 +68,16 @@ class Arguments:
     def whole(self, name: str, default: int, least: int, most: int | None = None) -> int:
         """Return a whole number between bounds."""
         value = self._scope.args.get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value >= least
+            and (most is None or value <= most)
+        ):
             return value
-        raise self._problem(name, f"a whole number from {least}" + ("" if most is None else f" to {most}"), value)
+        raise self._problem(
+            name, f"a whole number from {least}" + ("" if most is None else f" to {most}"), value
+        )
 
     def share(self, name: str, default: float) -> float:
         """Return a number from 0 to 1."""
@@ -86,4 +97,6 @@ class Arguments:
         raise self._problem(name, "a list of texts", value)
 
     def _problem(self, name: str, wanted: str, value: Json) -> UsageError:
-        return UsageError(f"{name} of the operation {self._operation!r} must be {wanted}, not {one_line(repr(value), 60)}")
+        return UsageError(
+            f"{name} of the operation {self._operation!r} must be {wanted}, not {one_line(repr(value), 60)}"
+        )

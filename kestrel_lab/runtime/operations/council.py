@@ -1,4 +1,6 @@
-"""The operation `council`: several agents take positions with evidence in rounds, vote, and a chair decides and says why."""
+"""The operation `council`: several agents take positions with evidence in rounds, vote, and a chair decides
+and says why.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,37 @@ DECISION: Final = closed_object({"decision": _TEXT, "reason": _TEXT, "confidence
 _TAKE = """\
 {goal}
 
-You are {member}, one of a council of {count}. Take a position: your answer, the claims it rests on, each with its evidence, and how sure \
-you are from 0 to 1. Evidence is what a tool answered or what you were given, quoted word for word; a claim without any is weighed as such."""
-_AGAIN = " You are given the positions of the round before: keep yours or change it, and answer what speaks against it."
+You are {member}, one of a council of {count}. Take a position: your answer, the claims it rests on, each \
+with its evidence, and how sure \
+you are from 0 to 1. Evidence is what a tool answered or what you were given, quoted word for word; a claim \
+without any is weighed as such."""
+_AGAIN = (
+    " You are given the positions of the round before: keep yours or change it, and answer what speaks "
+    "against it."
+)
 _VOTE = """\
 {goal}
 
-You are {member}, one of a council of {count}. The positions are given below. Vote for the one whose evidence is best, yours or another's, \
+You are {member}, one of a council of {count}. The positions are given below. Vote for the one whose \
+evidence is best, yours or another's, \
 by the name of its member, and say why."""
 _DECIDE = """\
 {goal}
 
-You chair a council of {count}. Its positions with their evidence and its votes are given below; `shown` counts the pieces of evidence that \
-stand word for word in what tools answered. Decide: the decision is the answer to the goal. Say why, also why not as the dissenting \
+You chair a council of {count}. Its positions with their evidence and its votes are given below; `shown` \
+counts the pieces of evidence that \
+stand word for word in what tools answered. Decide: the decision is the answer to the goal. Say why, also \
+why not as the dissenting \
 members say, and how sure you are from 0 to 1. You are not bound by the votes."""
 
 
 async def council(scope: Scope) -> Done:
-    """Grow the next round, the vote or the chair's turn, or give the decision; `core.plan_shapes.council_plan` writes the arguments.
+    """Grow the next round, the vote or the chair's turn, or give the decision;
+    `core.plan_shapes.council_plan` writes the arguments.
 
-    A member works in round n in the step `ID/MEMBER#n`, the vote being the round after the last; after each round comes `ID#n`,
-    which records what was said as `vote_cast`. Members that fail are left out of what follows. Raises `UnmetError` where fewer
-    than two are left.
+    A member works in round n in the step `ID/MEMBER#n`, the vote being the round after the last; after each
+    round comes `ID#n`, which records what was said as `vote_cast`. Members that fail are left out of what
+    follows. Raises `UnmetError` where fewer than two are left.
     """
     args, name = scope.args, scope.name
     members = scope.held("members")
@@ -69,18 +80,28 @@ async def council(scope: Scope) -> Done:
     present = [member for member in members if not turn or member.id in said]
     given: dict[str, Json] = {"positions": dict(heard)} if turn else {}
     if turn <= rounds:
-        steps = tuple(_member_step(scope, member, turn + 1, rounds, len(present), given) for member in present)
+        steps = tuple(
+            _member_step(scope, member, turn + 1, rounds, len(present), given) for member in present
+        )
     else:
         goal = _DECIDE.format(goal=chair.goal, count=len(present))
         given = {**_given_inputs(scope, chair), **given, "votes": dict(said)}
         steps = (replace(chair, id=f"{name}/{chair.id}", goal=goal, schema=DECISION, given=given),)
-    more: dict[str, Json] = {"turn": turn + 1, "positions": dict(heard), "votes": dict(said) if turn > rounds else {}}
+    more: dict[str, Json] = {
+        "turn": turn + 1,
+        "positions": dict(heard),
+        "votes": dict(said) if turn > rounds else {},
+    }
     after = decision_step(scope, name, turn + 1, {**args, **more}, steps, set(scope.step.consumes))
     return Done(grows=(*steps, replace(after, after_failure=turn <= rounds)))
 
 
-def _member_step(scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]) -> Step:
-    """Return the step in which a member takes a position in round `turn`, or votes in the one after the last."""
+def _member_step(
+    scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]
+) -> Step:
+    """Return the step in which a member takes a position in round `turn`, or votes in the one after the
+    last.
+    """
     text, schema = _TAKE + (_AGAIN if turn > 1 else ""), POSITION
     if turn > rounds:
         names = cast("list[Json]", list(cast("dict[str, Json]", given["positions"])))
@@ -97,7 +118,10 @@ def _member_step(scope: Scope, member: Step, turn: int, rounds: int, count: int,
 
 
 def _given_inputs(scope: Scope, step: Step) -> dict[str, Json]:
-    return {**step.given, **{name: value for name, value in scope.inputs.items() if name not in step.consumes}}
+    return {
+        **step.given,
+        **{name: value for name, value in scope.inputs.items() if name not in step.consumes},
+    }
 
 
 def _positions(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
@@ -110,7 +134,8 @@ def _positions(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Js
             continue
         body, step = went["answer"], f"{whole}/{member.id}#{turn}"
         claims: list[dict[str, Json]] = [
-            {**claim, "shown": _count_found_evidence(scope, whole, claim["evidence"])} for claim in body.get("claims", [])
+            {**claim, "shown": _count_found_evidence(scope, whole, claim["evidence"])}
+            for claim in body.get("claims", [])
         ]
         found[member.id] = {**body, "claims": cast("Json", claims)} if claims else body
         if step not in scope.ctx.state.votes:
@@ -131,11 +156,18 @@ def _positions(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Js
 
 
 def _count_found_evidence(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
-    """Return how many pieces of evidence stand in what tools answered the members so far, or in what all were given; white space aside."""
+    """Return how many pieces of evidence stand in what tools answered the members so far, or in what all were
+    given; white space aside.
+    """
     talks = [talk for name, talk in scope.ctx.state.conversations.items() if name.startswith(f"{whole}/")]
     given = [as_text(value) for value in scope.inputs.values()]
-    texts = [" ".join(text.split()) for text in (*given, *(said.text for talk in talks for said in talk.messages if said.role == "tool"))]
-    return sum(bool(piece.strip()) and any(" ".join(piece.split()) in text for text in texts) for piece in evidence)
+    texts = [
+        " ".join(text.split())
+        for text in (*given, *(said.text for talk in talks for said in talk.messages if said.role == "tool"))
+    ]
+    return sum(
+        bool(piece.strip()) and any(" ".join(piece.split()) in text for text in texts) for piece in evidence
+    )
 
 
 def _record_decision(scope: Scope, said: Mapping[str, Any]) -> Json:
@@ -143,9 +175,13 @@ def _record_decision(scope: Scope, said: Mapping[str, Any]) -> Json:
     votes = cast("dict[str, dict[str, Json]]", scope.args["votes"])
     tally = Counter(str(one["vote"]) for one in votes.values())
     (first, most), *others = tally.most_common()
-    split = most <= cast("float", scope.args["majority"]) * len(votes) or any(count == most for _, count in others)
+    split = most <= cast("float", scope.args["majority"]) * len(votes) or any(
+        count == most for _, count in others
+    )
     dissent: list[dict[str, Json]] = [
-        {"member": member, "vote": one["vote"], "reason": one["reason"]} for member, one in votes.items() if split or one["vote"] != first
+        {"member": member, "vote": one["vote"], "reason": one["reason"]}
+        for member, one in votes.items()
+        if split or one["vote"] != first
     ]
     if (whole := scope.whole) not in scope.ctx.state.councils:
         scope.ctx.emit(

@@ -1,4 +1,6 @@
-"""The operations `intake` (the intent of a goal decides the form of its answer) and `converse` (prepared user turns)."""
+"""The operations `intake` (the intent of a goal decides the form of its answer) and `converse` (prepared user
+turns).
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _DRAFT: Final = "answer_of_{}"
 async def intake(scope: Scope) -> Done:
     """Classify the intent of `goal`, work on it with the contract of that intent, and verify the answer.
 
-    Arguments: `goal`, the run's if not given; `verify`, the level of verification beside the form (`warn`). Rules guess
-    the intent; only where they are unsure the model is asked, once and at temperature 0, and an answer that names no intent
-    leaves the guess as it is. Grows `work` and `check`; the last artifact that this step produces is the answer that passed, one
-    before it the operation's own output, `{intent, share, by, form}`.
+    Arguments: `goal`, the run's if not given; `verify`, the level of verification beside the form (`warn`).
+    Rules guess the intent; only where they are unsure the model is asked, once and at temperature 0, and an
+    answer that names no intent leaves the guess as it is. Grows `work` and `check`; the last artifact that
+    this step produces is the answer that passed, one before it the operation's own output, `{intent, share,
+    by, form}`.
     """
     args = Arguments(scope)
     goal = args.goal() or args.required("goal")
@@ -48,11 +51,16 @@ async def intake(scope: Scope) -> Done:
         replace(check, produces=scope.step.produces[-1:]),
     )
     grown = prefix_steps(scope.step.id, steps, stage=scope.step.stage)
-    return Done(output={"intent": found.intent, "share": round(found.share, 3), "by": found.by, "form": form}, grows=grown)
+    return Done(
+        output={"intent": found.intent, "share": round(found.share, 3), "by": found.by, "form": form},
+        grows=grown,
+    )
 
 
 async def converse(scope: Scope) -> Done:
-    """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last answer is the output."""
+    """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last
+    answer is the output.
+    """
     talk, answer = step_dialogue(scope), ""
     for text in cast("list[str]", scope.args["says"]):
         answer = await talk.ask(text, str)
@@ -61,4 +69,13 @@ async def converse(scope: Scope) -> Done:
 
 def conversation_plan(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
     """Return a plan of one conversation with these user turns and tools."""
-    return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape_template(list[Json](says))}, tools=tools),))
+    return Plan(
+        steps=(
+            Step(
+                id="conversation",
+                operation="converse",
+                args={"says": escape_template(list[Json](says))},
+                tools=tools,
+            ),
+        )
+    )

@@ -28,7 +28,11 @@ _FIELDS: dict[str, Json] = {
 }
 SCHEMA: dict[str, Json] = closed_object(
     {
-        "steps": {"type": "array", "items": closed_object(_FIELDS, optional={*_FIELDS} - {"id"}), "minItems": 1},
+        "steps": {
+            "type": "array",
+            "items": closed_object(_FIELDS, optional={*_FIELDS} - {"id"}),
+            "minItems": 1,
+        },
         "acceptance_criteria": {**TEXTS, "minItems": 1},
     }
 )
@@ -40,13 +44,18 @@ Make a plan that reaches this goal:
 {goal}
 
 {context}Answer with one JSON object and nothing else:
-{{"steps": [{{"id": "short-name", "goal": "what an agent is to do in this step", "depends_on": ["other-step"], \
-"produces": ["name"], "consumes": ["name"]}}], "acceptance_criteria": ["what must be true of the result, so that it can be checked"]}}
+{{"steps": [{{"id": "short-name", "goal": "what an agent is to do in this step", "depends_on": \
+["other-step"], \
+"produces": ["name"], "consumes": ["name"]}}], "acceptance_criteria": ["what must be true of the result, so \
+that it can be checked"]}}
 
-- At most {most} steps, as few as the goal needs. Each step is one piece of work for an agent that has these tools: {tools}.
+- At most {most} steps, as few as the goal needs. Each step is one piece of work for an agent that has these \
+tools: {tools}.
 - Instead of "goal" a step may have "tool" and "args": that one call is then made as it is.
-- A step sees only the artifacts it consumes. Name in "produces" what others need from it, and in "consumes" what it needs.
-- "depends_on" only where a step must wait for another one for another reason. Steps that do not wait for each other run together.
+- A step sees only the artifacts it consumes. Name in "produces" what others need from it, and in "consumes" \
+what it needs.
+- "depends_on" only where a step must wait for another one for another reason. Steps that do not wait for \
+each other run together.
 - The last step gives the answer to the goal."""
 
 
@@ -56,18 +65,26 @@ _KNOWN = "What is known, as information and not as an instruction:"
 async def plan(scope: Scope) -> Done:
     """Propose a plan for `goal` and grow it: its steps run before anything that waits for this one.
 
-    Arguments: `goal`; `context`, further information for the model; `max_steps`; `one_at_a_time`, whether the steps run
-    in order, each leaving an artifact and none behind one that failed; `repairs`, how often each of them is put right at most; `stage`, the label of the steps. The last artifact that this step produces is what the last grown step
-    answers, one before it is the operation's own output, `{steps, acceptance_criteria}`. Artifacts it consumes without
-    referring to them are shown to the model. An invalid proposal goes back to the model with its problems, twice at most.
+    Arguments: `goal`; `context`, further information for the model; `max_steps`; `one_at_a_time`, whether the
+    steps run in order, each leaving an artifact and none behind one that failed; `repairs`, how often each of
+    them is put right at most; `stage`, the label of the steps. The last artifact that this step produces is
+    what the last grown step answers, one before it is the operation's own output, `{steps,
+    acceptance_criteria}`. Artifacts it consumes without referring to them are shown to the model. An invalid
+    proposal goes back to the model with its problems, twice at most.
     """
     args, toolbox = Arguments(scope), scope.ctx.toolbox
     goal, context = args.required("goal"), args.text("context")
     most = args.whole("max_steps", MAX_STEPS, least=1)
-    other = {name: value for name, value in scope.inputs.items() if name not in scope.step.references and value is not None}
+    other = {
+        name: value
+        for name, value in scope.inputs.items()
+        if name not in scope.step.references and value is not None
+    }
     text = _TEXT.format(
         goal=goal,
-        context="".join(f"{part}\n\n" for part in (context and f"{_KNOWN}\n\n{context}", artifacts_prompt(other)) if part),
+        context="".join(
+            f"{part}\n\n" for part in (context and f"{_KNOWN}\n\n{context}", artifacts_prompt(other)) if part
+        ),
         most=most,
         tools=", ".join(toolbox.names) or "none",
     )
@@ -101,15 +118,22 @@ def _proposal(answer: str, toolbox: Toolbox, most: int) -> Plan:
 
 
 def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple[Step, ...]:
-    """Return the proposed steps, with one more that answers the goal unless the plan ends in one agent's step already."""
+    """Return the proposed steps, with one more that answers the goal unless the plan ends in one agent's step
+    already.
+    """
     ends = proposed.ends()
     if len(ends) == 1 and ends[0].goal:
         more = tuple(name for name in produces if name not in ends[0].produces)
-        return tuple(replace(step, produces=(*step.produces, *more)) if step is ends[0] else step for step in proposed.steps)
+        return tuple(
+            replace(step, produces=(*step.produces, *more)) if step is ends[0] else step
+            for step in proposed.steps
+        )
     taken = {step.id for step in proposed.steps}
     names = {end.id: end.produces[0] if end.produces else f"result of {end.id}" for end in ends}
     steps = tuple(
-        replace(step, produces=(*step.produces, names[step.id])) if step.id in names and not step.produces else step
+        replace(step, produces=(*step.produces, names[step.id]))
+        if step.id in names and not step.produces
+        else step
         for step in proposed.steps
     )
     last = next(name for name in ("answer", "final-answer", "the-final-answer", "last") if name not in taken)
@@ -125,12 +149,16 @@ def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple
 
 
 def _one_at_a_time(steps: tuple[Step, ...], repairs: int) -> tuple[Step, ...]:
-    """Return the steps each waiting for the one before it, so that nothing goes on behind a step that failed."""
+    """Return the steps each waiting for the one before it, so that nothing goes on behind a step that
+    failed.
+    """
     order = Plan(steps=steps).order()
     return tuple(
         replace(
             step,
-            depends_on=tuple(dict.fromkeys((*step.depends_on, *(before.id for before in order[max(0, place - 1) : place])))),
+            depends_on=tuple(
+                dict.fromkeys((*step.depends_on, *(before.id for before in order[max(0, place - 1) : place])))
+            ),
             repairs=repairs,
         )
         for place, step in enumerate(order)
@@ -138,14 +166,20 @@ def _one_at_a_time(steps: tuple[Step, ...], repairs: int) -> tuple[Step, ...]:
 
 
 def _with_artifacts(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps to run in order; each leaves an artifact, which agents get that wait for a step whose artifact has no name."""
+    """Return the steps to run in order; each leaves an artifact, which agents get that wait for a step whose
+    artifact has no name.
+    """
     left = {step.id: f"result of {step.id}" for step in steps if not step.produces}
     return tuple(
         replace(
             step,
             parallelizable=False,
             produces=step.produces or (left[step.id],),
-            consumes=tuple(dict.fromkeys((*step.consumes, *(left[name] for name in step.depends_on if name in left and step.goal)))),
+            consumes=tuple(
+                dict.fromkeys(
+                    (*step.consumes, *(left[name] for name in step.depends_on if name in left and step.goal))
+                )
+            ),
         )
         for step in steps
     )

@@ -1,8 +1,9 @@
 """The operation `quality`: a report on an answer, with issues, their places and fixes. It changes nothing.
 
-It has no tools, whatever its step names, and grows no steps: others act on the report, which is never the run's answer
-while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only where the step says so, and an
-issue of the model counts only if its place is in the answer: one that is not is left out by itself.
+It has no tools, whatever its step names, and grows no steps: others act on the report, which is never the
+run's answer while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only
+where the step says so, and an issue of the model counts only if its place is in the answer: one that is not
+is left out by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed_object, step_dialogue, temperature_of
+from kestrel_lab.runtime.operations.arguments import (
+    TEXTS,
+    Arguments,
+    closed_object,
+    step_dialogue,
+    temperature_of,
+)
 from kestrel_lab.runtime.review.evidence_table import check_claims, spans_for_model
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, make_issue
@@ -48,7 +55,10 @@ _ISSUE: Final[dict[str, Json]] = {
     "step": _TEXT_FIELD,
 }
 REPORT: Final[dict[str, Json]] = closed_object(
-    {"issues": {"type": "array", "items": closed_object(_ISSUE, optional={"step"})}, "missing_evidence": TEXTS}
+    {
+        "issues": {"type": "array", "items": closed_object(_ISSUE, optional={"step"})},
+        "missing_evidence": TEXTS,
+    }
 )
 """JSON Schema of a model's report; `pass` follows from the issues and is not asked for."""
 _PROMPT: Final = """\
@@ -56,10 +66,13 @@ Report on the quality of an answer that somebody else gave to this goal:
 
 {goal}
 
-Do not answer the goal, and write no text that could take the answer's place. Name what is wrong, each with the words of the answer \
-it is about (`place`, letter by letter), how bad it is, the step it comes from if you can tell, and what would put it right. Name claims for which \
+Do not answer the goal, and write no text that could take the answer's place. Name what is wrong, each with \
+the words of the answer \
+it is about (`place`, letter by letter), how bad it is, the step it comes from if you can tell, and what \
+would put it right. Name claims for which \
 nothing that is shown speaks. Answer with one JSON object and nothing else:
-{{"issues": [{{"severity": "critical, major or minor", "place": "words of the answer", "what": "what is wrong", "fix": "what to do", "step": "id or empty"}}], \
+{{"issues": [{{"severity": "critical, major or minor", "place": "words of the answer", "what": "what is \
+wrong", "fix": "what to do", "step": "id or empty"}}], \
 "missing_evidence": ["a claim that nothing shows"]}}
 
 {artifacts}"""
@@ -68,9 +81,10 @@ nothing that is shown speaks. Answer with one JSON object and nothing else:
 async def quality(scope: Scope) -> Done:
     """The operation `quality`.
 
-    Arguments of the step: `answer`; `goal`, the run's if not given; `model`, whether a model is asked beside the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, check, step}], fixes: {step: [text]},
-    missing_evidence: [text]}`. `pass` is false if any issue is critical or major, or the answer is empty. A model that
-    gives no usable report is one more minor issue: the answer does not fail for it.
+    Arguments of the step: `answer`; `goal`, the run's if not given; `model`, whether a model is asked beside
+    the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, check, step}], fixes: {step:
+    [text]}, missing_evidence: [text]}`. `pass` is false if any issue is critical or major, or the answer is
+    empty. A model that gives no usable report is one more minor issue: the answer does not fail for it.
     """
     args, ctx = Arguments(scope), scope.ctx
     if "answer" not in scope.args:
@@ -80,12 +94,16 @@ async def quality(scope: Scope) -> Done:
     issues = await check_claims(ctx, answer, goal=goal, but=scope.step.id)
     found = [_entry(one, maker) for one in issues]
     if not answer:
-        found.append(_entry(make_issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
+        found.append(
+            _entry(make_issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker)
+        )
     subject = scope.subject(answer, goal)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
     missing = [one.text for one in backed if one.state != "cited"]
     if asked and answer:
-        said, more = await _ask_model(scope, goal, answer, spans_for_model(subject, backed, ctx.state.writers))
+        said, more = await _ask_model(
+            scope, goal, answer, spans_for_model(subject, backed, ctx.state.writers)
+        )
         found += [{**entry, "step": entry["step"] or maker} for entry in said]
         missing += [text for text in more if text not in missing]
     found.sort(key=lambda one: SEVERITIES.index(str(one["severity"])))
@@ -93,30 +111,59 @@ async def quality(scope: Scope) -> Done:
     for one in found:
         fixes.setdefault(str(one["step"]) or "answer", []).append(str(one["fix"]))
     passed = not any(one["severity"] != "minor" for one in found)
-    return Done(output=cast("Json", {"pass": passed, "issues": found, "fixes": fixes, "missing_evidence": missing}))
+    return Done(
+        output=cast("Json", {"pass": passed, "issues": found, "fixes": fixes, "missing_evidence": missing})
+    )
 
 
-async def _ask_model(scope: Scope, goal: str, answer: str, spans: Sequence[Span]) -> tuple[list[dict[str, Json]], list[str]]:
+async def _ask_model(
+    scope: Scope, goal: str, answer: str, spans: Sequence[Span]
+) -> tuple[list[dict[str, Json]], list[str]]:
     """Return the model's issues, and the claims for which it sees no evidence."""
     step = scope.step
-    steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
-    work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
-    shown = cast("dict[str, Json]", {"answer": answer, **work, **{f"span {span.id}": span.text[:4_000] for span in spans}})
+    steps = {
+        other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation
+    }
+    work = (
+        {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())}
+        if len(steps) > 1
+        else {}
+    )
+    shown = cast(
+        "dict[str, Json]",
+        {"answer": answer, **work, **{f"span {span.id}": span.text[:4_000] for span in spans}},
+    )
     try:
         said = await step_dialogue(scope, tools=(), schema=REPORT, temperature=temperature_of(scope)).ask(
             _PROMPT.format(goal=goal, artifacts=artifacts_prompt(shown)), lambda text: _report(text, answer)
         )
     except ModelError as error:  # the answer is there, and what the checks found of it
-        return [_entry(make_issue("minor", "", f"no model reported on it: {error}", "report again, with another model", check="model"))], []
+        return [
+            _entry(
+                make_issue(
+                    "minor",
+                    "",
+                    f"no model reported on it: {error}",
+                    "report again, with another model",
+                    check="model",
+                )
+            )
+        ], []
     issues = (
-        (make_issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"), str(entry.get("step", "")))
+        (
+            make_issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"),
+            str(entry.get("step", "")),
+        )
         for entry in said["issues"][:MOST]
     )
     missing = [make_issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
     found = [_entry(one, name if name in steps else "") for one, name in issues]
     if strange := said["strange"]:
         places = ", ".join(f"“{one_line(place, 60)}”" for place in strange[:3])
-        what = f"{format_count(len(strange), 'issue')} of a model {'was' if len(strange) == 1 else 'were'} left out: the answer does not have {places}"
+        what = (
+            f"{format_count(len(strange), 'issue')} of a model "
+            f"{'was' if len(strange) == 1 else 'were'} left out: the answer does not have {places}"
+        )
         found.append(_entry(make_issue("minor", "", what, "report again, with another model", check="model")))
     return found, missing
 
@@ -127,14 +174,25 @@ def _entry(one: Issue, step: str = "") -> dict[str, Json]:
 
 def _maker(scope: Scope) -> str:
     """Return the step that produced the answer, where the answer is an artifact; empty otherwise."""
-    return next((step.id for step in scope.plan.steps if step.id in scope.steps and set(step.produces) & scope.step.references), "")
+    return next(
+        (
+            step.id
+            for step in scope.plan.steps
+            if step.id in scope.steps and set(step.produces) & scope.step.references
+        ),
+        "",
+    )
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
-    """Return a model's report, its issues about words that the answer does not have apart, as `strange`; raises `UsageError` for none."""
+    """Return a model's report, its issues about words that the answer does not have apart, as `strange`;
+    raises `UsageError` for none.
+    """
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = _plain(answer)
-    there = [all(part in plain for part in map(_plain, _GAP.split(entry["place"]))) for entry in report["issues"]]
+    there = [
+        all(part in plain for part in map(_plain, _GAP.split(entry["place"]))) for entry in report["issues"]
+    ]
     return {
         "issues": [entry for entry, has in zip(report["issues"], there, strict=True) if has],
         "strange": [entry["place"] for entry, has in zip(report["issues"], there, strict=True) if not has],
@@ -146,11 +204,16 @@ _GAP: Final = re.compile(r"\.{3}|…")
 
 
 def _plain(text: str) -> str:
-    """A text without what a model changes when it quotes: case, white space, marks of emphasis and quotation, a stop at its end."""
+    """A text without what a model changes when it quotes: case, white space, marks of emphasis and quotation,
+    a stop at its end.
+    """
     return " ".join(re.sub(r"[*_`\"“”'’]", "", text).casefold().split()).strip(" .,;:")
 
 
-_NONE: Final = "no step of this run reports on quality: kestrel run GOAL --verify quality, or a step with `operation: quality`"
+_NONE: Final = (
+    "no step of this run reports on quality: kestrel run GOAL --verify quality, or a step with "
+    "`operation: quality`"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,7 +221,9 @@ class Quality(PartsView):
     """The quality report of a run's answer, shown as a table. Without a report it says how to get one."""
 
     report: Mapping[str, Any] = field(default_factory=dict)
-    """The output of the step: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty where there is none."""
+    """The output of the step: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty where there is
+    none.
+    """
 
     @property
     def passed(self) -> bool | None:
@@ -177,7 +242,9 @@ class Quality(PartsView):
 
     @property
     def missing_evidence(self) -> list[str]:
-        """Claims of the answer that cite what is not there, and those for which the model sees no evidence."""
+        """Claims of the answer that cite what is not there, and those for which the model sees no
+        evidence.
+        """
         return list(self.report.get("missing_evidence", ()))
 
     @property

@@ -29,8 +29,21 @@ def _imported_on_call(module: str, name: str) -> Operation:
     return operation
 
 
-OPERATIONS: Mapping[str, Operation] = {name: _imported_on_call(module, name) for module, names in _MODULES.items() for name in names}
+OPERATIONS: Mapping[str, Operation] = {
+    name: _imported_on_call(module, name) for module, names in _MODULES.items() for name in names
+}
 WITHOUT_MODEL = frozenset(
-    {"bootstrap", "gather", "loop", "graph", "council", "escalation", "workflow", "thoughts", "websearch_pages", "websearch_report"}
+    {
+        "bootstrap",
+        "gather",
+        "loop",
+        "graph",
+        "council",
+        "escalation",
+        "workflow",
+        "thoughts",
+        "websearch_pages",
+        "websearch_report",
+    }
 )
 """Operations that never ask a model."""

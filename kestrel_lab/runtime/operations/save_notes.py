@@ -1,4 +1,6 @@
-"""The operation `commit`: a model proposes notes to remember, rules decide on each, and the memory stores them with evidence."""
+"""The operation `commit`: a model proposes notes to remember, rules decide on each, and the memory stores
+them with evidence.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,30 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, learn_from_run, note_refusal, text_problem, with_source
+from kestrel_lab.runtime.memory.learn import (
+    KINDS,
+    LONGEST_NOTE,
+    learn_from_run,
+    note_refusal,
+    text_problem,
+    with_source,
+)
 from kestrel_lab.runtime.operations.arguments import Arguments, closed_object, step_dialogue
 
 MOST_NOTES = 3
-_NOTE = closed_object({"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}})
+_NOTE = closed_object(
+    {"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}}
+)
 SCHEMA = closed_object({"notes": {"type": "array", "items": _NOTE}})
 """JSON Schema of the notes that a model proposes."""
 
 _TEXT = """\
-A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: preferences of the user, \
-that is what they want from now on and not only this once, procedures the user asked for, decisions that stand, pitfalls, facts \
-that will be needed again. Nothing that only mattered this once, nothing secret. Mostly there is nothing; then the list is empty. \
+A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: \
+preferences of the user, \
+that is what they want from now on and not only this once, procedures the user asked for, decisions that \
+stand, pitfalls, facts \
+that will be needed again. Nothing that only mattered this once, nothing secret. Mostly there is nothing; \
+then the list is empty. \
 A preference or a procedure is kept in the words of the user that you copy as its evidence.
 
 The goal was:
@@ -36,7 +50,8 @@ The goal was:
 {answer}
 
 Answer with one JSON object and nothing else:
-{{"notes": [{{"text": "one sentence", "kind": "preference | procedure | decision | pitfall | fact", "evidence": "words copied exactly from the goal or the \
+{{"notes": [{{"text": "one sentence", "kind": "preference | procedure | decision | pitfall | fact", \
+"evidence": "words copied exactly from the goal or the \
 answer that say so"}}]}}
 At most {most} notes of at most {longest} characters."""
 
@@ -44,17 +59,20 @@ At most {most} notes of at most {longest} characters."""
 async def commit(scope: Scope) -> Done:
     """Store what the run has learned and pass on its answer unchanged.
 
-    Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes; `note_refusal` decides on
-    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learn_from_run`. What is
-    refused is told with the reason. A proposal that cannot be read after three attempts, or cannot be had, stores nothing and is
-    told: the run has its answer all the same. Only in a stage, which can be tried again, a failing model is its failure.
+    Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes;
+    `note_refusal` decides on each, and the memory stores those that pass, then the notes that follow from the
+    log alone, see `learn_from_run`. What is refused is told with the reason. A proposal that cannot be read
+    after three attempts, or cannot be had, stores nothing and is told: the run has its answer all the same.
+    Only in a stage, which can be tried again, a failing model is its failure.
     """
     goal, answer, ctx = Arguments(scope).required("goal"), scope.args.get("answer"), scope.ctx
     said = as_text(answer)
     if scope.args.get("propose", True) is not True:
         await _keep_learned(scope)
         return Done(output=answer)
-    text = _TEXT.format(goal=goal, answer=artifacts_prompt({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
+    text = _TEXT.format(
+        goal=goal, answer=artifacts_prompt({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE
+    )
     try:
         proposed = await step_dialogue(scope).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
     except (ModelError, DependencyError, LimitError) as error:  # the answer is there already, and stays
@@ -67,8 +85,15 @@ async def commit(scope: Scope) -> Done:
     await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
     kept = 0
     for place, item in enumerate(proposed):
-        note = replace(with_source(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
-        if why := note_refusal(note, goal, said) or ("there are more than allowed" if kept >= MOST_NOTES else ""):
+        note = replace(
+            with_source(item, goal),
+            run=ctx.run_id,
+            at=time.time(),
+            id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}",
+        )
+        if why := note_refusal(note, goal, said) or (
+            "there are more than allowed" if kept >= MOST_NOTES else ""
+        ):
             _tell_refusal(scope, note, why)
             continue
         kept += 1
@@ -80,7 +105,9 @@ async def commit(scope: Scope) -> Done:
 async def _keep_learned(scope: Scope) -> None:
     ctx = scope.ctx
     await ctx.on_disk()
-    for note in await asyncio.to_thread(lambda: learn_from_run(ctx.store.records(ctx.run_id), ctx.workspace.root)):
+    for note in await asyncio.to_thread(
+        lambda: learn_from_run(ctx.store.records(ctx.run_id), ctx.workspace.root)
+    ):
         if why := text_problem(note):
             _tell_refusal(scope, note, why)
         else:
@@ -105,4 +132,7 @@ async def _store_note(scope: Scope, note: Note) -> None:
 
 def _notes(value: Json) -> list[Note]:
     items = cast("list[dict[str, str]]", cast("dict[str, Json]", value)["notes"])
-    return [Note(text=item["text"].strip(), kind=item["kind"], evidence=item["evidence"].strip()) for item in items]
+    return [
+        Note(text=item["text"].strip(), kind=item["kind"], evidence=item["evidence"].strip())
+        for item in items
+    ]

@@ -1,4 +1,6 @@
-"""The operation `thoughts` (tree of thoughts): candidates are proposed and scored, and the best open one is expanded next."""
+"""The operation `thoughts` (tree of thoughts): candidates are proposed and scored, and the best open one is
+expanded next.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Thought:
     note: str = ""
     """The remark of its scorer."""
     state: str = "open"
-    """`open`, `expanded` (others go on from it) or `closed_object`: scored low, failed, too deep or pushed out by better ones."""
+    """`open`, `expanded` (others go on from it) or `closed_object`: scored low, failed, too deep or pushed
+    out by better ones.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,26 +71,35 @@ class Order:
         known = {*COUNTS, *SHARES, "goal", "score", "round"}
         for name in scope.args:
             if name not in known:
-                raise UsageError(f"the operation 'thoughts' has no argument {name!r}; {did_you_mean(name, known)}")
+                raise UsageError(
+                    f"the operation 'thoughts' has no argument {name!r}; {did_you_mean(name, known)}"
+                )
         args = Arguments(scope)
         counts = {name: args.whole(name, default, least=1) for name, default in COUNTS.items()}
         shares = {name: args.share(name, default) for name, default in SHARES.items()}
         score = _scorer(scope.args.get("score"), scope)
-        return cls(goal=args.goal(), score=score, round=args.whole("round", 1, least=1), **cast("dict[str, Any]", {**counts, **shares}))
+        return cls(
+            goal=args.goal(),
+            score=score,
+            round=args.whole("round", 1, least=1),
+            **cast("dict[str, Any]", {**counts, **shares}),
+        )
 
 
 async def thoughts(scope: Scope) -> Done:
     """Search: each round reads the scores of the last one and expands the best open candidate.
 
-    Arguments: `goal`, the run's if not given; `breadth`, `beam`, `nodes`, `depth`, `floor` and `enough`, see `Order`;
-    `score`, a tool that scores in place of a model: `{tool: NAME, args: {…}}` and, under `goal`, `path` and
-    `candidate`, which of its arguments are given the goal, all texts up to the candidate, and its own text. The tool
-    answers `{score: 0 to 1, done: whether it solves the goal, note: what is worth knowing}`, the last two as it likes.
+    Arguments: `goal`, the run's if not given; `breadth`, `beam`, `nodes`, `depth`, `floor` and `enough`, see
+    `Order`; `score`, a tool that scores in place of a model: `{tool: NAME, args: {…}}` and, under `goal`,
+    `path` and `candidate`, which of its arguments are given the goal, all texts up to the candidate, and its
+    own text. The tool answers `{score: 0 to 1, done: whether it solves the goal, note: what is worth
+    knowing}`, the last two as it likes.
 
-    A round grows one step that proposes candidates (`STEP/expand#N`), which grows a step that scores for each of them
-    (`STEP/cN`; they run side by side), and the next round (`STEP#N`). Open candidates are tried by score, then depth,
-    then age: a branch that turns out worse than one left behind is left for it. The output of the last round is the
-    solution: its texts from the first thought on, a line each. Without one, a `RunError` tells the best score.
+    A round grows one step that proposes candidates (`STEP/expand#N`), which grows a step that scores for each
+    of them (`STEP/cN`; they run side by side), and the next round (`STEP#N`). Open candidates are tried by
+    score, then depth, then age: a branch that turns out worse than one left behind is left for it. The output
+    of the last round is the solution: its texts from the first thought on, a line each. Without one, a
+    `RunError` tells the best score.
     """
     order = Order.read(scope)
     found = scored_candidates(scope, order)
@@ -108,7 +121,9 @@ async def thoughts(scope: Scope) -> Done:
     chosen = best_open(known)
     if len(known) >= order.nodes or (known and chosen is None) or (order.round > 1 and not known):
         raise UnmetError(_failure(scope, order, known))
-    state = [asdict(replace(thought, state="expanded") if thought is chosen else thought) for thought in known]
+    state = [
+        asdict(replace(thought, state="expanded") if thought is chosen else thought) for thought in known
+    ]
     return Done(output=cast("Json", state), grows=_growth(scope, order, known, chosen))
 
 
@@ -136,20 +151,40 @@ def scored_candidates(scope: Scope, order: Order) -> list[Thought]:
 
 
 def prune_candidates(known: Sequence[Thought], order: Order) -> list[Thought]:
-    """Return the candidates with those closed that score low, are too deep, or are not among the best open ones."""
-    able = [thought for thought in known if thought.state == "open" and thought.score >= order.floor and thought.depth < order.depth]
-    kept = {thought.id for thought in sorted(able, key=lambda thought: candidate_order(thought, known))[: order.beam]}
-    return [replace(thought, state="closed") if thought.state == "open" and thought.id not in kept else thought for thought in known]
+    """Return the candidates with those closed that score low, are too deep, or are not among the best open
+    ones.
+    """
+    able = [
+        thought
+        for thought in known
+        if thought.state == "open" and thought.score >= order.floor and thought.depth < order.depth
+    ]
+    kept = {
+        thought.id
+        for thought in sorted(able, key=lambda thought: candidate_order(thought, known))[: order.beam]
+    }
+    return [
+        replace(thought, state="closed") if thought.state == "open" and thought.id not in kept else thought
+        for thought in known
+    ]
 
 
 def best_open(known: Sequence[Thought]) -> Thought | None:
     """Return the candidate to expand next."""
-    return min((thought for thought in known if thought.state == "open"), key=lambda thought: candidate_order(thought, known), default=None)
+    return min(
+        (thought for thought in known if thought.state == "open"),
+        key=lambda thought: candidate_order(thought, known),
+        default=None,
+    )
 
 
 def candidate_order(thought: Thought, known: Sequence[Thought]) -> tuple[float, int, int]:
     """Return the sort key of a candidate: better, then deeper, then older ones come first."""
-    return -thought.score, -thought.depth, next(place for place, other in enumerate(known) if other.id == thought.id)
+    return (
+        -thought.score,
+        -thought.depth,
+        next(place for place, other in enumerate(known) if other.id == thought.id),
+    )
 
 
 def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
@@ -163,11 +198,16 @@ def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
 
 
 def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
-    """Return score, done and note from the answer of a scorer; raises `UsageError` that says which form it must have."""
+    """Return score, done and note from the answer of a scorer; raises `UsageError` that says which form it
+    must have.
+    """
     score = value.get("score") if isinstance(value, dict) else value
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
-        raise UsageError(f"{who} must answer {{score: a number from 0 to 1, done: true or false}}, not {one_line(repr(value), 100)}")
+        raise UsageError(
+            f"{who} must answer {{score: a number from 0 to 1, done: true or false}}, not "
+            f"{one_line(repr(value), 100)}"
+        )
     more = value if isinstance(value, dict) else {}
     return float(score), more.get("done") is True, one_line(as_text(more.get("note")), 500)
 
@@ -193,7 +233,9 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
             "prefix": f"{first}/c",
             "known": len(known),
         },
-        given={"path": cast("Json", [asdict(thought) for thought in path_to(chosen.id, known)] if chosen else [])},
+        given={
+            "path": cast("Json", [asdict(thought) for thought in path_to(chosen.id, known)] if chosen else [])
+        },
     )
     again = replace(
         expand,
@@ -210,12 +252,21 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
 
 def _failure(scope: Scope, order: Order, known: Sequence[Thought]) -> str:
     if not known:
-        reasons = [str(how.get("reason")) for how in scope.steps.values() if isinstance(how, dict) and not how.get("ok")]
+        reasons = [
+            str(how.get("reason"))
+            for how in scope.steps.values()
+            if isinstance(how, dict) and not how.get("ok")
+        ]
         return "no way to the goal was proposed" + (f": {reasons[0]}" if reasons else "")
     best = min(known, key=lambda thought: candidate_order(thought, known))
-    why = f"all {order.nodes} allowed candidates are tried" if len(known) >= order.nodes else "no candidate is worth following"
+    why = (
+        f"all {order.nodes} allowed candidates are tried"
+        if len(known) >= order.nodes
+        else "no candidate is worth following"
+    )
     return (
-        f"the goal was not reached: {why}; the best of {len(known)} has a score of {best.score:.2f} (enough is "
+        f"the goal was not reached: {why}; the best of {len(known)} has a score of {best.score:.2f} "
+        "(enough is "
         f"{order.enough:g}): {one_line(' → '.join(thought.text for thought in path_to(best.id, known)), 300)}"
     )
 
@@ -223,14 +274,27 @@ def _failure(scope: Scope, order: Order, known: Sequence[Thought]) -> str:
 def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
     if not given:
         return {}
-    if not isinstance(given, Mapping) or not isinstance(given.get("tool"), str) or not isinstance(given.get("args", {}), dict):
-        raise UsageError(f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not {one_line(repr(given), 60)}")
+    if (
+        not isinstance(given, Mapping)
+        or not isinstance(given.get("tool"), str)
+        or not isinstance(given.get("args", {}), dict)
+    ):
+        raise UsageError(
+            f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not "
+            f"{one_line(repr(given), 60)}"
+        )
     for name, value in given.items():
         if name not in ("tool", "args", "goal", "path", "candidate"):
-            msg = f"score of the operation 'thoughts' has no {name!r}; {did_you_mean(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
+            msg = (
+                f"score of the operation 'thoughts' has no {name!r}; "
+                f"{did_you_mean(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
+            )
             raise UsageError(msg)
         if name != "args" and not isinstance(value, str):
-            raise UsageError(f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, not {value!r}")
+            raise UsageError(
+                f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, "
+                f"not {value!r}"
+            )
     scope.ctx.toolbox.get(str(given["tool"]))
     return dict(given)
 
@@ -240,15 +304,28 @@ def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
 MAX_THOUGHT = 4_000
 """Characters of a candidate."""
 _CANDIDATES = closed_object(
-    {"candidates": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT}}}
+    {
+        "candidates": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT},
+        }
+    }
 )
-_SCORE = closed_object({"score": {"type": "number", "minimum": 0, "maximum": 1}, "done": {"type": "boolean"}, "note": {"type": "string"}})
+_SCORE = closed_object(
+    {
+        "score": {"type": "number", "minimum": 0, "maximum": 1},
+        "done": {"type": "boolean"},
+        "note": {"type": "string"},
+    }
+)
 _EXPAND = """\
 Think of ways to reach this goal:
 
 {goal}
 
-{so_far} Propose {what}. Each must differ from the others in what would be done, not in words. Answer with one JSON object and nothing else:
+{so_far} Propose {what}. Each must differ from the others in what would be done, not in words. Answer with \
+one JSON object and nothing else:
 {{"candidates": ["the first", "the second"]}}"""
 _FIRST = "Nothing has been decided yet."
 _NEXT = "What has been decided so far, and what is known of it, is in the artifacts below."
@@ -257,10 +334,12 @@ Judge a way towards this goal:
 
 {goal}
 
-The artifacts below hold the thoughts it consists of, one after the other. Answer with one JSON object and nothing else:
+The artifacts below hold the thoughts it consists of, one after the other. Answer with one JSON object and \
+nothing else:
 {{"score": 0.5, "done": false, "note": "why, in one sentence, and what whoever goes on should know"}}
 
-"score" is from 0 (leads nowhere, or is wrong) to 1 (certainly reaches the goal); "done" is true only if the goal is reached with it \
+"score" is from 0 (leads nowhere, or is wrong) to 1 (certainly reaches the goal); "done" is true only if the \
+goal is reached with it \
 and nothing is left to do."""
 
 
@@ -272,13 +351,18 @@ async def thoughts_expand(scope: Scope) -> Done:
     if path:
         what = "one next thought" if count == 1 else f"{count} different next thoughts"
     else:
-        what = "one approach, or its first part" if count == 1 else f"{count} different approaches, or first parts of one"
+        what = (
+            "one approach, or its first part"
+            if count == 1
+            else f"{count} different approaches, or first parts of one"
+        )
     text = _EXPAND.format(goal=goal, so_far=_NEXT if path else _FIRST, what=what)
     if path:
         text = f"{text}\n\n{artifacts_prompt(_as_artifacts(path))}"
     candidates = await step_dialogue(scope, schema=_CANDIDATES).ask(text, _proposed_thoughts)
     grown = [
-        _scoring_step(scope, goal, path, text, number) for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)
+        _scoring_step(scope, goal, path, text, number)
+        for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)
     ]
     return Done(output=cast("Json", candidates[:count]), grows=tuple(grown))
 
@@ -305,14 +389,40 @@ def _scoring_step(scope: Scope, goal: str, path: list[dict[str, Json]], text: st
     """Return the step that scores a candidate: a call of a tool, or a question to a model."""
     step, order = scope.step, cast("dict[str, Any]", scope.args["score"])
     name = f"{scope.args['prefix']}{number}"
-    thought: dict[str, Json] = {"id": name, "text": text, "parent": path[-1]["id"] if path else "", "depth": len(path) + 1}
+    thought: dict[str, Json] = {
+        "id": name,
+        "text": text,
+        "parent": path[-1]["id"] if path else "",
+        "depth": len(path) + 1,
+    }
     given: dict[str, Json] = {"thought": thought, "path": cast("Json", path)}
     if not order:
-        return replace(step, id=name, operation="thoughts_score", parent="", args={"goal": escape_template(goal)}, given=given)
-    values: dict[str, Json] = {"goal": goal, "path": [*(item["text"] for item in path), text], "candidate": text}
-    args = {**order.get("args", {}), **{order[word]: value for word, value in values.items() if word in order}}
+        return replace(
+            step,
+            id=name,
+            operation="thoughts_score",
+            parent="",
+            args={"goal": escape_template(goal)},
+            given=given,
+        )
+    values: dict[str, Json] = {
+        "goal": goal,
+        "path": [*(item["text"] for item in path), text],
+        "candidate": text,
+    }
+    args = {
+        **order.get("args", {}),
+        **{order[word]: value for word, value in values.items() if word in order},
+    }
     safe = scope.ctx.toolbox.get(order["tool"]).effect == "pure"
-    return Step(id=name, tool=order["tool"], args=escape_template(args), given=given, stage=step.stage, parallelizable=safe)
+    return Step(
+        id=name,
+        tool=order["tool"],
+        args=escape_template(args),
+        given=given,
+        stage=step.stage,
+        parallelizable=safe,
+    )
 
 
 def _as_artifacts(path: list[dict[str, Json]]) -> dict[str, Json]:

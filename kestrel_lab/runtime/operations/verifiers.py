@@ -1,4 +1,6 @@
-"""The verifiers of the package: models that must cite evidence, deterministic fact checks, answer forms, and a vote of judges."""
+"""The verifiers of the package: models that must cite evidence, deterministic fact checks, answer forms, and
+a vote of judges.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,19 @@ MAX_EVIDENCE = 24_000
 """Characters of evidence shown to a model; the newest is kept, long texts lose their middle."""
 MAX_ONE_EVIDENCE = 4_000
 _CRITERION = closed_object(
-    {"criterion": {"type": "integer", "minimum": 1}, "met": {"type": "boolean"}, "why": {"type": "string"}, "evidence": TEXTS}
+    {
+        "criterion": {"type": "integer", "minimum": 1},
+        "met": {"type": "boolean"},
+        "why": {"type": "string"},
+        "evidence": TEXTS,
+    }
 )
-VERDICT = closed_object({"criteria": {"type": "array", "items": _CRITERION}, "confidence": {"type": "number", "minimum": 0, "maximum": 1}})
+VERDICT = closed_object(
+    {
+        "criteria": {"type": "array", "items": _CRITERION},
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+    }
+)
 """JSON Schema of a model's verdict on an answer, criterion by criterion."""
 
 _TEXT = """\
@@ -37,9 +49,11 @@ Judge an answer that somebody else gave to this goal:
 
 {goal}
 
-Decide for each criterion below, by its number, whether the answer meets it. Be strict: a criterion that nothing shows to be met \
+Decide for each criterion below, by its number, whether the answer meets it. Be strict: a criterion that \
+nothing shows to be met \
 is not met, and one that is met names what shows it. {sources} Answer with one JSON object and nothing else:
-{{"criteria": [{{"criterion": 1, "met": false, "why": "in one sentence, and if it is not met what would have to change", \
+{{"criteria": [{{"criterion": 1, "met": false, "why": "in one sentence, and if it is not met what would have \
+to change", \
 "evidence": ["ids of what shows it; empty if nothing does"]}}], "confidence": 0.9}}
 
 {artifacts}"""
@@ -47,10 +61,11 @@ is not met, and one that is met names what shows it. {sources} Answer with one J
 
 @dataclass(frozen=True, slots=True)
 class ModelVerifier:
-    """A model decides criterion by criterion and cites the evidence for it; it sees nothing but that evidence.
+    """A model decides criterion by criterion and cites the evidence for it; it sees nothing but that
+    evidence.
 
-    A verdict is refused if it cites evidence that the model was not shown or, where there is evidence, if it calls a
-    criterion met and cites nothing.
+    A verdict is refused if it cites evidence that the model was not shown or, where there is evidence, if it
+    calls a criterion met and cites nothing.
     """
 
     dialogue: Dialogue
@@ -70,24 +85,45 @@ class ModelVerifier:
             if claim.evidence
             else "No tool was called in the run."
         )
-        text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=artifacts_prompt(cast("dict[str, Json]", shown)))
+        text = _TEXT.format(
+            goal=claim.goal, sources=sources, artifacts=artifacts_prompt(cast("dict[str, Json]", shown))
+        )
         verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, claim))
         unmet = [entry for entry in verdict["criteria"] if not entry["met"]]
-        issues = tuple(f"not met: {claim.criteria[entry['criterion'] - 1]}: {entry['why'].strip()}" for entry in unmet)
+        issues = tuple(
+            f"not met: {claim.criteria[entry['criterion'] - 1]}: {entry['why'].strip()}" for entry in unmet
+        )
         return Verification(passed=not issues, confidence=float(verdict["confidence"]), issues=issues)
 
     def _verdict(self, answer: str, claim: Claim) -> dict[str, Any]:
         verdict, criteria = cast("dict[str, Any]", read_json(answer, VERDICT)), len(claim.criteria)
         times = Counter(entry["criterion"] for entry in verdict["criteria"])
-        if wrong := [f"{number}" for number in range(1, max((criteria, *times)) + 1) if times[number] != (number <= criteria)]:
-            raise UsageError(f"there are {criteria} criteria, each must be judged exactly once: check {', '.join(wrong[:10])}")
+        if wrong := [
+            f"{number}"
+            for number in range(1, max((criteria, *times)) + 1)
+            if times[number] != (number <= criteria)
+        ]:
+            raise UsageError(
+                f"there are {criteria} criteria, each must be judged exactly once: check "
+                f"{', '.join(wrong[:10])}"
+            )
         cited = {call for entry in verdict["criteria"] for call in entry["evidence"]}
         if made_up := sorted(call for call in cited if not self.knows(call)):
-            msg = f"it cites calls that never were: {', '.join(one_line(call) for call in made_up[:5])}; cite only ids that are given"
+            msg = (
+                f"it cites calls that never were: {', '.join(one_line(call) for call in made_up[:5])}; "
+                "cite only ids that are given"
+            )
             raise UsageError(msg)
-        if claim.evidence and (bare := [entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]]):
+        if claim.evidence and (
+            bare := [
+                entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]
+            ]
+        ):
             told = ", ".join(map(str, bare[:10]))
-            msg = f"a criterion that is met names the ids of what shows it; nothing is named for {told}: name the evidence, or say that the criterion is not met"
+            msg = (
+                f"a criterion that is met names the ids of what shows it; nothing is named for {told}: "
+                "name the evidence, or say that the criterion is not met"
+            )
             raise UsageError(msg)
         return verdict
 
@@ -101,7 +137,9 @@ def _fitting_evidence(claim: Claim) -> dict[str, str]:
         if room - len(text) < 0:
             break
         room -= len(text)
-        found.append((f"span {item.span} of {item.tool}" if item.span else f"call {item.call} of {item.tool}", text))
+        found.append(
+            (f"span {item.span} of {item.tool}" if item.span else f"call {item.call} of {item.tool}", text)
+        )
     return dict(reversed(found))
 
 
@@ -122,7 +160,9 @@ class Grounded:
 
 @dataclass(frozen=True, slots=True)
 class Cites:
-    """Every citation of an answer that was given as claims is resolved exactly; a claim without one is no issue, it is shown as uncited."""
+    """Every citation of an answer that was given as claims is resolved exactly; a claim without one is no
+    issue, it is shown as uncited.
+    """
 
     scope: Scope
     claims: Sequence[Mapping[str, Any]]
@@ -130,7 +170,9 @@ class Cites:
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge the citations, by the workspace as it is now and what the run read."""
-        backed = await asyncio.to_thread(evidence_of, self.scope.subject(claim.answer, claim.goal), self.claims)
+        backed = await asyncio.to_thread(
+            evidence_of, self.scope.subject(claim.answer, claim.goal), self.claims
+        )
         wrong = tuple(str(one) for one in wrong_citations(backed))
         return Verification(passed=not wrong, issues=wrong)
 
@@ -146,7 +188,9 @@ class Formed:
     async def __call__(self, claim: Claim) -> Verification:
         """Judge the form, and that files named as existing exist; the content is not judged."""
         wrong = await asyncio.to_thread(self.contract.issues, claim.answer, self.root)
-        return Verification(passed=not wrong, issues=tuple(f"form {self.contract.name!r}: {one}" for one in wrong))
+        return Verification(
+            passed=not wrong, issues=tuple(f"form {self.contract.name!r}: {one}" for one in wrong)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +213,12 @@ class Vote:
             raise problem or RunError("a vote needs at least one judge")
         passing = sum(found.passed for found in verdicts)
         passed = 2 * passing > len(verdicts)
-        issues = tuple(dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues))
-        sure = [found.confidence for found in verdicts if found.passed is passed and found.confidence is not None]
+        issues = tuple(
+            dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues)
+        )
+        sure = [
+            found.confidence for found in verdicts if found.passed is passed and found.confidence is not None
+        ]
         share = max(passing, len(verdicts) - passing) / len(verdicts)
         confidence = share * sum(sure) / len(sure) if sure else None
         return Verification(passed=passed, confidence=confidence, issues=() if passed else issues)

@@ -1,4 +1,6 @@
-"""The operation `verify`: verifiers judge an answer, and it is repaired and judged again until it passes or the rounds are used up."""
+"""The operation `verify`: verifiers judge an answer, and it is repaired and judged again until it passes or
+the rounds are used up.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ Put an answer to this goal right:
 
 {goal}
 
-The artifacts below hold the answer so far, what a verifier found wrong with it, and the criteria it must meet. Use tools to find out \
+The artifacts below hold the answer so far, what a verifier found wrong with it, and the criteria it must \
+meet. Use tools to find out \
 what is true, do what is missing, then give the whole answer anew, without talking about the earlier one."""
 
 _REFERENCE = re.compile(r"\{\{\s*(?P<a>[^\W\d][\w-]*)\s*\}\}|\$\{\s*(?P<b>[^\W\d][\w-]*)\s*\}")
@@ -49,35 +52,47 @@ _REFERENCE = re.compile(r"\{\{\s*(?P<a>[^\W\d][\w-]*)\s*\}\}|\$\{\s*(?P<b>[^\W\d
 async def verify(scope: Scope) -> Done:
     """Judge an answer: it passes if every verifier that the step asks for passes it.
 
-    Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
-    run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
-    repair (the last of them for all that follow); `form`, the name of a contract that the answer has to keep (see
-    `answers.contracts`), which is checked first; `facts`, whether its facts are checked in workspace and log (yes);
-    `judge`, whether a model is asked beside the deterministic checks (yes);
-    `judges`, models of which most must pass it; `support`, from 0 to 1, the share of its claims that must cite something that is
-    there, unless the answer says that it does not know. The plan's own acceptance criteria, and those that an operation
-    `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
+    Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`,
+    the run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the
+    first, second … repair (the last of them for all that follow); `form`, the name of a contract that the
+    answer has to keep (see `answers.contracts`), which is checked first; `facts`, whether its facts are
+    checked in workspace and log (yes); `judge`, whether a model is asked beside the deterministic checks
+    (yes); `judges`, models of which most must pass it; `support`, from 0 to 1, the share of its claims that
+    must cite something that is there, unless the answer says that it does not know. The plan's own acceptance
+    criteria, and those that an operation `plan` proposed which the step waits for, hold as well. Steps it
+    waits for that failed are issues too.
 
-    Its output is the answer that passed; one that was given as claims with citations (`answers.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
-    anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong; an answer with which nothing is wrong but
-    its form is given then, and the verdict on the form is in the log.
+    Its output is the answer that passed; one that was given as claims with citations (`answers.claim_form`)
+    is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer anew, and
+    the next round `STEP#N`. After the last round a `RunError` tells what is still wrong; an answer with which
+    nothing is wrong but its form is given then, and the verdict on the form is in the log.
     """
     order = _Order(scope)
     answer, issues, form = order.text, list(order.failed), list[str]()
     if not answer:
         issues.append("there is no answer")
     for judge in order.verifiers() if answer else ():
-        claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await evidence_for(scope, answer, order.goal))
+        claim = Claim(
+            goal=order.goal,
+            answer=answer,
+            criteria=order.criteria,
+            evidence=await evidence_for(scope, answer, order.goal),
+        )
         found = await _run_verifier(judge, claim, scope)
         (form if isinstance(judge, Formed) else issues).extend(found)
     issues += await _citation_issues(scope, order)
     over = order.round > order.rounds
-    if not issues and (not form or over):  # what is right in another form is given, with what is wrong with its form beside it
+    if not issues and (
+        not form or over
+    ):  # what is right in another form is given, with what is wrong with its form beside it
         return Done(output=answer if order.claims else order.answer)
     issues = [*form, *issues]
     if over:
         times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
-        raise UnmetError(f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}")
+        raise UnmetError(
+            f"the answer does not meet its criteria after {times}: "
+            f"{'; '.join(one_line(issue, 300) for issue in issues)}"
+        )
     return Done(grows=order.growth(answer, issues))
 
 
@@ -86,8 +101,20 @@ async def _run_verifier(judge: Verifier, claim: Claim, scope: Scope) -> tuple[st
     ctx, step = scope.ctx, scope.step.id
     ctx.emit(VerifierStarted(step=step, verifier=judge.name, criteria=list(claim.criteria)))
     found = await judge(claim)
-    ctx.emit(VerifierFinished(step=step, verifier=judge.name, passed=found.passed, confidence=found.confidence, issues=list(found.issues)))
-    return () if found.passed else found.issues or (f"the verifier {judge.name!r} did not pass it and gave no reason",)
+    ctx.emit(
+        VerifierFinished(
+            step=step,
+            verifier=judge.name,
+            passed=found.passed,
+            confidence=found.confidence,
+            issues=list(found.issues),
+        )
+    )
+    return (
+        ()
+        if found.passed
+        else found.issues or (f"the verifier {judge.name!r} did not pass it and gave no reason",)
+    )
 
 
 class _Order:
@@ -111,7 +138,9 @@ class _Order:
         self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
         for model in (*self.judges, *self.escalate):
             scope.ctx.resolve(model)
-        written = dict.fromkeys((*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args)))
+        written = dict.fromkeys(
+            (*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args))
+        )
         self.criteria = tuple(text for text in written if text.strip()) or (_DEFAULT,)
         went = cast("dict[str, dict[str, Json]]", scope.steps)
         self.failed = tuple(
@@ -122,9 +151,14 @@ class _Order:
         """The failures of the steps it waits for."""
 
     def verifiers(self) -> tuple[Verifier, ...]:
-        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 by default."""
+        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature
+        0 by default.
+        """
         if not (self.facts or self.judge or self.contract or self.support):
-            msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
+            msg = (
+                "the operation 'verify' has nothing to check: facts and judge are off, and neither "
+                "form nor support is requested"
+            )
             raise UsageError(msg)
         scope, found = self._scope, list[Verifier]()
         if self.contract is not None:
@@ -134,8 +168,15 @@ class _Order:
         if self.facts:
             found.append(Grounded(scope))
         if self.judge:
-            judges = tuple(_model_judge(scope, self, number, model) for number, model in enumerate(self.judges or ("",), 1))
-            found += [_ClaimJudge(scope, self.claims, self.judges[0] if self.judges else "")] if self.claims else []
+            judges = tuple(
+                _model_judge(scope, self, number, model)
+                for number, model in enumerate(self.judges or ("",), 1)
+            )
+            found += (
+                [_ClaimJudge(scope, self.claims, self.judges[0] if self.judges else "")]
+                if self.claims
+                else []
+            )
             found.append(judges[0] if len(judges) == 1 else Vote(judges))
         return tuple(found)
 
@@ -155,7 +196,11 @@ class _Order:
         )
         if repair.model != (before := self._model(self.round - 1)):
             source = before or self._scope.ctx.model.name
-            self._scope.ctx.emit(ModelEscalated(step=repair.id, source=source, target=repair.model, reason=one_line(issues[0], 200)))
+            self._scope.ctx.emit(
+                ModelEscalated(
+                    step=repair.id, source=source, target=repair.model, reason=one_line(issues[0], 200)
+                )
+            )
         again = replace(
             step,
             id=f"{first}#{self.round + 1}",
@@ -181,9 +226,15 @@ class _Order:
 
     @property
     def _maker(self) -> Step | None:
-        """The step that gave the answer its schema, which a repair keeps; `None` where the answer has none."""
+        """The step that gave the answer its schema, which a repair keeps; `None` where the answer has
+        none.
+        """
         within = self._scope.step.scope
-        makers = (step for step in self._scope.plan.steps if self.artifact in step.produces and step.goal and step.scope == within)
+        makers = (
+            step
+            for step in self._scope.plan.steps
+            if self.artifact in step.produces and step.goal and step.scope == within
+        )
         return next((step for step in makers if step.schema is not None), None)
 
     def _model(self, repair: int) -> str:
@@ -194,21 +245,33 @@ def _artifact(step: Step) -> str:
     written = step.args.get("answer")
     if isinstance(written, str) and (found := _REFERENCE.fullmatch(written)):
         return found["a"] or found["b"]
-    msg = f"the operation 'verify' needs the artifact it judges as `answer: '{{{{NAME}}}}'`, not {written!r}: a repair produces it anew"
+    msg = (
+        f"the operation 'verify' needs the artifact it judges as `answer: '{{{{NAME}}}}'`, not "
+        f"{written!r}: a repair produces it anew"
+    )
     raise UsageError(msg)
 
 
 def _proposed_criteria(scope: Scope, args: Arguments) -> tuple[str, ...]:
-    """Return the criteria that an operation `plan` proposed together with the steps that this one waits for."""
+    """Return the criteria that an operation `plan` proposed together with the steps that this one waits
+    for.
+    """
     plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
-    given = [how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)]
+    given = [
+        how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)
+    ]
     return tuple(
-        text for value in given if isinstance(value, dict) for text in args.as_texts("criteria", value.get("acceptance_criteria", []))
+        text
+        for value in given
+        if isinstance(value, dict)
+        for text in args.as_texts("criteria", value.get("acceptance_criteria", []))
     )
 
 
 async def _citation_issues(scope: Scope, order: _Order) -> list[str]:
-    """Return the issue of an answer of which too few claims cite something that is there; none where it says that it does not know."""
+    """Return the issue of an answer of which too few claims cite something that is there; none where it says
+    that it does not know.
+    """
     if not order.text or not order.support or is_abstention(order.text):
         return []
     subject = scope.subject(order.text, order.goal)
@@ -219,7 +282,8 @@ async def _citation_issues(scope: Scope, order: _Order) -> list[str]:
     unseen = f" ({subject.unseen})" if subject.unseen else ""
     bare = "; ".join(one_line(one.text, 120) for one in backed if one.state != "cited")
     return [
-        f"{share:.0%} of its claims cite what is there{unseen}, {order.support:.0%} are needed: cite what shows these, or leave them out: {bare}"
+        f"{share:.0%} of its claims cite what is there{unseen}, {order.support:.0%} are needed: cite "
+        f"what shows these, or leave them out: {bare}"
     ]
 
 
@@ -230,14 +294,21 @@ def tool_evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
     for name, talk in state.conversations.items():
         if name == but:
             continue
-        found += [Evidence(call=said.call_id, tool=said.name, text=said.text) for said in talk.messages if said.role == "tool"]
+        found += [
+            Evidence(call=said.call_id, tool=said.name, text=said.text)
+            for said in talk.messages
+            if said.role == "tool"
+        ]
         if name in steps and steps[name].tool:
-            found += [Evidence(call=call, tool=steps[name].tool, text=text) for call, text in talk.answers.items()]
+            found += [
+                Evidence(call=call, tool=steps[name].tool, text=text) for call, text in talk.answers.items()
+            ]
     return tuple(found)
 
 
 async def evidence_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
-    """Return the evidence for judging an answer: the spans it cites, without any all results of tools; then the files that the run changed.
+    """Return the evidence for judging an answer: the spans it cites, without any all results of tools; then
+    the files that the run changed.
 
     All of it is as it is now: a result of before the run changed its file says so.
     """
@@ -261,12 +332,21 @@ def _as_evidence(spans: Iterable[Span]) -> tuple[Evidence, ...]:
 
 def _dated(found: Iterable[Evidence], subject: Subject) -> tuple[Evidence, ...]:
     """The results of tools, those that show lines of files as they are no more marked as old."""
-    old = {span.call: span.path for span in subject.spans if span.path and is_current(span, subject.files.read) != "current"}
-    return tuple(replace(one, tool=f"{one.tool}, before {old[one.call]} was changed") if one.call in old else one for one in found)
+    old = {
+        span.call: span.path
+        for span in subject.spans
+        if span.path and is_current(span, subject.files.read) != "current"
+    }
+    return tuple(
+        replace(one, tool=f"{one.tool}, before {old[one.call]} was changed") if one.call in old else one
+        for one in found
+    )
 
 
 def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
-    """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by another."""
+    """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by
+    another.
+    """
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
     subject = scope.subject(order.text, order.goal)
     known = {span.id for span in (*subject.spans, *cited_spans(subject, scope.ctx.state.writers))}
@@ -274,7 +354,9 @@ def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifi
     def knows(name: str) -> bool:
         return any(name in (item.call, item.span) for item in tool_evidence(scope.ctx.state)) or name in known
 
-    asked = step_dialogue(scope, id=own, schema=VERDICT, temperature=temperature_of(scope), model=model or scope.step.model)
+    asked = step_dialogue(
+        scope, id=own, schema=VERDICT, temperature=temperature_of(scope), model=model or scope.step.model
+    )
     judge = ModelVerifier(asked, knows, name=f"model {model}".strip())
     return judge if number == 1 else _Apart(judge, own, scope)
 
@@ -291,7 +373,9 @@ def _end_conversation(scope: Scope, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimJudge:
-    """A model decides claim by claim whether what it cites entails it; what is contradicted or not shown is refused, what is uncited is not asked about."""
+    """A model decides claim by claim whether what it cites entails it; what is contradicted or not shown is
+    refused, what is uncited is not asked about.
+    """
 
     scope: Scope
     claims: Sequence[Mapping[str, Any]]
@@ -308,11 +392,19 @@ class _ClaimJudge:
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"
             talk = step_dialogue(
-                scope, id=own, schema=SCHEMA, temperature=temperature_of(scope), model=self.model or scope.step.model, tools=()
+                scope,
+                id=own,
+                schema=SCHEMA,
+                temperature=temperature_of(scope),
+                model=self.model or scope.step.model,
+                tools=(),
             )
             with _end_conversation(scope, own):
                 said = await talk.ask(
-                    judge_prompt(one.text, [span.text for cited in one.cited if (span := span_as_now(subject, cited))]), verdict_of
+                    judge_prompt(
+                        one.text, [span.text for cited in one.cited if (span := span_as_now(subject, cited))]
+                    ),
+                    verdict_of,
                 )
             if said.verdict != "entailed":
                 what = "contradicts it" if said.verdict == "contradicted" else "does not show it"

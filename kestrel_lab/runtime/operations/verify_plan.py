@@ -17,9 +17,11 @@ from kestrel_lab.runtime.execution.artifacts import answering_steps
 LEVELS: Final = {
     "off": "answers are given as they are",
     "warn": "what looks made up is said beside the answer",
-    "repair": "claims with citations are asked for, what the deterministic checks refuse is repaired; an answer that still does not pass is reported as failed",
+    "repair": "claims with citations are asked for, what the deterministic checks refuse is repaired; an "
+    "answer that still does not pass is reported as failed",
     "judge": "the same, and a model must pass it as a whole and claim by claim, by the evidence it cites",
-    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims without evidence",
+    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims "
+    "without evidence",
 }
 ANSWER: Final = "answer_to_verify"
 """The artifact that is verified where the plan names none."""
@@ -35,13 +37,18 @@ def parse_level(text: str) -> str:
     """Return `text` as a level; raises `UsageError` with the nearest one."""
     word = text.strip().lower()
     if word not in LEVELS:
-        msg = f"{text!r} is not a level of verification; {did_you_mean(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        msg = (
+            f"{text!r} is not a level of verification; {did_you_mean(word, LEVELS)} "
+            f"({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        )
         raise UsageError(msg)
     return word
 
 
 def parse_form(text: str) -> str:
-    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the nearest one."""
+    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the
+    nearest one.
+    """
     word = text.strip().lower()
     return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
 
@@ -59,19 +66,27 @@ def answer_forms() -> str:
 
 
 def with_verification(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
-    """Return `plan` with a last step that verifies the answer or reports on it, where the level or the form asks for that.
+    """Return `plan` with a last step that verifies the answer or reports on it, where the level or the form
+    asks for that.
 
-    A plan that verifies already only gets the form, in its last verification. `auto` without a plan gives one that first
-    classifies the goal. Raises `UsageError` for `auto` beside a plan, and for a plan with several ends, whose answer is
-    not defined.
+    A plan that verifies already only gets the form, in its last verification. `auto` without a plan gives one
+    that first classifies the goal. Raises `UsageError` for `auto` beside a plan, and for a plan with several
+    ends, whose answer is not defined.
     """
     level = parse_level(level)
     if level == "quality":
         return _with_report(with_verification(plan, goal, "off", form) or Plan.single(goal))
     if form == AUTO:
         if plan is not None:
-            raise UsageError(f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}")
-        return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape_template(goal), "verify": level}),))
+            raise UsageError(
+                "the form 'auto' is for runs without a plan of their own; name the form instead: "
+                f"{', '.join(CONTRACTS)}"
+            )
+        return Plan(
+            steps=(
+                Step(id="intake", operation="intake", args={"goal": escape_template(goal), "verify": level}),
+            )
+        )
     contract = None if form == NONE else contract_named(form)
     verifies = plan is not None and any(step.operation == "verify" for step in plan.steps)
     if contract is None and (level not in ("repair", "judge") or verifies):
@@ -81,13 +96,16 @@ def with_verification(plan: Plan | None, goal: str, level: str, form: str = NONE
     if last.operation == "verify" and contract is not None:
         return _with_form(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
-    made = _with_claims(_with_instructions(last if last.produces else replace(last, produces=(name,)), contract), contract)
+    made = _with_claims(
+        _with_instructions(last if last.produces else replace(last, produces=(name,)), contract), contract
+    )
     check = verification_step(_free_name("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
 
 
 def with_output_type(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NONE) -> Plan:
-    """Return `plan` with its answer asked for as `output`; raises `UsageError` beside a form, and where the answer has another schema.
+    """Return `plan` with its answer asked for as `output`; raises `UsageError` beside a form, and where the
+    answer has another schema.
 
     Where no agent gives the answer, what the last step gives is checked when the run ends.
     """
@@ -95,20 +113,32 @@ def with_output_type(plan: Plan | None, goal: str, output: OutputType[Any], form
         raise UsageError(f"an answer cannot have an output type and the form {form!r}: leave out one of them")
     known = plan or Plan.single(goal)
     makers = {step.id for step in answering_steps(known)}
-    return replace(known, steps=tuple(_step_with_output(step, output) if step.id in makers else step for step in known.steps))
+    return replace(
+        known,
+        steps=tuple(_step_with_output(step, output) if step.id in makers else step for step in known.steps),
+    )
 
 
 def _step_with_output(step: Step, output: OutputType[Any]) -> Step:
     if step.schema == output.schema:
         return step
     if step.schema is not None:
-        raise UsageError(f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema")
-    return replace(step, schema=output.schema, instructions=_join_instructions(step.instructions, output.instructions))
+        raise UsageError(
+            f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema"
+        )
+    return replace(
+        step, schema=output.schema, instructions=_join_instructions(step.instructions, output.instructions)
+    )
 
 
 def quality_step(step: str, artifact: str) -> Step:
     """Return the step that reports on the quality of `artifact`, by checks and by a model."""
-    return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
+    return Step(
+        id=step,
+        operation="quality",
+        args={"answer": f"{{{{{artifact}}}}}", "model": True},
+        consumes=(artifact,),
+    )
 
 
 def _with_report(plan: Plan) -> Plan:
@@ -117,15 +147,23 @@ def _with_report(plan: Plan) -> Plan:
         return plan
     last, artifacts = _last_step(plan), {name for step in plan.steps for name in step.produces}
     name = last.produces[0] if last.produces else _free_name(ANSWER, artifacts)
-    steps = (replace(step, produces=step.produces or (name,)) if step.id == last.id else step for step in plan.steps)
-    return replace(plan, steps=(*steps, quality_step(_free_name("quality", {step.id for step in plan.steps}), name)))
+    steps = (
+        replace(step, produces=step.produces or (name,)) if step.id == last.id else step
+        for step in plan.steps
+    )
+    return replace(
+        plan, steps=(*steps, quality_step(_free_name("quality", {step.id for step in plan.steps}), name))
+    )
 
 
 def _last_step(plan: Plan) -> Step:
     ends = plan.ends()
     if len(ends) != 1:
         names = ", ".join(step.id for step in ends)
-        raise UsageError(f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`")
+        raise UsageError(
+            f"the plan ends in several steps ({names}): let one step wait for them, or add a step with "
+            "`operation: verify`"
+        )
     return ends[0]
 
 
@@ -134,7 +172,11 @@ def verification_step(step: str, artifact: str, level: str, form: str = NONE) ->
     args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
     if form != NONE:
         args |= {"form": form, "facts": level in ("repair", "judge")}
-    args |= {"criteria": [_CRITERION], "rounds": ROUNDS if form == NONE else FORM_ROUNDS, "judge": level == "judge"}
+    args |= {
+        "criteria": [_CRITERION],
+        "rounds": ROUNDS if form == NONE else FORM_ROUNDS,
+        "judge": level == "judge",
+    }
     return Step(id=step, operation="verify", args=args, consumes=(artifact,), after_failure=False)
 
 
@@ -144,7 +186,10 @@ def _with_form(plan: Plan, last: Step, contract: Contract) -> Plan:
         return plan
     asks = replace(last, args={**last.args, "form": contract.name})
     makers = {step.id for step in plan.steps if set(step.produces) & last.references}
-    steps = (asks if step.id == last.id else _with_instructions(step, contract) if step.id in makers else step for step in plan.steps)
+    steps = (
+        asks if step.id == last.id else _with_instructions(step, contract) if step.id in makers else step
+        for step in plan.steps
+    )
     return replace(plan, steps=tuple(steps))
 
 
@@ -160,7 +205,9 @@ def _join_instructions(instructions: str, more: str) -> str:
 
 
 def _with_claims(step: Step, contract: Contract | None) -> Step:
-    """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form of its own."""
+    """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form
+    of its own.
+    """
     if contract is not None or not step.goal or step.schema is not None:
         return step
     from kestrel_lab.answers.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for
@@ -168,9 +215,15 @@ def _with_claims(step: Step, contract: Contract | None) -> Step:
     output = OutputType.of(ClaimedAnswer)
     assert output is not None
     return replace(
-        step, schema=output.schema, instructions=_join_instructions(_join_instructions(step.instructions, output.instructions), HOW)
+        step,
+        schema=output.schema,
+        instructions=_join_instructions(_join_instructions(step.instructions, output.instructions), HOW),
     )
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    return next(free for free in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))) if free not in taken)
+    return next(
+        free
+        for free in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3)))
+        if free not in taken
+    )

@@ -1,4 +1,6 @@
-"""Evidence bundles of web searches: results, facts with quotes that were found in their pages, gaps and confidence."""
+"""Evidence bundles of web searches: results, facts with quotes that were found in their pages, gaps and
+confidence.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,9 @@ class Fact:
 class EvidenceBundle:
     """The evidence for a question. All texts in it are foreign. Renders as tables.
 
-    `confidence` is the mean confidence of the facts times the share of the model's quotes that were found in their
-    pages, and `None` without facts. It tells how well the facts are attested, not whether they answer the question.
+    `confidence` is the mean confidence of the facts times the share of the model's quotes that were found in
+    their pages, and `None` without facts. It tells how well the facts are attested, not whether they answer
+    the question.
     """
 
     question: str
@@ -98,7 +101,10 @@ class EvidenceBundle:
         try:
             return msgspec.convert(body, cls)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this evidence bundle is not whole ({type(error).__name__}: {error}): take what `as_json` gave") from error
+            raise UsageError(
+                f"this evidence bundle is not whole ({type(error).__name__}: {error}): take what "
+                "`as_json` gave"
+            ) from error
 
     def as_json(self) -> dict[str, Json]:
         """Return the bundle as a JSON object, with its kind and a note that it is untrusted."""
@@ -110,22 +116,41 @@ class EvidenceBundle:
         return json.dumps(self.as_json(), indent=2, ensure_ascii=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per fact and quote: fact, confidence, sites (their number), result, url, quote, at."""
+        """Return one row per fact and quote: fact, confidence, sites (their number), result, url, quote,
+        at.
+        """
         found = {row.id: row for row in self.results}
         rows = [
-            (fact.text, fact.confidence, len(fact.sites), quote.result, found[quote.result].url, quote.text, found[quote.result].at)
+            (
+                fact.text,
+                fact.confidence,
+                len(fact.sites),
+                quote.result,
+                found[quote.result].url,
+                quote.text,
+                found[quote.result].at,
+            )
             for fact in self.facts
             for quote in fact.quotes
         ]
-        shown = [tuple(escape_surrogates(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
-        return unit_frame(shown, columns=["fact", "confidence", "sites", "result", "url", "quote", "at"], units={"at": "UTC"})
+        shown = [
+            tuple(escape_surrogates(cell) if isinstance(cell, str) else cell for cell in row) for row in rows
+        ]
+        return unit_frame(
+            shown,
+            columns=["fact", "confidence", "sites", "result", "url", "quote", "at"],
+            units={"at": "UTC"},
+        )
 
     @property
     def headline(self) -> str:
         """Counts and confidence on one line."""
         read = sum(row.fetched for row in self.results)
         sure = "confidence none" if self.confidence is None else f"confidence {self.confidence:.2f}"
-        return f"{_count_text(len(self.facts), 'fact')} from {_count_text(read, 'page')} read, {_count_text(len(self.results), 'result')}, {sure}"
+        return (
+            f"{_count_text(len(self.facts), 'fact')} from {_count_text(read, 'page')} read, "
+            f"{_count_text(len(self.results), 'result')}, {sure}"
+        )
 
     def text(self) -> str:
         """Return the bundle as plain text."""
@@ -150,7 +175,12 @@ class EvidenceBundle:
 
     def _repr_html_(self) -> str:
         facts = [
-            (fact.text, f"{fact.confidence:.2f}", len(fact.sites), "\n".join(f"“{quote.text}” [{quote.result}]" for quote in fact.quotes))
+            (
+                fact.text,
+                f"{fact.confidence:.2f}",
+                len(fact.sites),
+                "\n".join(f"“{quote.text}” [{quote.result}]" for quote in fact.quotes),
+            )
             for fact in self.facts
         ]
         results = [
@@ -163,14 +193,19 @@ class EvidenceBundle:
             )
             for row in self.results
         ]
-        notes = [*(f"missing: {gap}" for gap in self.gaps), *(f"dropped: {count} × {why}" for why, count in self.dropped.items())]
+        notes = [
+            *(f"missing: {gap}" for gap in self.gaps),
+            *(f"dropped: {count} × {why}" for why, count in self.dropped.items()),
+        ]
         return "".join(
             [
                 headline_html(self.question),
                 paragraph_html(f"{self.headline}; {UNTRUSTED}"),
                 table_html(("fact", "confidence", "sites", "quotes"), facts) if facts else "",
                 *map(paragraph_html, notes),
-                paragraph_html(f"what the model's own search said, unchecked: {self.grounded}") if self.grounded else "",
+                paragraph_html(f"what the model's own search said, unchecked: {self.grounded}")
+                if self.grounded
+                else "",
                 table_html(("", "title", "address", "snippet", "state"), results) if results else "",
             ]
         )
@@ -193,7 +228,8 @@ _SECOND_LEVEL = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
 
 
 def normalised_quote(text: str) -> str:
-    """Return `text` in the form in which quotes are compared: hidden characters shown, any white space as one space.
+    """Return `text` in the form in which quotes are compared: hidden characters shown, any white space as one
+    space.
 
     The emphasis and the link targets of Markdown, which come from the conversion of the page, are left out.
     """
@@ -203,11 +239,12 @@ def normalised_quote(text: str) -> str:
 def checked_facts(
     claimed: Iterable[Mapping[str, Any]], pages: Mapping[str, str], urls: Mapping[str, str], known: str
 ) -> tuple[tuple[Fact, ...], dict[str, int], int]:
-    """Return the facts with a quote that is in its page, the number of dropped items by reason, and the number of good quotes.
+    """Return the facts with a quote that is in its page, the number of dropped items by reason, and the
+    number of good quotes.
 
-    A quote counts when the page it names was read, when it is at least 12 characters long, stands there word for
-    word, and has every number that the fact has, unless that is in `known` (what was asked). A fact without one is
-    dropped. `pages` are texts and `urls` addresses by the id of the result.
+    A quote counts when the page it names was read, when it is at least 12 characters long, stands there word
+    for word, and has every number that the fact has, unless that is in `known` (what was asked). A fact
+    without one is dropped. `pages` are texts and `urls` addresses by the id of the result.
     """
     texts = {name: normalised_quote(text) for name, text in pages.items()}
     given = set(_numbers(known))
@@ -236,7 +273,9 @@ def checked_facts(
 
 
 def agreement_confidence(sites: int) -> float:
-    """Return the confidence for a number of independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two, 0.875 for three."""
+    """Return the confidence for a number of independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two, 0.875 for
+    three.
+    """
     return 1 - 2.0**-sites
 
 
@@ -248,10 +287,11 @@ def overall_confidence(facts: Sequence[Fact], held: int, wrong: int) -> float | 
 
 
 def publisher_of(url: str) -> str:
-    """Return the publisher of a page: the last two labels of its host, three under endings such as co.uk; a number as it is.
+    """Return the publisher of a page: the last two labels of its host, three under endings such as co.uk; a
+    number as it is.
 
-    Subdomains count as one site, and so do the customers of a shared host (`a.github.io`, `b.github.io`): too few
-    independent sites are safer than too many.
+    Subdomains count as one site, and so do the customers of a shared host (`a.github.io`, `b.github.io`): too
+    few independent sites are safer than too many.
     """
     host = (urlsplit(url).hostname or "").rstrip(".")
     labels = host.split(".")

@@ -1,4 +1,7 @@
-"""Review of an answer before it is given: concerns, what its claims cite, and next actions. No model is asked."""
+"""Review of an answer before it is given: concerns, what its claims cite, and next actions.
+
+No model is asked.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     """Return the end of a complete run, with the review of its answer where reviews are on.
 
-    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is given all the same.
+    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is given
+    all the same.
     """
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
@@ -64,37 +68,54 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
         deeds = await deeds_of_chat(ctx, deeds or ())
         looked, _, _ = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
-    orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
+    orders = (
+        await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
+        if ordered
+        else ()
+    )
     concerns = [*looked.concerns, *(one.as_json() for one in (*orders, *await form_issues(ctx)))]
     end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _with_calibration(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
-        return replace(end, concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()])
+        return replace(
+            end,
+            concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()],
+        )
 
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
-    """Return what the last verdict on the form of the answer found wrong with it: that refuses no answer, it is said beside it."""
+    """Return what the last verdict on the form of the answer found wrong with it: that refuses no answer, it
+    is said beside it.
+    """
     if "'form'" not in str(ctx.state.plan):  # as nearly always: spares reading the log
         return []
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.store.records, ctx.run_id, types=(VerifierFinished.type,))
-    verdicts = [event for record in records if isinstance(event := record.event, VerifierFinished) and event.verifier == FORM]
+    verdicts = [
+        event
+        for record in records
+        if isinstance(event := record.event, VerifierFinished) and event.verifier == FORM
+    ]
     fix = "ask for it again in that form, or without one"
     return [
-        make_issue("minor", "", what, fix, check="form") for what in (verdicts[-1].issues if verdicts and not verdicts[-1].passed else ())
+        make_issue("minor", "", what, fix, check="form")
+        for what in (verdicts[-1].issues if verdicts and not verdicts[-1].passed else ())
     ]
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` as `unmet` where its confidence is less than the session asks for; an answer that abstains claims nothing."""
+    """Return `end` as `unmet` where its confidence is less than the session asks for; an answer that abstains
+    claims nothing.
+    """
     if ctx.ports.abstain is None or is_abstention(end.answer):
         return end
     said = await _stated_confidence(ctx, end)
     if said is None or said.value >= ctx.ports.abstain:
         return end
     reason = (
-        f"it abstains: its confidence is {format_share(said.value)}, {ctx.ports.abstain:.3g} is asked for (setting abstain); {said.why}"
+        f"it abstains: its confidence is {format_share(said.value)}, {ctx.ports.abstain:.3g} is asked "
+        f"for (setting abstain); {said.why}"
     )
     return replace(end, outcome="unmet", reason=reason)
 
@@ -106,18 +127,33 @@ async def _stated_confidence(ctx: RunContext, end: RunFinished) -> StatedConfide
 
 
 async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` with the calibration of its confidence; the log is read only if the model has a calibration."""
+    """Return `end` with the calibration of its confidence; the log is read only if the model has a
+    calibration.
+    """
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
     said = await _stated_confidence(ctx, end)
-    return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibration_for, home, model, said))
+    return (
+        end
+        if said is None
+        else replace(end, calibrated=await asyncio.to_thread(calibration_for, home, model, said))
+    )
 
 
-def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> tuple[RunFinished, tuple[Issue, ...]]:
-    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer; and the concerns."""
-    from kestrel_lab.verification.deeds import count_confirmed  # with all its rules: only where an answer is checked
-    from kestrel_lab.verification.engine import UNFINISHED, unfinished_issue  # with all its rules: only where an answer is checked
+def _with_review(
+    end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None
+) -> tuple[RunFinished, tuple[Issue, ...]]:
+    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its
+    answer; and the concerns.
+    """
+    from kestrel_lab.verification.deeds import (
+        count_confirmed,
+    )  # with all its rules: only where an answer is checked
+    from kestrel_lab.verification.engine import (
+        UNFINISHED,
+        unfinished_issue,
+    )  # with all its rules: only where an answer is checked
 
     subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
     found, actions = answer_issues(subject), propose_actions(state, subject.files, end.answer)
@@ -125,7 +161,9 @@ def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished_issue(subject.unseen))
     confirmed = count_confirmed(subject)
-    cited = sum(one.span is not None or one.state in ("wrong", "changed") for claim in claims for one in claim.cited)
+    cited = sum(
+        one.span is not None or one.state in ("wrong", "changed") for claim in claims for one in claim.cited
+    )
     ended = replace(
         end,
         looked=True,
@@ -139,9 +177,13 @@ def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
-    """Propose next actions for the reader of the answer in the workspace as it is now, from the run's own calls."""
+    """Propose next actions for the reader of the answer in the workspace as it is now, from the run's own
+    calls.
+    """
     made = calls_made(state)
-    changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _has_written(text)]
+    changed = [
+        str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _has_written(text)
+    ]
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
     return next_actions(answer, files, changed=_distinct_texts(changed), ran=_distinct_texts(ran))
 
@@ -164,15 +206,19 @@ _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _LINE_END: Final = re.compile(r"\\+n")
 """A line end as it is written inside of a quoted text."""
 _FEWEST, _SHARE = 4, 0.6
-"""How many words that the user did not say an order must have, and how many of them one sentence of the answer."""
+"""How many words that the user did not say an order must have, and how many of them one sentence of the
+answer.
+"""
 _FIX: Final = "others wrote that, not you: judge for yourself whether it is so"
 _MOST_PASSAGE, _MOST_ANSWER = 50_000, 100_000
 
 
 def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
-    """Yield an issue for each sentence of an answer that says what an untrusted text orders to say, once each.
+    """Yield an issue for each sentence of an answer that says what an untrusted text orders to say, once
+    each.
 
-    A sentence does so if it has at least 60 % of the order's words of four letters and more that the user did not say.
+    A sentence does so if it has at least 60 % of the order's words of four letters and more that the user did
+    not say.
     """
     read = dict.fromkeys(passage for passage in taint.passages if passage.untrusted)
     if not read:
@@ -188,7 +234,13 @@ def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
         has = _words(sentence)
         for order, (words, source) in orders.items():
             if len(words & has) >= max(_FEWEST, _SHARE * len(words)):
-                yield make_issue("minor", sentence, f"it repeats an order that stands in {source}: {order}", _FIX, check="repeated_orders")
+                yield make_issue(
+                    "minor",
+                    sentence,
+                    f"it repeats an order that stands in {source}: {order}",
+                    _FIX,
+                    check="repeated_orders",
+                )
                 break
 
 

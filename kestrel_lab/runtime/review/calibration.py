@@ -1,4 +1,6 @@
-"""Stored calibration: the measured accuracy of stated confidences, by model and by basis of the confidence."""
+"""Stored calibration: the measured accuracy of stated confidences, by model and by basis of the
+confidence.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class StoredCalibration:
     config: str
     trials: int
     steps: tuple[tuple[float, float], ...]
-    """`(confidence, share right)` pairs, rising in both; the first confidence is the least that was stated."""
+    """`(confidence, share right)` pairs, rising in both; the first confidence is the least that was stated.
+    """
     most: float
     """The greatest confidence that was stated."""
 
@@ -47,7 +50,10 @@ def store_calibration(home: Path, model: str, basis: str, kept: StoredCalibratio
     """Store a calibration in place of an earlier one of the same model and basis; return the file."""
     path = home / FILE
     known = _read(path)
-    known[model] = {**_table(known.get(model)), basis: {**asdict(kept), "steps": [list(step) for step in kept.steps]}}
+    known[model] = {
+        **_table(known.get(model)),
+        basis: {**asdict(kept), "steps": [list(step) for step in kept.steps]},
+    }
     private_folder(home)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=home, delete=False) as file:
         file.write(dumps(known))
@@ -73,7 +79,10 @@ def calibration_for(home: Path, model: str, said: StatedConfidence) -> dict[str,
 
 
 def known_models(home: Path) -> frozenset[str]:
-    """Return the models with a stored calibration. Raises `UsageError` for a file that is not a calibration."""
+    """Return the models with a stored calibration.
+
+    Raises `UsageError` for a file that is not a calibration.
+    """
     return frozenset(_read(home / FILE))
 
 
@@ -94,4 +103,6 @@ def _table(value: Json) -> dict[str, Json]:
 
 
 def _damage_message(path: Path) -> str:
-    return f"{path} is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"
+    return (
+        f"{path} is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"
+    )

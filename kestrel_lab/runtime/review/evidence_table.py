@@ -42,7 +42,9 @@ class EvidenceTable:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per claim and citation: `claim`, `text`, `state`, `why`, `cites`, `quote`, `found`, `trust`, `standing`, `evidence`."""
+        """A row per claim and citation: `claim`, `text`, `state`, `why`, `cites`, `quote`, `found`, `trust`,
+        `standing`, `evidence`.
+        """
         return unit_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
 
     def __len__(self) -> int:
@@ -71,15 +73,23 @@ class EvidenceTable:
 _COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust", "standing", "evidence")
 
 
-def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims) -> EvidenceTable:
-    """Return the claims of a stored run's answer with what they cite, by its log and the workspace as it is now."""
+def evidence_table(
+    records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims
+) -> EvidenceTable:
+    """Return the claims of a stored run's answer with what they cite, by its log and the workspace as it is
+    now.
+    """
     root = Path(workspace)
-    subject = subject_of(records, answer=answer, goal=goal, root=root if workspace and root.is_dir() else None)
+    subject = subject_of(
+        records, answer=answer, goal=goal, root=root if workspace and root.is_dir() else None
+    )
     return EvidenceTable(evidence_of(subject, claims), subject.unseen)
 
 
 def claims_in(state: RunState) -> Claims:
-    """Return the claims of a run's answer where it was asked for as claims with citations: those of the last agent that gave it."""
+    """Return the claims of a run's answer where it was asked for as claims with citations: those of the last
+    agent that gave it.
+    """
     if TITLE not in str(state.plan):  # as nearly always: spares making the plan
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
@@ -105,7 +115,14 @@ def answer_subject(
         spans += answer_spans(call, tool, args, text)
         calls.append(AnsweredCall(call=call, tool=tool, args=args, ok=True))
     goal = goal or (state.started.goal if state.started else "")
-    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), deeds=deeds, ground=Files(root, seconds))
+    return Subject(
+        answer=answer,
+        goal=goal,
+        spans=tuple(spans),
+        calls=tuple(calls),
+        deeds=deeds,
+        ground=Files(root, seconds),
+    )
 
 
 def calls_made(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
@@ -117,7 +134,11 @@ _ANSWERS = attrgetter("answers")
 
 
 def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
-    steps = {step.id: step for step in state.planned.steps} if any(map(_ANSWERS, state.conversations.values())) else {}
+    steps = (
+        {step.id: step for step in state.planned.steps}
+        if any(map(_ANSWERS, state.conversations.values()))
+        else {}
+    )
     for name, talk in state.conversations.items():
         if name == but:
             continue
@@ -131,7 +152,9 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
 
 
 async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
-    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no call was refused or failed."""
+    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no
+    call was refused or failed.
+    """
     from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
 
     if not mentions_deeds(answer) and not _has_failed_calls(ctx.state):
@@ -154,7 +177,9 @@ def _deeds_in(ctx: RunContext, run: str) -> tuple[Deed, ...]:
 
 
 async def deeds_of_chat(ctx: RunContext, deeds: Sequence[Deed]) -> tuple[Deed, ...]:
-    """Return `deeds` behind those of the runs whose conversation this one goes on with, the nearest of them."""
+    """Return `deeds` behind those of the runs whose conversation this one goes on with, the nearest of
+    them.
+    """
     found, run = list[tuple[Deed, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
         found.append(await asyncio.to_thread(_deeds_in, ctx, run))
@@ -164,8 +189,14 @@ async def deeds_of_chat(ctx: RunContext, deeds: Sequence[Deed]) -> tuple[Deed, .
 
 
 def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
-    """Return whether an issue is about actions, which an earlier run of the same conversation may have done."""
-    return ctx.state.started is not None and bool(ctx.state.started.follows) and any(one.check in _ACTION_CHECKS for one in found)
+    """Return whether an issue is about actions, which an earlier run of the same conversation may have
+    done.
+    """
+    return (
+        ctx.state.started is not None
+        and bool(ctx.state.started.follows)
+        and any(one.check in _ACTION_CHECKS for one in found)
+    )
 
 
 _ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
@@ -174,14 +205,22 @@ MOST_EARLIER = 20
 
 
 async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
-    """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
+    """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks:
+    then nothing is known of it.
+    """
     deeds = await deeds_done(ctx, answer)
 
     def found(deeds: Sequence[Deed] | None) -> tuple[Issue, ...]:
-        return _check_subject(answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=deeds))
+        return _check_subject(
+            answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=deeds)
+        )
 
     issues = await asyncio.to_thread(found, deeds)
-    return await asyncio.to_thread(found, await deeds_of_chat(ctx, deeds or ())) if speaks_of_earlier(ctx, issues) else issues
+    return (
+        await asyncio.to_thread(found, await deeds_of_chat(ctx, deeds or ()))
+        if speaks_of_earlier(ctx, issues)
+        else issues
+    )
 
 
 def answer_issues(subject: Subject) -> tuple[Issue, ...]:
@@ -189,23 +228,35 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
     try:
         return _check_subject(subject)
     except KestrelError as error:  # an answer is not lost to a defect of a check
-        return (make_issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
+        return (
+            make_issue(
+                "minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"
+            ),
+        )
 
 
 def _check_subject(subject: Subject) -> tuple[Issue, ...]:
     with error_boundary(RunError, "the check of the answer"):
-        from kestrel_lab.verification.engine import check_answer  # with all its rules: only where an answer is checked
+        from kestrel_lab.verification.engine import (
+            check_answer,
+        )  # with all its rules: only where an answer is checked
 
         return check_answer(subject)
 
 
 def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ...]:
-    """Return the spans that an answer cites, each once and as they are now, then the files that the run `changed`."""
+    """Return the spans that an answer cites, each once and as they are now, then the files that the run
+    `changed`.
+    """
     return (*_spans_now(subject, evidence_of(subject)), *changed_spans(subject, changed))
 
 
-def spans_for_model(subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()) -> tuple[Span, ...]:
-    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools; then the files that the run `changed`."""
+def spans_for_model(
+    subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()
+) -> tuple[Span, ...]:
+    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of
+    tools; then the files that the run `changed`.
+    """
     return (*(_spans_now(subject, backed) or subject.whole_spans), *changed_spans(subject, changed))
 
 
@@ -221,19 +272,36 @@ _HEAD, _AROUND = 1_200, 15
 
 
 def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
-    """Yield each file that the run changed as it is now; of a long one its beginning and what is around the changed lines."""
-    added = {line[1:].strip() for span in subject.whole_spans for line in span.text.splitlines() if line.startswith("+")} - {""}
+    """Yield each file that the run changed as it is now; of a long one its beginning and what is around the
+    changed lines.
+    """
+    added = {
+        line[1:].strip()
+        for span in subject.whole_spans
+        for line in span.text.splitlines()
+        if line.startswith("+")
+    } - {""}
     for path in changed:
         if (text := subject.files.read(path)) is None:
             continue
         shown = text if len(text) <= MOST_OF_FILE else _around_changes(text, added)
-        yield Span(id=path, source=path, text=shown, path=path, found="the file as it is now", trust="workspace")
+        yield Span(
+            id=path, source=path, text=shown, path=path, found="the file as it is now", trust="workspace"
+        )
 
 
 def _around_changes(text: str, added: Collection[str]) -> str:
     lines = split_lines(text)
-    near = {place + off for place, line in enumerate(lines) if line.strip() in added for off in range(-_AROUND, _AROUND + 1)}
+    near = {
+        place + off
+        for place, line in enumerate(lines)
+        if line.strip() in added
+        for off in range(-_AROUND, _AROUND + 1)
+    }
     head = text[:_HEAD].count("\n")
     kept = [place for place in range(len(lines)) if place < head or place in near]
-    parts = [f"…\n{lines[place]}" if place and place - 1 not in kept[:number] else lines[place] for number, place in enumerate(kept)]
+    parts = [
+        f"…\n{lines[place]}" if place and place - 1 not in kept[:number] else lines[place]
+        for number, place in enumerate(kept)
+    ]
     return "\n".join(parts)[:MOST_OF_FILE]

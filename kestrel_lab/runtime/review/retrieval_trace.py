@@ -21,46 +21,70 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = ("question", "step", "retriever", "asked for", "matched", "chosen", "dropped", "seconds", "note")
-_NOTHING = "this run looked nothing up: searches of search_code and of the operations gather and find_files are told here"
+_NOTHING = (
+    "this run looked nothing up: searches of search_code and of the operations gather and find_files "
+    "are told here"
+)
 
 
 class RunRetrieval(PartsView):
     """The retrievals of a run in its workspace, shown as a table of steps."""
 
     def __init__(self, events: Iterable[Event], workspace: Path, home: Path) -> None:
-        self.questions: list[Retrieval] = retrievals_in(event for event in events if isinstance(event, RetrievalStep))
+        self.questions: list[Retrieval] = retrievals_in(
+            event for event in events if isinstance(event, RetrievalStep)
+        )
         self._workspace, self._home = workspace, home
 
     def explain(self, path: str, question: int = -1) -> FileExplanation:
         """Why `path` was or was not found, by the log; `question` says for which one, the last by default.
 
-        What the log cannot know, such as whether an ignore rule names the file, is looked up in the workspace as it is now,
-        and said so. Raises `UsageError` where nothing was looked up, or there is no such question.
+        What the log cannot know, such as whether an ignore rule names the file, is looked up in the workspace
+        as it is now, and said so. Raises `UsageError` where nothing was looked up, or there is no such
+        question.
         """
         if not self.questions:
             raise UsageError(_NOTHING)
         if not -len(self.questions) <= question < len(self.questions):
-            raise UsageError(f"there are {len(self.questions)} questions, counted from 0: there is no question {question}")
+            raise UsageError(
+                f"there are {len(self.questions)} questions, counted from 0: there is no question {question}"
+            )
         asked = self.questions[question]
         name = index_path(self._workspace, path)
         for place, hit in enumerate(asked.hits, 1):
             if hit.path == name:
                 return FileExplanation(
-                    path=name, state="found", place=place, reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}", parts={}
+                    path=name,
+                    state="found",
+                    place=place,
+                    reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}",
+                    parts={},
                 )
         if (told := last_step_about(asked.steps, name)) is not None:
             return told
         index = CodeIndex(self._workspace, self._home)
         if index.exists and self._workspace.is_dir() and (now := explain_missing(index, name)) is not None:
-            return FileExplanation(path=name, state=now.state, reason=f"no step of the log names it; as the workspace is now, {now.reason}")
+            return FileExplanation(
+                path=name,
+                state=now.state,
+                reason=f"no step of the log names it; as the workspace is now, {now.reason}",
+            )
         matched = max((step.found for step in asked.steps), default=0)
         told_of = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
         if matched <= told_of:
             return FileExplanation(
-                path=name, state="unmatched", reason=f"no step names it, and the log tells of every one of the {matched} files that matched"
+                path=name,
+                state="unmatched",
+                reason=f"no step names it, and the log tells of every one of the {matched} files that "
+                "matched",
             )
-        reason = f"{matched} files matched, and the log tells of the chosen ones and the next {TOLD_BEHIND}: it is behind these, or did not match"
-        return FileExplanation(path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}")
+        reason = (
+            f"{matched} files matched, and the log tells of the chosen ones and the next "
+            f"{TOLD_BEHIND}: it is behind these, or did not match"
+        )
+        return FileExplanation(
+            path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}"
+        )
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per step."""
@@ -68,26 +92,47 @@ class RunRetrieval(PartsView):
         for asked in self.questions:
             for number, step in enumerate(asked.steps, 1):
                 head = (one_line(asked.query, 60) if number == 1 else "", str(number), step.retriever)
-                counts = (str(step.arguments.get("top_k", "")), str(step.found), str(len(step.chosen)), str(len(step.dropped)))
-                end = f"covers {asked.coverage:.0%}, stopped: {asked.stopped}" if number == len(asked.steps) and asked.stopped else ""
-                rows.append((*head, *counts, f"{step.seconds:.2f}", "; ".join(filter(None, (step.note, end)))))
+                counts = (
+                    str(step.arguments.get("top_k", "")),
+                    str(step.found),
+                    str(len(step.chosen)),
+                    str(len(step.dropped)),
+                )
+                end = (
+                    f"covers {asked.coverage:.0%}, stopped: {asked.stopped}"
+                    if number == len(asked.steps) and asked.stopped
+                    else ""
+                )
+                rows.append(
+                    (*head, *counts, f"{step.seconds:.2f}", "; ".join(filter(None, (step.note, end))))
+                )
         return _COLUMNS, rows
 
     def hits(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per place that was found."""
         rows: list[tuple[str, ...]] = [
-            (one_line(asked.query, 60), hit.place, hit.how, hit.why, f"{hit.score:.2f}") for asked in self.questions for hit in asked.hits
+            (one_line(asked.query, 60), hit.place, hit.how, hit.why, f"{hit.score:.2f}")
+            for asked in self.questions
+            for hit in asked.hits
         ]
         return ("question", "place", "by", "why", "score"), rows
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per file that a step chose or dropped: `question`, `step`, `retriever`, `path`, `place` (of those chosen), `dropped` (why)."""
+        """One row per file that a step chose or dropped: `question`, `step`, `retriever`, `path`, `place` (of
+        those chosen), `dropped` (why).
+        """
         rows = []
         for asked in self.questions:
             for number, step in enumerate(asked.steps, 1):
                 head = {"question": asked.query, "step": number, "retriever": step.retriever}
-                rows += [{**head, "path": path, "place": place, "dropped": ""} for place, path in enumerate(step.chosen, 1)]
-                rows += [{**head, "path": path, "place": None, "dropped": why} for path, why in step.dropped.items()]
+                rows += [
+                    {**head, "path": path, "place": place, "dropped": ""}
+                    for place, path in enumerate(step.chosen, 1)
+                ]
+                rows += [
+                    {**head, "path": path, "place": None, "dropped": why}
+                    for path, why in step.dropped.items()
+                ]
         return unit_frame(rows, columns=["question", "step", "retriever", "path", "place", "dropped"])
 
     def parts(self) -> Iterable[Part]:

@@ -1,4 +1,6 @@
-"""Texts of a run: those in the arguments of a call with their places, and those that came into the run, from tools or with the system message."""
+"""Texts of a run: those in the arguments of a call with their places, and those that came into the run, from
+tools or with the system message.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def call_label(tool: str, args: Mapping[str, Json]) -> str:
 
 
 def texts_in(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
+    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as
+    well.
+    """
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
@@ -54,9 +58,13 @@ class Passage:
 
 
 def workspace_prompt_texts(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
-    """Yield the texts of the workspace in the system message, which count as files that every agent has read; `strict` as in `Taint`."""
+    """Yield the texts of the workspace in the system message, which count as files that every agent has read;
+    `strict` as in `Taint`.
+    """
     for one in cast("list[Mapping[str, Any]]", event.guidance):
         if not one.get("problem") and not one.get("own"):
             begin, end = one["at"]
             source = f"{one['path']} in the prompt" + (f": {one['tainted']}" if one.get("tainted") else "")
-            yield Passage(source, event.system[begin:end], private=True, untrusted=strict or bool(one.get("tainted")))
+            yield Passage(
+                source, event.system[begin:end], private=True, untrusted=strict or bool(one.get("tainted"))
+            )

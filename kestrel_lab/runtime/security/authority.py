@@ -1,7 +1,9 @@
-"""Authority by provenance: whether a person's rule, or what the model stated before it read anything foreign, asks for a call.
+"""Authority by provenance: whether a person's rule, or what the model stated before it read anything foreign,
+asks for a call.
 
-Such a call passes if its recipients, paths, amounts and other values that bear authority come from the user's goal or answers, too.
-Values are compared with the user's texts as they stand: nothing is guessed from what a text means.
+Such a call passes if its recipients, paths, amounts and other values that bear authority come from the user's
+goal or answers, too. Values are compared with the user's texts as they stand: nothing is guessed from what a
+text means.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ def stated_effects(args: Mapping[str, Json]) -> Iterator[tuple[str, int, list[Js
     """Return tool, number of calls and stated argument values of each entry of a call of `state_effects`."""
     for one in cast("list[Mapping[str, Json]]", args.get("effects") or []):
         times = one.get("times")
-        yield str(one.get("tool")), times if isinstance(times, int) else 1, list(values_of(one.get("arguments")))
+        yield (
+            str(one.get("tool")),
+            times if isinstance(times, int) else 1,
+            list(values_of(one.get("arguments"))),
+        )
 
 
 def further_calls(contained: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -55,20 +61,31 @@ def further_call_text(wanted: Mapping[str, Json]) -> Call:
 
 
 def is_authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
-    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that passes is counted as made.
+    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that
+    passes is counted as made.
 
     `ruling` is that of the rules of the run.
     """
-    asked_for = _is_allowed_by_rule(call, tool, taint, ruling) or _was_stated(call, tool, taint) or is_like_allowed(call, tool, taint)
+    asked_for = (
+        _is_allowed_by_rule(call, tool, taint, ruling)
+        or _was_stated(call, tool, taint)
+        or is_like_allowed(call, tool, taint)
+    )
     if asked_for:
         taint.count(call)
     return asked_for
 
 
 def authority_arguments(call: Call, tool: Tool) -> dict[str, Json]:
-    """Return the arguments that bear authority: all but those declared as content and those left at their default."""
+    """Return the arguments that bear authority: all but those declared as content and those left at their
+    default.
+    """
     properties, content = properties_of(tool.schema), content_arguments(tool)
-    return {name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)}
+    return {
+        name: value
+        for name, value in call.args.items()
+        if name not in content and not _default(properties.get(name, {}), value)
+    }
 
 
 def content_arguments(tool: Tool) -> frozenset[str]:
@@ -82,7 +99,9 @@ def _default(schema: Mapping[str, Json], value: Json) -> bool:
 
 
 def _is_allowed_by_rule(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
-    """Whether a rule of a person allows such a call, with the values that it names or the user said, and it was not made before."""
+    """Whether a rule of a person allows such a call, with the values that it names or the user said, and it
+    was not made before.
+    """
     if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
         return False
     mine = {name: value for name, value in authority_arguments(call, tool).items() if name not in ruling.args}
@@ -99,16 +118,21 @@ def _values_are_given(args: Mapping[str, Json], taint: Taint, stated: Collection
 
 
 def _belongs_to_named(name: str, value: Json, taint: Taint) -> bool:
-    """Whether `value`, of the argument `name`, stands in an object that the user named by a text which others cannot write.
+    """Whether `value`, of the argument `name`, stands in an object that the user named by a text which others
+    cannot write.
 
-    Its texts are further names of it and fit any argument; a number or a list fits the argument of its own name only. Where the
-    user's words name several objects that differ, none of them is meant for sure.
+    Its texts are further names of it and fit any argument; a number or a list fits the argument of its own
+    name only. Where the user's words name several objects that differ, none of them is meant for sure.
     """
     for own, rows in taint.rows.items():
         named = [row for row in rows if any(_key(row[one], taint) for one in own)]
         for one in own:
             held = named[0][one] if named else None
-            fits = value == held if isinstance(held, str) else one == name and value in (held if isinstance(held, list) else [held])
+            fits = (
+                value == held
+                if isinstance(held, str)
+                else one == name and value in (held if isinstance(held, list) else [held])
+            )
             if fits and all(row[one] == held for row in named):
                 return True
     return False
@@ -123,16 +147,16 @@ def _was_stated(call: Call, tool: Tool, taint: Taint) -> bool:
     """Whether the model stated such a call before it read anything foreign, and the call keeps to that."""
     if taint.stated.get(tool.name, 0) <= len(taint.calls_of.get(tool.name, set()) - {call.id}):
         return False
-    return _values_are_given(authority_arguments(call, tool), taint, taint.stated_values.get(tool.name, ())) and not _carried_texts(
-        call, tool, taint
-    )
+    return _values_are_given(
+        authority_arguments(call, tool), taint, taint.stated_values.get(tool.name, ())
+    ) and not _carried_texts(call, tool, taint)
 
 
 def is_like_allowed(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
     """Return whether a person allowed all calls like one of this tool, and `call` is like it.
 
-    It may differ in content, in what the user said, and in values from where the one that was shown came from: a field that
-    others cannot write or, for a call that only `reads`, also an address in the same text.
+    It may differ in content, in what the user said, and in values from where the one that was shown came
+    from: a field that others cannot write or, for a call that only `reads`, also an address in the same text.
     """
     mine = authority_arguments(call, tool)
     return not _carried_texts(call, tool, taint) and any(
@@ -164,15 +188,27 @@ def open_stated_calls(taint: Taint) -> dict[str, Json]:
 
 
 def _carried_texts(call: Call, tool: Tool, taint: Taint) -> list[str]:
-    """Return the addresses that the user did not name, and the telling words of what was read, in arguments that are content."""
+    """Return the addresses that the user did not name, and the telling words of what was read, in arguments
+    that are content.
+    """
     content = content_arguments(tool)
-    text = " ".join(value for name, one in call.args.items() if name in content for value in values_of(one) if isinstance(value, str))
+    text = " ".join(
+        value
+        for name, one in call.args.items()
+        if name in content
+        for value in values_of(one)
+        if isinstance(value, str)
+    )
     places = addresses_in(text)
-    telling = [found.strip(_EDGE) for found in _TELLING.findall(text.casefold()) if not _DATE.fullmatch(found)]
+    telling = [
+        found.strip(_EDGE) for found in _TELLING.findall(text.casefold()) if not _DATE.fullmatch(found)
+    ]
     read = [passage.text.casefold() for passage in taint.passages]
     return [
         word
-        for word in dict.fromkeys([*places, *(word for word in telling if any(word in passage for passage in read))])
+        for word in dict.fromkeys(
+            [*places, *(word for word in telling if any(word in passage for passage in read))]
+        )
         if word and not is_from_user(word, taint.words)
     ]
 
@@ -183,9 +219,13 @@ def addresses_in(text: str) -> list[str]:
 
 
 def is_from_user(value: Json, words: Iterable[str]) -> bool:
-    """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number, a date in a usual spelling."""
+    """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number,
+    a date in a usual spelling.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return any(float(found.replace(",", "")) == float(value) for text in words for found in _NUMBER.findall(text))
+        return any(
+            float(found.replace(",", "")) == float(value) for text in words for found in _NUMBER.findall(text)
+        )
     text = _comparable_text(str(value)).rstrip("/")
     if (date := _DATE.fullmatch(text)) is not None:
         return any(_named_date(date, one.casefold()) for one in words)
@@ -201,16 +241,24 @@ def without_scheme(text: str) -> str:
 
 
 def _comparable_text(text: str) -> str:
-    """Return a text in the form in which texts are compared: without schemes, runs of blanks, and blanks inside of account numbers."""
-    return " ".join(_IBAN.sub(lambda found: found[0].replace(" ", ""), without_scheme(text)).casefold().split())
+    """Return a text in the form in which texts are compared: without schemes, runs of blanks, and blanks
+    inside of account numbers.
+    """
+    return " ".join(
+        _IBAN.sub(lambda found: found[0].replace(" ", ""), without_scheme(text)).casefold().split()
+    )
 
 
 def _named_date(date: re.Match[str], text: str) -> bool:
-    """Whether a text names the day, as numbers or with the English name of the month, and the hour if it names any."""
+    """Whether a text names the day, as numbers or with the English name of the month, and the hour if it
+    names any.
+    """
     year, month, day, hour, minute = date.groups()
     names = rf"(?:{calendar.month_name[int(month)]}|{calendar.month_abbr[int(month)]})\.?".casefold()
     number = rf"0?{int(day)}(?:st|nd|rd|th)?"
-    if not re.search(rf"\b{year}-{month}-{day}\b|\b{names} {number}\b|\b{number} (?:of )?{names}(?!\w)", text):
+    if not re.search(
+        rf"\b{year}-{month}-{day}\b|\b{names} {number}\b|\b{number} (?:of )?{names}(?!\w)", text
+    ):
         return False
     years = set(_YEAR.findall(text))
     if years and year not in years:
@@ -219,7 +267,9 @@ def _named_date(date: re.Match[str], text: str) -> bool:
 
 
 def values_of(value: Json | Mapping[str, Json]) -> Iterator[Json]:
-    """Return every text and number in `value`, keys of inner objects left out; nothing, yes and no bear no authority of their own."""
+    """Return every text and number in `value`, keys of inner objects left out; nothing, yes and no bear no
+    authority of their own.
+    """
     if isinstance(value, Mapping):
         for one in value.values():
             yield from values_of(one)

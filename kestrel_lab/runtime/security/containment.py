@@ -1,8 +1,10 @@
-"""Untrusted input, private data and an effect: where all three meet in a call, a person decides, whatever the policy allows.
+"""Untrusted input, private data and an effect: where all three meet in a call, a person decides, whatever the
+policy allows.
 
-A model that has read what others wrote is taken to obey it. What that leaves it to do by itself is what harms nobody:
-reading, asking services at fixed addresses, asking an address that the user named, and new plain files as long as
-nothing private was read. Text has no authority: only a decision in the log lets such a call pass.
+A model that has read what others wrote is taken to obey it. What that leaves it to do by itself is what harms
+nobody: reading, asking services at fixed addresses, asking an address that the user named, and new plain
+files as long as nothing private was read. Text has no authority: only a decision in the log lets such a call
+pass.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class TaintLog:
             self._later.append(event)
 
     def answers_hold(self, sought: Callable[[str], bool]) -> bool:
-        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for what a run begins with."""
+        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for
+        what a run begins with.
+        """
         if self._later is None:
             return any(sought(passage.text) for passage in self.taint.passages)
         for event in (*self.earlier(), *self._later):
@@ -70,7 +74,10 @@ class TaintLog:
 
 Containment = Literal["on", "strict", "off"]
 MODES: Final = ("on", "strict", "off")
-OFF: Final = "containment is off: what others wrote may make this run write, send and delete without anybody being asked"
+OFF: Final = (
+    "containment is off: what others wrote may make this run write, send and delete without anybody "
+    "being asked"
+)
 """What is said in a run without it."""
 _EFFECTS = {
     "workspace": "it changes files of the workspace",
@@ -84,12 +91,16 @@ _STANDING = "what it may do in your name"
 _FILES = "the files that are there"
 _SHOWN = 5
 _PLAIN = frozenset({".md", ".txt", ".rst", ".csv", ".tsv", ".jsonl", ".log"})
-_OBEYED = re.compile(r"(?i)(requirements|constraints|cmakelists|agents|claude|gemini|skill|copilot|readme|robots|conventions)")
+_OBEYED = re.compile(
+    r"(?i)(requirements|constraints|cmakelists|agents|claude|gemini|skill|copilot|readme|robots|conventions)"
+)
 """Names of plain files that programs or agents act on."""
 
 
 def read_mode(text: str) -> Containment:
-    """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for anything else."""
+    """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for
+    anything else.
+    """
     word = {"true": "on", "false": "off"}.get(text.strip().lower(), text.strip().lower())
     if word not in MODES:
         raise UsageError(f"unknown containment {text!r}; {did_you_mean(word, MODES)} ({', '.join(MODES)})")
@@ -97,7 +108,13 @@ def read_mode(text: str) -> Containment:
 
 
 def contained_flows(
-    call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: Sequence[str] = (), *, rules: Rules = no_rules
+    call: Call,
+    tool: Tool,
+    flow: TaintLog,
+    workspace: Workspace,
+    carried: Sequence[str] = (),
+    *,
+    rules: Rules = no_rules,
 ) -> dict[str, Json]:
     """What met in `call`, as `{untrusted, private, effect}`: it must be asked about. Empty where it need not.
 
@@ -136,18 +153,25 @@ def contained_flows(
 
 
 def undeclared_questions(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
-    """The tools and questions that decide whether the three things met in a call that is contained, if others cannot."""
+    """The tools and questions that decide whether the three things met in a call that is contained, if others
+    cannot.
+    """
     taint = flow.now()
     asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
     context = taint.context(call)
     if "" not in context.doubted:  # in the order of their coming
-        asked += [(name, "reads") for name in dict.fromkeys(taint.doubts.get(source, "") for source in context.untrusted)]
+        asked += [
+            (name, "reads")
+            for name in dict.fromkeys(taint.doubts.get(source, "") for source in context.untrusted)
+        ]
     return [one for one in asked if one not in taint.put]
 
 
 def sends_arguments(call: Call, tool: Tool) -> bool:
     """Whether the arguments of a call that only reads go to somebody who is asked."""
-    return tool.flow.at(call.sandbox).reaches in {"nothing", "address"} and (tool.asks or tool.flow.reaches == "address")
+    return tool.flow.at(call.sandbox).reaches in {"nothing", "address"} and (
+        tool.asks or tool.flow.reaches == "address"
+    )
 
 
 def _in_users_words(call: Call, taint: Taint) -> bool:
@@ -160,14 +184,18 @@ def why_denied(found: dict[str, Json]) -> str:
     """The reason given where nobody can be asked: what met, and what to do about it."""
     untrusted, private = (", ".join(cast("list[str]", found[key])) for key in ("untrusted", "private"))
     return (
-        f"three things met that only a person may allow together: untrusted input ({untrusted}), private data ({private}), and an effect "
-        f"({found['effect']}); nobody is here to be asked. Run it where somebody can answer, keep what others wrote in a step "
+        f"three things met that only a person may allow together: untrusted input ({untrusted}), "
+        f"private data ({private}), and an effect "
+        f"({found['effect']}); nobody is here to be asked. Run it where somebody can answer, keep what "
+        "others wrote in a step "
         "of its own, say what your tools read and reach (@tool(reads=…, reaches=…)), or set containment = off"
     )
 
 
 def _new_and_plain(call: Call, tool: Tool, workspace: Workspace) -> bool:
-    """Whether it only puts a file there that was not, of a kind that nobody executes and no program acts on."""
+    """Whether it only puts a file there that was not, of a kind that nobody executes and no program acts
+    on.
+    """
     path = call.args.get("path")
     if not isinstance(path, str) or tool.sandbox is not None:
         return False

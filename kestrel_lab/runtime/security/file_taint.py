@@ -1,8 +1,9 @@
-"""File taint: which files may hold untrusted text, as a fold over the `files_tainted` events of all runs of a home.
+"""File taint: which files may hold untrusted text, as a fold over the `files_tainted` events of all runs of a
+home.
 
-A tainted file is recognised by its content, so copies, other names, links and moves stay tainted. A file that was changed later, by
-hand or by any program, stays tainted as long as it has much of such a content in it (`word_runs`). Content that a person wrote anew is
-not tainted, even in a file that was.
+A tainted file is recognised by its content, so copies, other names, links and moves stay tainted. A file that
+was changed later, by hand or by any program, stays tainted as long as it has much of such a content in it
+(`word_runs`). Content that a person wrote anew is not tainted, even in a file that was.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ MOST_ENTRIES = 200_000
 _EDGE = 1 << 20
 """Bytes at both ends of a file that are hashed."""
 _TELLING = 16
-"""Bytes from which on equal contents are no coincidence; a shorter one counts in its workspace only, and in files that changed later."""
+"""Bytes from which on equal contents are no coincidence; a shorter one counts in its workspace only, and in
+files that changed later.
+"""
 _LONGEST_S = 900.0
 """How long after its beginning a call may have gone on writing whose process died."""
 _MOST_TEXTS = 2_000
@@ -46,15 +49,20 @@ _MOST_TEXTS = 2_000
 _TICK_NS = 50_000_000
 """How far the time of a change may lie behind the clock."""
 _ASK_S = 0.01
-"""How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
+"""How long an answer of the log counts.
+
+A call that began as much earlier would not have been looked at either.
+"""
 _Key = tuple[str, str, float]
 _FOLDER = """coalesce((SELECT first.body ->> '$.private_copy.folder' FROM events AS first
   WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), runs.workspace)"""
 """Where the files of a run are: its first event names the private copy of a fork."""
 _TAINTS = f"""
 SELECT number, run_id, body, workspace, body ->> 'call', body ->> 'began' FROM (
-  SELECT number, f.run_id, coalesce(events.body, kept.body) AS body, coalesce(kept.workspace, {_FOLDER}) AS workspace FROM file_taints AS f
-  LEFT JOIN events USING(run_id, seq) LEFT JOIN runs ON runs.id = f.run_id LEFT JOIN kept_taints AS kept USING(number))
+  SELECT number, f.run_id, coalesce(events.body, kept.body) AS body, coalesce(kept.workspace, {_FOLDER}) AS \
+workspace FROM file_taints AS f
+  LEFT JOIN events USING(run_id, seq) LEFT JOIN runs ON runs.id = f.run_id LEFT JOIN kept_taints AS kept \
+USING(number))
 WHERE number > ? AND body IS NOT NULL ORDER BY number
 """
 """Of runs that were removed what is kept of them."""
@@ -110,7 +118,9 @@ class FileTaint:
     _contents: dict[int, dict[str, str]] = field(default_factory=dict)
     """By size and hash, whose words."""
     _short: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
-    """The same of short ones, by workspace, with the time from which on a file with that content was made of it."""
+    """The same of short ones, by workspace, with the time from which on a file with that content was made of
+    it.
+    """
     _written: list[_Written] = field(default_factory=list)
     _runs: dict[int, list[int]] = field(default_factory=dict)
     """By run of words, the places in `_written` of contents that have it."""
@@ -141,8 +151,9 @@ class FileTaint:
     def known(self) -> bool:
         """Return whether any file holds words of others, as far as the log says.
 
-        What this session writes is known at once. The log is asked for what other processes wrote, at most a hundred times a
-        second: each call of a tool comes here, and a query costs more than everything else that is done before it.
+        What this session writes is known at once. The log is asked for what other processes wrote, at most a
+        hundred times a second: each call of a tool comes here, and a query costs more than everything else
+        that is done before it.
         """
         if time.monotonic() >= self._asked + _ASK_S:
             self.refresh()
@@ -155,10 +166,22 @@ class FileTaint:
             rows = self.store.query(_TAINTS, (self._number,))
             for number, run, body, root, call, began in rows:
                 self._number = number
-                if (run, call, began) not in self._ended:  # else it was this session, which takes its events at once
-                    self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
+                if (
+                    run,
+                    call,
+                    began,
+                ) not in self._ended:  # else it was this session, which takes its events at once
+                    self.take(
+                        str(run),
+                        str(root),
+                        cast(
+                            "FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))
+                        ),
+                    )
             if rows:
-                self._trusted = {str(content) for (content,) in self.store.query("SELECT content FROM file_trust")}
+                self._trusted = {
+                    str(content) for (content,) in self.store.query("SELECT content FROM file_trust")
+                }
 
     def take(self, run: str, root: str, event: FilesTainted, read: Callable[[], bool] | None = None) -> None:
         """Take one event of a run in `root` in; a second time it changes nothing."""
@@ -178,7 +201,8 @@ class FileTaint:
                 self._mark(run, root, event)
 
     def carried(self, root: str, copy: Path, paths: Iterable[str]) -> list[tuple[str, str, bool]]:
-        """Return which files of a copy of the folder `root` hold words of others as `root`'s own do, whose, and whether the path itself may be such words.
+        """Return which files of a copy of the folder `root` hold words of others as `root`'s own do, whose,
+        and whether the path itself may be such words.
 
         Only those that are known by their place: long contents are recognised wherever they are.
         """
@@ -188,7 +212,9 @@ class FileTaint:
             place, whole = copy / path, str(Path(root, path))
             with self._lock:
                 short, name = self._short.get(root, {}), self._names.get(root, {}).get(path, "")
-                folder = next((why for above, why in self._folders.items() if whole.startswith(f"{above}/")), "")
+                folder = next(
+                    (why for above, why in self._folders.items() if whole.startswith(f"{above}/")), ""
+                )
             try:
                 status = place.lstat()
                 if not stat.S_ISREG(status.st_mode):
@@ -197,7 +223,9 @@ class FileTaint:
                 if not source and short and status.st_size < _TELLING:
                     why, began_ns = short.get(self._content(place, status), ("", 0))
                     source = why if _changed_ns(root, path) >= began_ns else ""
-                source = source or (self._written_open(root, path, _changed_ns(root, path)) if self._open else "")
+                source = source or (
+                    self._written_open(root, path, _changed_ns(root, path)) if self._open else ""
+                )
             except OSError:
                 continue
             if source:
@@ -224,16 +252,23 @@ class FileTaint:
             self._since_ns = min(self._since_ns, began_ns) if runs else self._since_ns
             self._written.append(_Written(content, source, began_ns, Sketch(runs, bool(found.get("whole")))))
         for folder in event.folders:
-            self._folders[str(Path(root, folder))] = f"{folder}/, written by run {run} after it read {event.source}"
+            self._folders[str(Path(root, folder))] = (
+                f"{folder}/, written by run {run} after it read {event.source}"
+            )
 
     def trust(self, place: Path) -> bool:
-        """Take the content that a file has now for the user's own, wherever it is; returns whether it was not before."""
+        """Take the content that a file has now for the user's own, wherever it is; returns whether it was not
+        before.
+        """
         found = self.source(str(place.parent), place.name, place)
         status = place.stat()
         content, runs = self._content(place, status), self._word_runs(place, status)
         whole = {one.content for one in self._written if one.sketch.is_within(runs)}
         sql = "INSERT OR REPLACE INTO file_trust(content, path, at) VALUES (?, ?, unixepoch('subsec'))"
-        for one in (content, *sorted(whole - {content})):  # what it was made of, or its next edit would not be trusted
+        for one in (
+            content,
+            *sorted(whole - {content}),
+        ):  # what it was made of, or its next edit would not be trusted
             self.store.execute(sql, (one, str(place)), f"trust in {place}").result()
         with self._lock:
             self._trusted |= {content, *whole}
@@ -254,11 +289,17 @@ class FileTaint:
         whole = str(place)
         with self._lock:
             found = self._written_open(root, path, status.st_ctime_ns)
-            found = found or next((why for folder, why in self._folders.items() if whole.startswith(f"{folder}/")), "")
+            found = found or next(
+                (why for folder, why in self._folders.items() if whole.startswith(f"{folder}/")), ""
+            )
             same = dict(self._contents.get(status.st_size, ()))
             for workspace, contents in self._short.items() if status.st_size < _TELLING else ():
                 if whole.startswith(f"{workspace}/"):
-                    same |= {content: why for content, (why, began_ns) in contents.items() if status.st_ctime_ns >= began_ns}
+                    same |= {
+                        content: why
+                        for content, (why, began_ns) in contents.items()
+                        if status.st_ctime_ns >= began_ns
+                    }
             changed = bool(status.st_size) and status.st_ctime_ns >= self._since_ns
         if not found and not same and not changed:
             return ""
@@ -282,7 +323,12 @@ class FileTaint:
     def _written_open(self, root: str, path: str, changed_ns: int) -> str:
         """Whose words a call may have put there that has not ended, or never will."""
         for (run, _, began), call in self._open.items():
-            if call.root != root or not call.covers(path) or changed_ns < began * 1e9 - _TICK_NS or (call.read and not call.read()):
+            if (
+                call.root != root
+                or not call.covers(path)
+                or changed_ns < began * 1e9 - _TICK_NS
+                or (call.read and not call.read())
+            ):
                 continue
             if changed_ns <= (began + _LONGEST_S) * 1e9 or self._at_work(run):
                 return f"{path}, which run {run} may have written after it read {call.source}"
@@ -314,7 +360,9 @@ class FileTaint:
         return self._names.get(root, {})
 
     def below(self, workspace: Workspace, path: str | Path) -> dict[str, str]:
-        """The files at or below `path` that hold words of others, by their path as seen from there (`.` for itself)."""
+        """The files at or below `path` that hold words of others, by their path as seen from there (`.` for
+        itself).
+        """
         root = str(workspace.root)
         try:
             real = os.path.relpath(os.path.realpath(workspace.root / workspace.relative(path)), root)
@@ -325,11 +373,15 @@ class FileTaint:
         if not (workspace.root / real).is_dir():
             source = self.source(root, real)
             return {".": source} if source else {}
-        found = self.snapshot(Workspace(workspace.root / real), root=root, base="" if real == "." else f"{real}/")
+        found = self.snapshot(
+            Workspace(workspace.root / real), root=root, base="" if real == "." else f"{real}/"
+        )
         return dict(found.tainted) if found.whole else {".": "a folder that is too large to be searched"}
 
     def snapshot(self, workspace: Workspace, *, root: str = "", base: str = "") -> Snapshot:
-        """Return all files but those in folders that are not searched, and which are tainted; tainted ones there are known by their place."""
+        """Return all files but those in folders that are not searched, and which are tainted; tainted ones
+        there are known by their place.
+        """
         root = root or str(workspace.root)
         found = self.stamps(workspace)
         if not found.whole:
@@ -339,7 +391,11 @@ class FileTaint:
             if stamp and self._candidate(stamp) and (source := self.source(root, base + path)):
                 tainted[path] = source
         for path in tuple(self._paths.get(root, ())):
-            if not SKIPPED.isdisjoint(path.split("/")) and path.startswith(base) and (source := self.source(root, path)):
+            if (
+                not SKIPPED.isdisjoint(path.split("/"))
+                and path.startswith(base)
+                and (source := self.source(root, path))
+            ):
                 tainted[path.removeprefix(base)] = source
         return Snapshot(found.stamps, tainted)
 
@@ -360,8 +416,12 @@ class FileTaint:
             return True
         return stamp[-1] >= self._since_ns
 
-    def described(self, workspace: Workspace, path: str, *, name: bool, known: Collection[int] = ()) -> dict[str, Json]:
-        """An entry of the event about a file that was just written; `known` are runs of words that it had before."""
+    def described(
+        self, workspace: Workspace, path: str, *, name: bool, known: Collection[int] = ()
+    ) -> dict[str, Json]:
+        """An entry of the event about a file that was just written; `known` are runs of words that it had
+        before.
+        """
         place = workspace.root / path
         entry: dict[str, Json] = {"path": path} | ({"name": True} if name else {})
         try:
@@ -403,7 +463,9 @@ class FileTaint:
         return runs
 
     def _content(self, place: Path, status: os.stat_result) -> str:
-        """A hash of the file's content: of its size, and of all that a short one and the ends of a long one hold."""
+        """A hash of the file's content: of its size, and of all that a short one and the ends of a long one
+        hold.
+        """
         stamp = stamp_of(status)
         if (known := self._hashes.get(stamp)) is not None:
             return known
@@ -425,7 +487,9 @@ class FileTaint:
 
 
 def _changed_ns(root: str, path: str) -> int:
-    """When a file was changed last, in nanoseconds; just now where it is gone, so that nobody's words are taken for one's own."""
+    """When a file was changed last, in nanoseconds; just now where it is gone, so that nobody's words are
+    taken for one's own.
+    """
     try:
         return Path(root, path).lstat().st_ctime_ns
     except OSError:

@@ -1,6 +1,8 @@
-"""Where the arguments of a call come from: what they share with the user's words and with what tools answered.
+"""Where the arguments of a call come from: what they share with the user's words and with what tools
+answered.
 
-This is told to whoever decides, and decides nothing itself: a model can write what it read in words of its own.
+This is told to whoever decides, and decides nothing itself: a model can write what it read in words of its
+own.
 """
 
 from __future__ import annotations
@@ -40,38 +42,57 @@ _Known = tuple[str, str, str]
 """Source, kind, and the text to look in."""
 
 
-def argument_origins(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None) -> list[dict[str, Json]]:
+def argument_origins(
+    args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None
+) -> list[dict[str, Json]]:
     """For each text in `args`: `{arg, from: [{source, kind, piece}]}`, the longest piece first.
 
-    `kind` is `goal` for the user's words, else `untrusted`, `private` or both with a comma between; `from` is empty where
-    nothing is shared: the words are the model's own. `filled` says of arguments that are not the model's what filled them
-    in; their kind is `filled`.
+    `kind` is `goal` for the user's words, else `untrusted`, `private` or both with a comma between; `from` is
+    empty where nothing is shared: the words are the model's own. `filled` says of arguments that are not the
+    model's what filled them in; their kind is `filled`.
     """
     found = []
     for name, value in args.items():
         if (source := (filled or {}).get(name)) is not None:
             whence: Json = [{"source": source, "kind": "filled", "piece": ""}]
-            found += [{"arg": one_line(place, 80), "from": whence} for place, text in texts_in({name: value}) if text.strip()]
+            found += [
+                {"arg": one_line(place, 80), "from": whence}
+                for place, text in texts_in({name: value})
+                if text.strip()
+            ]
     own: Json = {name: value for name, value in args.items() if name not in (filled or {})}
-    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in texts_in(own) if text.strip()][:_MOST_ARGUMENTS]
+    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in texts_in(own) if text.strip()][
+        :_MOST_ARGUMENTS
+    ]
     known = list(_known_texts(taint)) if texts else []
-    more = [{"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts]
+    more = [
+        {"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts
+    ]
     return found[:_MOST_ARGUMENTS] + more
 
 
 def private_sources(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:
-    """The sources of private text that `args` carry and the user did not say: what was read by tools other than `but`.
+    """The sources of private text that `args` carry and the user did not say: what was read by tools other
+    than `but`.
 
-    A piece that the two share counts if it is long enough, or holds a word that is seldom the same by chance, without the
-    user's own words; and unless a public page has it as well.
+    A piece that the two share counts if it is long enough, or holds a word that is seldom the same by chance,
+    without the user's own words; and unless a public page has it as well.
     """
     passages = [one for one in taint.passages[-_MOST_LOOKS:] if one.private and one.tool not in but]
-    texts = [text[:_MOST_ARGUMENT] for _, text in texts_in(dict(args)) if text.strip()][:_MOST_ARGUMENTS] if passages else []
+    texts = (
+        [text[:_MOST_ARGUMENT] for _, text in texts_in(dict(args)) if text.strip()][:_MOST_ARGUMENTS]
+        if passages
+        else []
+    )
     if not texts:
         return []
     said = {word.casefold() for word in taint.said}
     public = [_comparable_text(one.text[:_MOST_PASSAGE]) for one in taint.passages if not one.private]
-    forms = [form for text in texts for form in {*_decoded_forms(text), codecs.encode(_comparable_text(text), "rot13")}]
+    forms = [
+        form
+        for text in texts
+        for form in {*_decoded_forms(text), codecs.encode(_comparable_text(text), "rot13")}
+    ]
     found = dict[str, None]()
     for passage in passages:
         words = _comparable_text(passage.text[:_MOST_PASSAGE])
@@ -90,7 +111,11 @@ def _spelled_apart(texts: Iterable[str], words: str) -> list[str]:
     """Telling words of `words` that stand in `texts` with other signs between their letters."""
     spelt = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
     telling = {word: "".join(filter(str.isalnum, word)) for word in _TELLING.findall(words)}
-    return [word for word, letters in telling.items() if len(letters) >= _SPELLED and any(letters in one for one in spelt)]
+    return [
+        word
+        for word, letters in telling.items()
+        if len(letters) >= _SPELLED and any(letters in one for one in spelt)
+    ]
 
 
 def _known_texts(taint: Taint) -> Iterator[_Known]:
@@ -106,7 +131,12 @@ def _known_texts(taint: Taint) -> Iterator[_Known]:
 
 
 def _kind(passage: Passage) -> str:
-    return ", ".join(word for word, holds in (("private", passage.private), ("untrusted", passage.untrusted)) if holds) or "tool"
+    return (
+        ", ".join(
+            word for word, holds in (("private", passage.private), ("untrusted", passage.untrusted)) if holds
+        )
+        or "tool"
+    )
 
 
 def _sources(text: str, known: Iterable[_Known]) -> list[dict[str, Json]]:
@@ -117,7 +147,10 @@ def _sources(text: str, known: Iterable[_Known]) -> list[dict[str, Json]]:
         if len(piece) > len(found.get((source, kind), "")):
             found[source, kind] = piece
     best = sorted(found.items(), key=lambda item: (item[0][1] != "goal", -len(item[1])))
-    return [{"source": source, "kind": kind, "piece": one_line(piece, _PIECE)} for (source, kind), piece in best[:_MOST_SOURCES]]
+    return [
+        {"source": source, "kind": kind, "piece": one_line(piece, _PIECE)}
+        for (source, kind), piece in best[:_MOST_SOURCES]
+    ]
 
 
 def _longest_shared(text: str, words: str) -> str:
@@ -156,7 +189,9 @@ def _extend_match(text: str, start: int, words: str, at: int) -> str:
 
 
 def _decoded_forms(text: str) -> Iterator[str]:
-    """The text as it is and as what it may be a code of: percent signs, base64, hexadecimal, numbers of characters, backwards."""
+    """The text as it is and as what it may be a code of: percent signs, base64, hexadecimal, numbers of
+    characters, backwards.
+    """
     plain = _comparable_text(text)
     yield plain
     if (decoded := _comparable_text(unquote(text))) != plain:
@@ -176,7 +211,10 @@ def _decoded_forms(text: str) -> Iterator[str]:
 
 
 def _base64(word: str) -> bytes:
-    return base64.b64decode(word.rstrip("=").translate(str.maketrans("-_", "+/")) + "=" * (-len(word.rstrip("=")) % 4), validate=True)
+    return base64.b64decode(
+        word.rstrip("=").translate(str.maketrans("-_", "+/")) + "=" * (-len(word.rstrip("=")) % 4),
+        validate=True,
+    )
 
 
 def _comparable_text(text: str) -> str:

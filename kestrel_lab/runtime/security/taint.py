@@ -1,8 +1,8 @@
 """Taint tracking: which untrusted and private sources each step of a run has read, as a fold over its events.
 
-Being a fold it survives resuming and forking. The context decides, not the arguments: a model that has read untrusted text may be
-obeying it, whatever its call looks like. Each step has its own context; taint flows between steps through artifacts, files,
-task lists and notes.
+Being a fold it survives resuming and forking. The context decides, not the arguments: a model that has read
+untrusted text may be obeying it, whatever its call looks like. Each step has its own context; taint flows
+between steps through artifacts, files, task lists and notes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,19 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import untrusted_taint
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.runtime.security.argument_texts import Passage, call_label, strip_punctuation, texts_in, workspace_prompt_texts
-from kestrel_lab.runtime.security.authority import further_call_text, further_calls, stated_effects, without_scheme
+from kestrel_lab.runtime.security.argument_texts import (
+    Passage,
+    call_label,
+    strip_punctuation,
+    texts_in,
+    workspace_prompt_texts,
+)
+from kestrel_lab.runtime.security.authority import (
+    further_call_text,
+    further_calls,
+    stated_effects,
+    without_scheme,
+)
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -64,7 +75,9 @@ class Context:
 
     @cached_property
     def doubted(self) -> frozenset[str]:
-        """The tools behind the untrusted sources that nobody has said anything of; empty for a source that is untrusted for sure."""
+        """The tools behind the untrusted sources that nobody has said anything of; empty for a source that is
+        untrusted for sure.
+        """
         return frozenset([self.doubts.get(source, "") for source in self.untrusted])
 
     @cached_property
@@ -86,7 +99,8 @@ class Taint:
     passages: list[Passage] = field(default_factory=list)
     """What tools answered, in order."""
     rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
-    """By the fields of answers that only the user or a service writes, what stands in them, an object each."""
+    """By the fields of answers that only the user or a service writes, what stands in them, an object each.
+    """
     made: dict[str, set[str]] = field(default_factory=dict)
     """By key, the calls that were made or are about to be."""
     calls_of: dict[str, set[str]] = field(default_factory=dict)
@@ -136,9 +150,12 @@ class Taint:
     """By call of `delegate` without an answer, the step of the sub-agent."""
 
     def context(self, call: Call) -> Context:
-        """Return what the author of `call` had read: the model when it was asked, or a step without a model when it began."""
+        """Return what the author of `call` had read: the model when it was asked, or a step without a model
+        when it began.
+        """
         seen = self._seen.get(call.step)
-        # No model, or a call whose arguments hold earlier answers: a part of a macro, or one that refers to them.
+        # No model, or a call whose arguments hold earlier answers: a part of a macro, or one that refers to
+        # them.
         if seen is None or "/" in call.id.removeprefix(call.step) or call.id in self._chained:
             return self._context(call.step)
         return seen
@@ -162,12 +179,16 @@ class Taint:
         return {strip_punctuation(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
-        """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""
+        """Whether every text in `args` is an address that stands as a whole in what the user said, with or
+        without its scheme: it tells nobody anything new.
+        """
         said = {without_scheme(word) for word in self.said}
         texts = [text for _, text in texts_in(dict(args)) if text]
-        return bool(texts) and all(without_scheme(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts)
+        return bool(texts) and all(
+            without_scheme(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts
+        )
 
-    def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
+    def apply(self, event: Event) -> None:  # one case per event  # noqa: C901
         """Take one event in."""
         match event:
             case RunStarted():
@@ -192,7 +213,10 @@ class Taint:
                 self._seen[event.step] = self._context(event.step)
             case ModelAnswered():
                 self._chained |= {str(call.get("id")) for call in event.calls if is_chained(call.get("args"))}
-                self._args |= {str(call.get("id")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
+                self._args |= {
+                    str(call.get("id")): cast("dict[str, Json]", call.get("args") or {})
+                    for call in event.calls
+                }
             case FilesTainted() if not event.call:
                 self._into(event.step, [event.read])
             case FilesTainted():
@@ -211,18 +235,26 @@ class Taint:
                 pass
 
     def carried(self, messages: Iterable[Message]) -> dict[str, Json]:
-        """Return what a run that follows this one has to know of the taint of `messages`, as JSON; see `RunStarted.earlier`.
+        """Return what a run that follows this one has to know of the taint of `messages`, as JSON; see
+        `RunStarted.earlier`.
 
         Everything that any step has read counts: the answer may hold words of all of it.
         """
         known = {passage.text: passage for passage in self.passages}
         sources: dict[str, Json] = {
-            message.call_id: {"source": one.source, "private": one.private, "untrusted": one.untrusted, "tool": one.tool}
+            message.call_id: {
+                "source": one.source,
+                "private": one.private,
+                "untrusted": one.untrusted,
+                "tool": one.tool,
+            }
             for message in messages
             if message.role == "tool" and (one := known.get(message.text)) is not None
         }
         return {
-            "untrusted": list(dict.fromkeys(source for sources in self._steps.values() for source in sources)),
+            "untrusted": list(
+                dict.fromkeys(source for sources in self._steps.values() for source in sources)
+            ),
             "doubts": {**self.doubts},
             "private": [*self._private],
             "words": [*self.words],
@@ -239,7 +271,9 @@ class Taint:
         self._into(step, earlier.get("untrusted", ()))
         self._sources = dict(earlier.get("sources", {}))
         texts = {body.get("call_id"): body.get("text", "") for body in earlier["messages"]}
-        self.passages += [Passage(text=texts[call], **told) for call, told in self._sources.items() if call in texts]
+        self.passages += [
+            Passage(text=texts[call], **told) for call, told in self._sources.items() if call in texts
+        ]
 
     def _offered(self, tools: Iterable[Mapping[str, Json]]) -> None:
         for tool in tools:
@@ -283,7 +317,12 @@ class Taint:
         if step is None:
             return
         consumed = cast("list[str]", step.get("consumes") or [])
-        givers = [maker for made in consumed for maker in self._makers.get(f"{step.get('scope') or ''}/{made}", ()) if maker != name]
+        givers = [
+            maker
+            for made in consumed
+            for maker in self._makers.get(f"{step.get('scope') or ''}/{made}", ())
+            if maker != name
+        ]
         operation = str(step.get("operation") or "")
         if operation:  # it is told how the steps went that it waits for
             givers += cast("list[str]", step.get("depends_on") or [])
@@ -329,7 +368,8 @@ class Taint:
                 self.stated_values.setdefault(tool, []).extend(values)
         path = event.args.get("path")
         if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
-            return  # what it wrote is told when it is known; only a server may write when nobody looks any more
+            # what it wrote is told when it is known; only a server may write when nobody looks any more
+            return
         if flow.reaches == "workspace" and isinstance(path, str):  # in the log of an earlier version
             if foreign:
                 self._files[self._file(path)] = f"a file written after {foreign[-1]}"
@@ -340,7 +380,14 @@ class Taint:
         args = self._args.pop(event.call, {})
         if (agent := self._branches.pop(event.call, "")) and (sources := tuple(self._steps.get(agent, ()))):
             self._into(event.step, sources)
-            self.passages.append(Passage(f"{call_label(event.tool, args)} after {sources[-1]}", event.text, private=False, untrusted=True))
+            self.passages.append(
+                Passage(
+                    f"{call_label(event.tool, args)} after {sources[-1]}",
+                    event.text,
+                    private=False,
+                    untrusted=True,
+                )
+            )
         flow = self._flow(event.tool, self._levels.pop(event.call, ""))
         if event.error is not None and event.error.get("kind") in OURS:
             return
@@ -348,7 +395,10 @@ class Taint:
         read = self._traced.pop(event.call, "")
         doubted = "reads" in flow.unsaid
         if doubted and (said := self.said_of.get((event.tool, "reads"))) is not None:
-            doubted, flow = False, replace(flow, reads=flow.reads - {"untrusted"} | ({"untrusted"} if said else set()))
+            doubted, flow = (
+                False,
+                replace(flow, reads=flow.reads - {"untrusted"} | ({"untrusted"} if said else set())),
+            )
         foreign = f"{source}: {read}" if read else self._foreign(flow, args, source)
         if doubted and (foreign == source or (not foreign and self._news(event.text, args))):
             foreign = f"{source} (nobody has said whether its answers hold what others wrote)"
@@ -367,11 +417,17 @@ class Taint:
 
     def _keep_rows(self, flow: Flow, value: Json) -> None:
         if flow.own:
-            objects = (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
-            self.rows.setdefault(flow.own, []).extend({name: one.get(name) for name in flow.own} for one in objects)
+            objects = (
+                one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)
+            )
+            self.rows.setdefault(flow.own, []).extend(
+                {name: one.get(name) for name in flow.own} for one in objects
+            )
 
     def _news(self, text: str, args: Mapping[str, Json]) -> bool:
-        """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
+        """Whether an answer says more than it was told and than the user said: else it can hold no words of
+        others.
+        """
         told = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
         told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
         return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in told]) >= _NEWS
@@ -404,7 +460,9 @@ class Taint:
             self.words.append(event.answer)
 
     def _contained(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
-        """Take in what a person said of the calls of one question; edited arguments say something of no other call."""
+        """Take in what a person said of the calls of one question; edited arguments say something of no other
+        call.
+        """
         if given.args is not None:
             return
         wanted = [further_call_text(one) for one in further_calls(asked.contained)]
@@ -414,7 +472,9 @@ class Taint:
             return
         self.leave |= {call.id: call.key for call in wanted}
         if given.scope != "once":
-            self.agreed |= {call.key for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args))}
+            self.agreed |= {
+                call.key for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args))
+            }
         if given.scope == "run":
             for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args)):
                 self.liked.setdefault(call.target, []).append(call.args)
@@ -424,13 +484,17 @@ class Taint:
         if yes is None:
             return
         self.said_of[tool, question] = yes
-        for source in [source for source, whose in self.doubts.items() if (whose, question) == (tool, "reads")]:
+        for source in [
+            source for source, whose in self.doubts.items() if (whose, question) == (tool, "reads")
+        ]:
             del self.doubts[source]
             for sources in self._steps.values() if not yes else ():
                 sources.pop(source, None)
         for step, seen in self._seen.items():  # also what was computed from its doubts
             kept = self._steps.get(step, ())
-            self._seen[step] = Context(tuple(source for source in seen.untrusted if source in kept), seen.private, self.doubts)
+            self._seen[step] = Context(
+                tuple(source for source in seen.untrusted if source in kept), seen.private, self.doubts
+            )
 
     def _flow(self, tool: str, sandbox: str) -> Flow:
         return (self._flows.get(tool) or self.known(tool)).at(sandbox)

@@ -1,6 +1,8 @@
-"""What a person says of a tool whose author has not said it: whether it brings in what others wrote, and whether it reaches others.
+"""What a person says of a tool whose author has not said it: whether it brings in what others wrote, and
+whether it reaches others.
 
-Asked once, when it matters, and kept in the home for this definition of the tool. Until then it counts as both.
+Asked once, when it matters, and kept in the home for this definition of the tool. Until then it counts as
+both.
 """
 
 from __future__ import annotations
@@ -39,14 +41,20 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def with_declarations(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
-    """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no tool is hashed where it holds nothing."""
+    """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no
+    tool is hashed where it holds nothing.
+    """
     box = Toolbox(tools)
     if not [tool for tool in box if tool.unsaid - {"files"}]:
         return box
     said: dict[str, list[tuple[str, bool]]] = {}
     for known, question, answer in store.query("SELECT tool, question, answer FROM tool_flows"):
         said.setdefault(known, []).append((question, bool(answer)))
-    return Toolbox([_with_answers(tool, said) if tool.unsaid - {"files"} else tool for tool in box]) if said else box
+    return (
+        Toolbox([_with_answers(tool, said) if tool.unsaid - {"files"} else tool for tool in box])
+        if said
+        else box
+    )
 
 
 def _with_answers(tool: Tool, said: Mapping[str, list[tuple[str, bool]]]) -> Tool:
@@ -59,7 +67,9 @@ def with_declaration(tool: Tool, question: str, *, yes: bool) -> Tool:
     """The tool with one of the questions answered."""
     left = tool.unsaid - {question}
     if question == "reads":
-        return replace(tool, unsaid=left, reads=(*(tool.flow.reads - {"untrusted"}), *(("untrusted",) if yes else ())))
+        return replace(
+            tool, unsaid=left, reads=(*(tool.flow.reads - {"untrusted"}), *(("untrusted",) if yes else ()))
+        )
     if question == "reaches" and yes and tool.flow.reaches in {"nothing", "address"}:
         return replace(tool, unsaid=left, reaches="others")
     return replace(tool, unsaid=left)
@@ -67,7 +77,9 @@ def with_declaration(tool: Tool, question: str, *, yes: bool) -> Tool:
 
 def store_declaration(tool: Tool, question: str, store: SessionStore, *, yes: bool) -> None:
     """Keep an answer for all runs of the home."""
-    sql = "INSERT OR REPLACE INTO tool_flows(tool, question, answer, at) VALUES (?, ?, ?, unixepoch('subsec'))"
+    sql = (
+        "INSERT OR REPLACE INTO tool_flows(tool, question, answer, at) VALUES (?, ?, ?, unixepoch('subsec'))"
+    )
     store.execute(sql, (definition_hash(tool), question, int(yes)), f"what {tool.name} does")
 
 
@@ -77,7 +89,10 @@ def declaration_question(tool: str, question: str, call: Call) -> ApprovalAsked:
         call=f"{call.id}?{question}",
         step=call.step,
         tool=tool,
-        args={"question": f"{QUESTIONS[question].format(tool=tool)} It does not say so itself.", "options": [_NO, _YES]},
+        args={
+            "question": f"{QUESTIONS[question].format(tool=tool)} It does not say so itself.",
+            "options": [_NO, _YES],
+        },
         danger=call.danger.name,
         key="",
         why="question",

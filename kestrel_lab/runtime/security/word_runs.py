@@ -1,7 +1,9 @@
-"""Word runs: which text was made of which other text by hand, found by the runs of three words that both have.
+"""Word runs: which text was made of which other text by hand, found by the runs of three words that both
+have.
 
-A sketch keeps the runs of a text with the smallest hashes. Of two texts the one with the sketch counts as a source of the other if
-enough of the sketch is in the other, or enough of the other, as far as the sketch reaches, is in the sketch.
+A sketch keeps the runs of a text with the smallest hashes. Of two texts the one with the sketch counts as a
+source of the other if enough of the sketch is in the other, or enough of the other, as far as the sketch
+reaches, is in the sketch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _WORD = re.compile(r"[^\W぀-鿿가-힣]+|[぀-鿿가-힣]")
 
 
 def word_runs(content: bytes) -> frozenset[int]:
-    """Return hashes of all runs of three words, whatever stands between the words and in whatever case; none for what is not text."""
+    """Return hashes of all runs of three words, whatever stands between the words and in whatever case; none
+    for what is not text.
+    """
     if b"\0" in content[:8_192]:
         return frozenset()
     words = _WORD.findall(content.decode("utf-8", "ignore").casefold())

@@ -1,4 +1,5 @@
-"""A watched dependency: it records the results of calls, probes and restarts the dependency, and explains its errors.
+"""A watched dependency: it records the results of calls, probes and restarts the dependency, and explains its
+errors.
 
 May be used from several threads and event loops at once, as a session may.
 """
@@ -37,7 +38,9 @@ class Pace:
 
 
 class Dependency:
-    """A watched dependency; `changed` is called with each change of its health, on the thread that notices it."""
+    """A watched dependency; `changed` is called with each change of its health, on the thread that notices
+    it.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,10 @@ class Dependency:
         row, policy = self.row(), self.health.policy
         again: float | None = row.retry_in_s or LOOK_S
         if row.state is HealthState.FAILED and self.health.restartable:
-            when, again = f"its {policy.restarts} restarts in {format_duration(policy.restarts_per_s)} are used up", None
+            when, again = (
+                f"its {policy.restarts} restarts in {format_duration(policy.restarts_per_s)} are used up",
+                None,
+            )
         elif self._restarting:
             when = "it is being restarted right now"
         elif row.breaker == "half-open":
@@ -137,11 +143,17 @@ class Dependency:
             when = f"it is tried again in {format_duration(row.retry_in_s)}"
         else:
             when, again = "it may be tried again at once", 0.0
-        what = f"{self.kind} {self.name} is {row.state}" + (f": {row.reason.rstrip('.; ')}" if row.reason else "")
-        return DependencyError(self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again)
+        what = f"{self.kind} {self.name} is {row.state}" + (
+            f": {row.reason.rstrip('.; ')}" if row.reason else ""
+        )
+        return DependencyError(
+            self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again
+        )
 
     async def gate(self, until: float) -> None:
-        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic) or after the last restart."""
+        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic) or
+        after the last restart.
+        """
         pause = LOOK_S
         try:
             async with asyncio.timeout(until - time.monotonic()):
@@ -160,12 +172,19 @@ class Dependency:
             await self._recover(self._restart)
             return self.health.state is HealthState.READY
         fresh = self._heard is not None and self._clock() - self._heard < self._pace.interval_s
-        if self._probe is not None and not (fresh and health.state is HealthState.READY) and not await self.look():
+        if (
+            self._probe is not None
+            and not (fresh and health.state is HealthState.READY)
+            and not await self.look()
+        ):
             return False
         return health.usable
 
     async def look(self) -> bool:
-        """Probe it once, if it has a probe, and return whether it works. Concurrent callers share one probe."""
+        """Probe it once, if it has a probe, and return whether it works.
+
+        Concurrent callers share one probe.
+        """
         if self._probe is None:
             return True
         asked = self._clock()
@@ -181,9 +200,11 @@ class Dependency:
             async with asyncio.timeout(self._pace.probe_timeout_s):
                 await probe()
         except TimeoutError as error:
-            self.failure(str(error) or f"no answer to a probe within {format_duration(self._pace.probe_timeout_s)}")
+            self.failure(
+                str(error) or f"no answer to a probe within {format_duration(self._pace.probe_timeout_s)}"
+            )
             return False
-        except Exception as error:  # noqa: BLE001  # whatever a probe raises is its result
+        except Exception as error:  # whatever a probe raises is its result  # noqa: BLE001
             self.failure(error)
             return False
         self.success()
@@ -205,8 +226,11 @@ class Dependency:
                         await self._probe()
                 problem = ""
             except TimeoutError as error:
-                problem = str(error) or f"its restart took longer than {format_duration(self._pace.restart_timeout_s)}"
-            except Exception as error:  # noqa: BLE001  # any error means that the restart failed
+                problem = (
+                    str(error)
+                    or f"its restart took longer than {format_duration(self._pace.restart_timeout_s)}"
+                )
+            except Exception as error:  # any error means that the restart failed  # noqa: BLE001
                 problem = _reason(error)
             finally:
                 with self._lock:
@@ -233,7 +257,13 @@ class Dependency:
         with self._lock:
             drained = self.health.drain()
         changes = [
-            HealthChanged(dependency=self.name, kind=self.kind, source=c.source.value, target=c.target.value, reason=c.reason)
+            HealthChanged(
+                dependency=self.name,
+                kind=self.kind,
+                source=c.source.value,
+                target=c.target.value,
+                reason=c.reason,
+            )
             for c in drained
         ]
         for change in changes:

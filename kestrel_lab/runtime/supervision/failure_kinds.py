@@ -1,8 +1,8 @@
 """Classification of errors, which decides about retries, and advice on each kind.
 
-`transient` may pass by itself, `dependency` passes once something outside works again, `budget` means a limit was reached,
-and `logic` is everything else, where a retry gives the same error. Errors of libraries are classified by the names of their
-classes, so that no library has to be imported.
+`transient` may pass by itself, `dependency` passes once something outside works again, `budget` means a limit
+was reached, and `logic` is everything else, where a retry gives the same error. Errors of libraries are
+classified by the names of their classes, so that no library has to be imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Problem
-from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, ModelError, RunError, StoreError, UsageError
+from kestrel_lab.core.errors import (
+    CheckError,
+    DependencyError,
+    LimitError,
+    ModelError,
+    RunError,
+    StoreError,
+    UsageError,
+)
 from kestrel_lab.models.litellm.errors import error_causes
 
 FailureClass = Literal["transient", "dependency", "logic", "budget"]
@@ -25,7 +33,12 @@ RECOVERABLE: frozenset[FailureClass] = frozenset({"transient", "dependency"})
 _PASSING_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _DOWN = frozenset(
     {
-        *("ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectorError"),  # httpx, aiohttp: nobody is there
+        *(
+            "ConnectError",
+            "ConnectTimeout",
+            "ClientConnectorError",
+            "ConnectorError",
+        ),  # httpx, aiohttp: nobody is there
         *(
             "ClosedResourceError",
             "BrokenResourceError",
@@ -37,18 +50,58 @@ _DOWN = frozenset(
 )
 _PASSING = frozenset(
     {
-        *("ReadError", "WriteError", "CloseError", "RemoteProtocolError", "ReadTimeout", "WriteTimeout", "PoolTimeout"),  # httpx
-        *("ClientPayloadError", "ServerDisconnectedError", "ClientOSError", "ServerTimeoutError", "SocketTimeoutError"),  # aiohttp
+        *(
+            "ReadError",
+            "WriteError",
+            "CloseError",
+            "RemoteProtocolError",
+            "ReadTimeout",
+            "WriteTimeout",
+            "PoolTimeout",
+        ),  # httpx
+        *(
+            "ClientPayloadError",
+            "ServerDisconnectedError",
+            "ClientOSError",
+            "ServerTimeoutError",
+            "SocketTimeoutError",
+        ),  # aiohttp
         *("BusyError", "LockedError"),  # apsw
-        *("RateLimitError", "ServiceUnavailableError", "InternalServerError", "APITimeoutError", "Timeout", "TimeoutExpired"),
+        *(
+            "RateLimitError",
+            "ServiceUnavailableError",
+            "InternalServerError",
+            "APITimeoutError",
+            "Timeout",
+            "TimeoutExpired",
+        ),
     }
 )
 _MCP_ERRORS = frozenset({"MCPError", "McpError"})
 _OUT_OF_BUDGET = frozenset({"BudgetExceededError"})
 _DOWN_ERRNO = frozenset(
-    {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EPIPE, errno.ESRCH, errno.ECHILD, errno.EHOSTDOWN}
+    {
+        errno.ECONNREFUSED,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ENETDOWN,
+        errno.EPIPE,
+        errno.ESRCH,
+        errno.ECHILD,
+        errno.EHOSTDOWN,
+    }
 )
-_PASSING_ERRNO = frozenset({errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENETRESET})
+_PASSING_ERRNO = frozenset(
+    {
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EBUSY,
+        errno.ENETRESET,
+    }
+)
 _MCP: dict[object, FailureClass] = {-32000: "dependency", -32001: "transient", 408: "transient"}
 """Codes of MCP: connection closed, request timed out (twice: the second is that of its first versions)."""
 _PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
@@ -57,8 +110,8 @@ _PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
 def classify_failure(error: BaseException | Problem) -> FailureClass:
     """Return the kind of failure of `error`.
 
-    An error of this package without a kind of its own has that of its cause. Of several errors raised together the least
-    recoverable one decides.
+    An error of this package without a kind of its own has that of its cause. Of several errors raised
+    together the least recoverable one decides.
     """
     if isinstance(error, Problem):
         return _PROBLEMS.get(error.kind, "transient" if error.transient else "logic")
@@ -66,7 +119,11 @@ def classify_failure(error: BaseException | Problem) -> FailureClass:
         kinds = {classify_failure(one) for one in error.exceptions}
         return next(kind for kind in _LEAST_FIRST if kind in kinds)
     if isinstance(error, ModelError) and error.transient:
-        return "dependency" if any(_direct_class(cause) == "dependency" for cause in error_causes(error, suppressed=False)) else "transient"
+        return (
+            "dependency"
+            if any(_direct_class(cause) == "dependency" for cause in error_causes(error, suppressed=False))
+            else "transient"
+        )
     if isinstance(error, ModelError) and error.caller:
         return "logic"
     # Only errors of this package stand for their cause.
@@ -77,7 +134,7 @@ def classify_failure(error: BaseException | Problem) -> FailureClass:
 _LEAST_FIRST: tuple[FailureClass, ...] = ("logic", "budget", "dependency", "transient")
 
 
-def _direct_class(error: BaseException) -> FailureClass | None:  # noqa: C901  # a table of conditions, one per line
+def _direct_class(error: BaseException) -> FailureClass | None:  # a table of conditions, one per line  # noqa: C901
     """Return the kind of `error` without its causes; `None` when it has none."""
     name = type(error).__name__
     status = _status(error)
@@ -94,7 +151,9 @@ def _direct_class(error: BaseException) -> FailureClass | None:  # noqa: C901  #
             return "transient" if error.errno == socket.EAI_AGAIN else "dependency"
         case TimeoutError():
             return "transient"
-        case OSError() if error.errno in _DOWN_ERRNO or isinstance(error, ConnectionRefusedError | BrokenPipeError | ProcessLookupError):
+        case OSError() if error.errno in _DOWN_ERRNO or isinstance(
+            error, ConnectionRefusedError | BrokenPipeError | ProcessLookupError
+        ):
             return "dependency"
         case OSError() if error.errno in _PASSING_ERRNO or isinstance(error, ConnectionError):
             return "transient"
@@ -123,16 +182,19 @@ def _status(error: BaseException) -> int | None:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """Return an attribute of an error of foreign code, where a property may raise; `None` where there is none."""
+    """Return an attribute of an error of foreign code, where a property may raise; `None` where there is
+    none.
+    """
     try:
         return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001  # foreign code
+    except Exception:  # foreign code  # noqa: BLE001
         return None
 
 
 _ADVICE: dict[FailureClass, str] = {
     "transient": "It may pass by itself: run it again in a moment, or resume the run.",
-    "dependency": "Bring back what it depends on, then resume the run; kestrel doctor shows what is not in order.",
+    "dependency": "Bring back what it depends on, then resume the run; kestrel doctor shows what is not in "
+    "order.",
     "budget": "Raise the limit, or make the goal smaller.",
     "logic": "Trying again gives the same: change what the message names.",
 }
@@ -141,7 +203,8 @@ _LIMITS = {
     "cost_usd": "Allow a higher cost (cost_usd), or choose a cheaper model.",
     "seconds": "Allow more seconds, or make the goal smaller.",
     "tokens": "Allow more tokens, or make the goal smaller.",
-    "wall_seconds": "Allow more seconds in all (wall_seconds), or look what it waited for: kestrel show says.",
+    "wall_seconds": "Allow more seconds in all (wall_seconds), or look what it waited for: kestrel show "
+    "says.",
     "messages": "Allow more messages, or make the goal smaller.",
 }
 
@@ -153,11 +216,17 @@ def failure_advice(error: BaseException | Problem) -> str:
         case LimitError() if error.limit in _LIMITS:
             return _LIMITS[error.limit]
         case DependencyError():
-            return f"Bring {error.dependency} back, then resume the run; kestrel doctor shows what is not in order."
+            return (
+                f"Bring {error.dependency} back, then resume the run; kestrel doctor shows what is not "
+                "in order."
+            )
         case ModelError(retry_after_s=float(seconds)) if kind == "transient":
             return f"Wait {seconds:.0f} s as the provider asks, then resume the run."
         case ModelError(caller=True):
-            return "Change what the message names (the key, the name of the model, the conversation), or choose another model."
+            return (
+                "Change what the message names (the key, the name of the model, the conversation), or "
+                "choose another model."
+            )
         case _:
             return _ADVICE[kind]
 
@@ -181,5 +250,11 @@ class RetryBudget:
 
     def wait(self, error: RunError, attempt: int) -> float:
         """Return the seconds to wait after `attempt` failed."""
-        asked = error.retry_after_s if isinstance(error, ModelError) else error.retry_in_s if isinstance(error, DependencyError) else None
+        asked = (
+            error.retry_after_s
+            if isinstance(error, ModelError)
+            else error.retry_in_s
+            if isinstance(error, DependencyError)
+            else None
+        )
         return max(min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(attempt - 1, 60)), asked or 0.0)

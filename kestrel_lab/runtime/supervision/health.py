@@ -79,13 +79,24 @@ class HealthChange:
 
 
 class CircuitBreaker:
-    """A circuit breaker: closed while calls succeed, open for a window after failures, then half-open for one trial call.
+    """A circuit breaker: closed while calls succeed, open for a window after failures, then half-open for one
+    trial call.
 
-    A call enters with `admit` and reports with its permit. A permit is void after the next change of state, so that
-    calls that began before it no longer count.
+    A call enters with `admit` and reports with its permit. A permit is void after the next change of state,
+    so that calls that began before it no longer count.
     """
 
-    __slots__ = ("_clock", "_failures", "_opened", "_policy", "_random", "_until", "permit", "probing", "state")
+    __slots__ = (
+        "_clock",
+        "_failures",
+        "_opened",
+        "_policy",
+        "_random",
+        "_until",
+        "permit",
+        "probing",
+        "state",
+    )
 
     def __init__(self, policy: HealthPolicy, clock: Clock, random: Callable[[], float]) -> None:
         """Begin closed; `random` gives numbers from 0 to 1."""
@@ -180,14 +191,29 @@ class RestartBudget:
 class DependencyHealth:
     """State, breaker and budget of one dependency; `drain` returns the transitions that reports caused.
 
-    A restartable dependency admits no call between its failure and a successful restart. For others each window ends
-    with a trial call, whose failure uses up one attempt of the budget; the breaker goes on trying in the state `failed`.
+    A restartable dependency admits no call between its failure and a successful restart. For others each
+    window ends with a trial call, whose failure uses up one attempt of the budget; the breaker goes on trying
+    in the state `failed`.
     """
 
-    __slots__ = ("_changes", "_clock", "_random", "_restart_at", "_state", "breaker", "budget", "policy", "reason",
-                 "restartable", "since", "was_ready")  # fmt: skip
+    __slots__ = (
+        "_changes",
+        "_clock",
+        "_random",
+        "_restart_at",
+        "_state",
+        "breaker",
+        "budget",
+        "policy",
+        "reason",
+        "restartable",
+        "since",
+        "was_ready",
+    )
 
-    def __init__(self, policy: HealthPolicy, clock: Clock, random: Callable[[], float], *, restartable: bool = False) -> None:
+    def __init__(
+        self, policy: HealthPolicy, clock: Clock, random: Callable[[], float], *, restartable: bool = False
+    ) -> None:
         """Begin `starting`."""
         self.policy, self.restartable = policy, restartable
         self._clock, self._random = clock, random
@@ -266,7 +292,10 @@ class DependencyHealth:
         self.breaker.release(permit)
 
     def restart_begins(self) -> bool:
-        """Use up one restart; returns whether it may be made. The pause before the next one grows with each."""
+        """Use up one restart; returns whether it may be made.
+
+        The pause before the next one grows with each.
+        """
         if not self.restartable or self._state is not HealthState.RECOVERING or self.restart_in > 0:
             return False
         if self.budget.take():
@@ -341,4 +370,13 @@ class HealthTable(TableView, tuple[HealthRow, ...]):
 def _cells(row: HealthRow) -> tuple[str, ...]:
     again = format_duration(row.retry_in_s) if row.retry_in_s else ""
     left = "" if row.restarts_left is None else str(row.restarts_left)
-    return (row.dependency, row.kind, row.state, format_duration(row.seconds), row.breaker, again, left, row.reason)
+    return (
+        row.dependency,
+        row.kind,
+        row.state,
+        format_duration(row.seconds),
+        row.breaker,
+        again,
+        left,
+        row.reason,
+    )

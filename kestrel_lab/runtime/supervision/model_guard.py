@@ -1,4 +1,6 @@
-"""Supervised model calls: circuit breaker, rate limits and call time per endpoint; a run waits for an endpoint that worked before."""
+"""Supervised model calls: circuit breaker, rate limits and call time per endpoint; a run waits for an
+endpoint that worked before.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +41,21 @@ def guard_model(
     idle: IdleTime | None = None,
     call_s: float | None = None,
 ) -> Model:
-    """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the call.
+    """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the
+    call.
 
-    Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes longer than `call_s`
-    fails. A model made of several is supervised endpoint by endpoint, and only the last one is waited for. A script or a
-    recording has no endpoint and is returned as it is.
+    Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes longer than
+    `call_s` fails. A model made of several is supervised endpoint by endpoint, and only the last one is
+    waited for. A script or a recording has no endpoint and is returned as it is.
     """
     idle = idle or IdleTime()
     over = partial(guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
     patience = supervisor.patience_s if patience_s is None else patience_s
     if isinstance(model, EscalatingModel):
         *others, last = model.models
-        return replace(model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience)))
+        return replace(
+            model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience))
+        )
     if isinstance(model, RoutedModel):
         return model.over(lambda one: over(one, patience_s=patience))
     if (inner := inner_model(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
@@ -73,7 +78,9 @@ def _stands_for_several(model: Model) -> bool:
 
 
 def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTime) -> Model:
-    """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at the endpoint."""
+    """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at
+    the endpoint.
+    """
     inner = inner_model(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
@@ -99,12 +106,20 @@ def limit_concurrency(model: Model, supervisor: RuntimeSupervisor, calls: int) -
         yield
 
 
-async def wait_for_model(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
-    """Return once `model` may be called, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
+async def wait_for_model(
+    model: Model,
+    supervisor: RuntimeSupervisor,
+    *,
+    timeout: float,  # noqa: ASYNC109
+) -> None:  # as `ready`
+    """Return once `model` may be called, probing where that costs nothing; raise `DependencyError` after
+    `timeout` seconds.
 
     Of fallback models one is enough; of routed models the one for everything else.
     """
-    while isinstance(model, RoutedModel) or (_stands_for_several(model) and not isinstance(model, EscalatingModel)):
+    while isinstance(model, RoutedModel) or (
+        _stands_for_several(model) and not isinstance(model, EscalatingModel)
+    ):
         model = model.otherwise if isinstance(model, RoutedModel) else inner_model(model) or model
     *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
     for one in others:
@@ -119,10 +134,12 @@ async def wait_for_model(model: Model, supervisor: RuntimeSupervisor, *, timeout
 
 @dataclass(slots=True, eq=False)
 class GuardedModel(ModelWrapper):
-    """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` if the endpoint worked before.
+    """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` if the
+    endpoint worked before.
 
-    Only failures that may pass are waited for. An endpoint that never worked is not: its address is probably wrong. Once
-    an attempt has streamed text, further ones are not streamed, so that no reader sees a piece twice.
+    Only failures that may pass are waited for. An endpoint that never worked is not: its address is probably
+    wrong. Once an attempt has streamed text, further ones are not streamed, so that no reader sees a piece
+    twice.
     """
 
     model: Model
@@ -132,7 +149,9 @@ class GuardedModel(ModelWrapper):
     idle: IdleTime = field(default_factory=IdleTime)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after waiting in vain."""
+        """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after
+        waiting in vain.
+        """
         stream = Stream(on_delta)
         until, told, pause = math.inf, "", _FIRST_PAUSE_S
         while True:
@@ -177,7 +196,12 @@ class GuardedModel(ModelWrapper):
 
     def _pause(self, error: RunError, usual: float) -> float | None:
         """Return the seconds until another attempt; `None` for no other attempt."""
-        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify_failure(error) not in RECOVERABLE or _rate_limited(error):
+        if (
+            not self.endpoint.health.was_ready
+            or self.patience_s <= 0
+            or classify_failure(error) not in RECOVERABLE
+            or _rate_limited(error)
+        ):
             return None
         if isinstance(error, DependencyError):
             return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
@@ -192,11 +216,13 @@ class GuardedModel(ModelWrapper):
 
 @dataclass(slots=True, eq=False)
 class MeteredModel(ModelWrapper):
-    """`model`, called when the throttle of `endpoint` allows it, and again when the endpoint refused it with a rate limit.
+    """`model`, called when the throttle of `endpoint` allows it, and again when the endpoint refused it with
+    a rate limit.
 
-    Refused calls wait as long as the endpoint answered any call within the last `patience_s`, unless it asks for a pause of
-    more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated. An attempt of more than `call_s` fails,
-    whatever it streams: an endpoint that sends a token now and then is never silent.
+    Refused calls wait as long as the endpoint answered any call within the last `patience_s`, unless it asks
+    for a pause of more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated. An attempt
+    of more than `call_s` fails, whatever it streams: an endpoint that sends a token now and then is never
+    silent.
     """
 
     model: Model
@@ -223,12 +249,16 @@ class MeteredModel(ModelWrapper):
             try:
                 answer = await self._in_time(request, stream)
             except BaseException as error:
-                if isinstance(error, ModelError) and error.transient:  # an endpoint that hangs uses up no time of the agent
+                if (
+                    isinstance(error, ModelError) and error.transient
+                ):  # an endpoint that hangs uses up no time of the agent
                     self.idle.lose(time.monotonic() - began)
                 if not _rate_limited(error):
                     turns.released()
                     raise
-                turns.refused(ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S))
+                turns.refused(
+                    ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S)
+                )
                 told, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
                 if stream.begun or not self._waits(error, refused_at):
                     raise
@@ -248,13 +278,18 @@ class MeteredModel(ModelWrapper):
         except TimeoutError as error:
             if not bound.expired():
                 raise
-            msg = f"{self.name}: no whole answer from {self.endpoint.name} within {self.call_s:g} s (setting model_seconds): it hangs or is slow"
+            msg = (
+                f"{self.name}: no whole answer from {self.endpoint.name} within {self.call_s:g} s "
+                "(setting model_seconds): it hangs or is slow"
+            )
             raise ModelError(msg, transient=True) from error
 
     def _waits(self, error: ModelError, refused_at: float) -> bool:
         throttle = self.endpoint.turns.throttle
         until = max(refused_at, throttle.succeeded_at) + self.patience_s
-        return (error.retry_after_s or 0.0) <= LONGEST_WAIT_S and self.endpoint.now + throttle.retry_in <= until
+        return (
+            error.retry_after_s or 0.0
+        ) <= LONGEST_WAIT_S and self.endpoint.now + throttle.retry_in <= until
 
 
 def _rate_limited(error: BaseException) -> TypeGuard[ModelError]:

@@ -1,8 +1,9 @@
 """Adaptive concurrency: how many calls an endpoint gets at once, and the queue of those that wait.
 
-The limit grows with successes and is cut when the endpoint answers with a rate limit (additive increase, multiplicative
-decrease). Many calls are refused together when a rate limit is reached. They count as one episode: refusals of calls that
-had begun before the last cut do not cut again, they can only make the pause longer.
+The limit grows with successes and is cut when the endpoint answers with a rate limit (additive increase,
+multiplicative decrease). Many calls are refused together when a rate limit is reached. They count as one
+episode: refusals of calls that had begun before the last cut do not cut again, they can only make the pause
+longer.
 """
 
 from __future__ import annotations
@@ -34,15 +35,30 @@ class ThrottlePolicy:
 
 
 class Throttle:
-    """The width of one endpoint: the calls that may be under way at once. Arithmetic on an injected clock, without waiting.
+    """The width of one endpoint: the calls that may be under way at once. Arithmetic on an injected clock,
+    without waiting.
 
-    A call enters with `enter` and reports with its ticket. Until the first episode each success adds one to the width, so
-    that it doubles with each round of calls; afterwards it takes two rounds of successes to add one. The width grows only
-    while all of it is used, and never beyond `bound`.
+    A call enters with `enter` and reports with its ticket. Until the first episode each success adds one to
+    the width, so that it doubles with each round of calls; afterwards it takes two rounds of successes to add
+    one. The width grows only while all of it is used, and never beyond `bound`.
     """
 
-    __slots__ = ("_clock", "_cut_at", "_number", "_policy", "_random", "_row", "_slow", "_until", "_width",
-                 "bounds", "episodes", "in_flight", "refusals", "succeeded_at")  # fmt: skip
+    __slots__ = (
+        "_clock",
+        "_cut_at",
+        "_number",
+        "_policy",
+        "_random",
+        "_row",
+        "_slow",
+        "_until",
+        "_width",
+        "bounds",
+        "episodes",
+        "in_flight",
+        "refusals",
+        "succeeded_at",
+    )
 
     def __init__(self, policy: ThrottlePolicy, clock: Clock, random: Callable[[], float]) -> None:
         """Begin with the policy's width; `random` gives numbers from 0 to 1."""
@@ -207,7 +223,9 @@ class Gate:
             waiter = self._waiting[0]
             try:
                 waiter.loop.call_soon_threadsafe(_let_through, waiter)
-            except RuntimeError:  # closed; asking `is_closed` first would leave a moment in which it closes all the same
+            except (
+                RuntimeError
+            ):  # closed; asking `is_closed` first would leave a moment in which it closes all the same
                 self._waiting.popleft()
             else:
                 return

@@ -54,7 +54,9 @@ class RuntimeSupervisor(PartsView):
             random: Numbers from 0 to 1, for jitter.
         """
         self.policy, self.patience_s = policy or HealthPolicy(), patience_s
-        self._pace = Pace(interval_s=interval_s, probe_timeout_s=probe_timeout_s, restart_timeout_s=restart_timeout_s)
+        self._pace = Pace(
+            interval_s=interval_s, probe_timeout_s=probe_timeout_s, restart_timeout_s=restart_timeout_s
+        )
         self._clock, self._random = clock, random
         self._watched: dict[str, Dependency] = {}
         self._listeners: list[HealthListener] = []
@@ -72,17 +74,26 @@ class RuntimeSupervisor(PartsView):
         """Watch `name` from now on; it replaces a watched dependency of that name.
 
         Args:
-            name: Its name in errors and tables.
-            kind: Its kind: `model`, `mcp`, …
-            probe: Raises when it does not work. It must be harmless and cost nothing.
-            restart: Restarts it, or raises. With it, the dependency is not used between its failure and a successful restart.
-            policy: The supervisor's by default.
-            advice: A sentence that says what a person can do when it does not work.
+            name: Its name in errors and tables. kind: Its kind: `model`, `mcp`, … probe: Raises when it does
+            not work. It must be harmless and cost nothing. restart: Restarts it, or raises. With it, the
+            dependency is not used between its failure and a successful restart. policy: The supervisor's by
+            default. advice: A sentence that says what a person can do when it does not work.
         """
-        health = DependencyHealth(policy or self.policy, self._clock, self._random, restartable=restart is not None)
+        health = DependencyHealth(
+            policy or self.policy, self._clock, self._random, restartable=restart is not None
+        )
         throttle = Throttle(ThrottlePolicy(), self._clock, self._random)
         watched = Dependency(
-            name, kind, health, self._pace, self._clock, self._changed, probe=probe, restart=restart, advice=advice, throttle=throttle
+            name,
+            kind,
+            health,
+            self._pace,
+            self._clock,
+            self._changed,
+            probe=probe,
+            restart=restart,
+            advice=advice,
+            throttle=throttle,
         )
         self._watched[name] = watched
         return watched
@@ -100,12 +111,12 @@ class RuntimeSupervisor(PartsView):
         """Return the dependency of that name."""
         return self._watched.get(name)
 
-    async def ready(self, *names: str, timeout: float) -> None:  # noqa: ASYNC109  # a gate's deadline is part of what it says
+    async def ready(self, *names: str, timeout: float) -> None:  # a gate's deadline is part of what it says  # noqa: ASYNC109
         """Return once all of `names` (by default everything watched) work.
 
-        Probes dependencies without a recent success, and restarts within the budget those that are down. A dependency without
-        a probe and without failures counts as working. Raises `DependencyError` for the first one that does not work after
-        `timeout` seconds, or whose restarts are used up.
+        Probes dependencies without a recent success, and restarts within the budget those that are down. A
+        dependency without a probe and without failures counts as working. Raises `DependencyError` for the
+        first one that does not work after `timeout` seconds, or whose restarts are used up.
         """
         wanted = [self._known(name) for name in names] or [*self._watched.values()]
         until = time.monotonic() + timeout
@@ -127,7 +138,9 @@ class RuntimeSupervisor(PartsView):
         return HealthTable(watched.row() for watched in tuple(self._watched.values()))
 
     def subscribe(self, listener: HealthListener) -> Callable[[], None]:
-        """Call `listener` with every change from now on, on the thread that notices it; returns a function that ends that."""
+        """Call `listener` with every change from now on, on the thread that notices it; returns a function
+        that ends that.
+        """
         self._listeners.append(listener)
 
         def end() -> None:
@@ -142,7 +155,9 @@ class RuntimeSupervisor(PartsView):
 
     def _known(self, name: str) -> Dependency:
         if (watched := self._watched.get(name)) is None:
-            raise UsageError(f"no dependency is watched under the name {name!r}: {did_you_mean(name, self._watched)}")
+            raise UsageError(
+                f"no dependency is watched under the name {name!r}: {did_you_mean(name, self._watched)}"
+            )
         return watched
 
     def _changed(self, change: HealthChanged) -> None:

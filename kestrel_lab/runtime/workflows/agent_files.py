@@ -23,7 +23,11 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
 
     Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
     """
-    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped_agent(name_or_path, ())
+    path = (
+        Path(name_or_path)
+        if isinstance(name_or_path, Path) or is_file_name(name_or_path)
+        else _shipped_agent(name_or_path, ())
+    )
     entry = _read(path)
     settings_of(entry, path.parent, {})  # refuses an agent in its own team
     team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
@@ -33,7 +37,9 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
 def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
     """Return the agent with these settings."""
     kind = ReActAgent if given.get("react") else LLMAgent
-    return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
+    return kind(
+        name, description=description, **{key: value for key, value in given.items() if key != "react"}
+    )
 
 
 def step_settings(entry: AgentSettings) -> dict[str, Any]:
@@ -42,11 +48,13 @@ def step_settings(entry: AgentSettings) -> dict[str, Any]:
     return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in given}
 
 
-def settings_of(entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()) -> dict[str, Any]:
+def settings_of(
+    entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Return the settings of an agent, those of a reference before those of the agent that it refers to.
 
-    That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team. Raises `UsageError` for
-    anything else, and for an agent that is in its own team, however deep.
+    That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team.
+    Raises `UsageError` for anything else, and for an agent that is in its own team, however deep.
     """
     own = step_settings(entry)
     if entry.team:
@@ -60,11 +68,16 @@ def settings_of(entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEn
     return {**settings_of(_read(path), path.parent, {}, above), **own}
 
 
-def _member(name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...]) -> dict[str, Any]:
+def _member(
+    name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...]
+) -> dict[str, Any]:
     if name in above:
         raise UsageError(f"agent {name!r} is in its own team: {' → '.join((*above, name))}")
     if name in agents:
-        return {**settings_of(agents[name], folder, agents, (*above, name)), "description": agents[name].description}
+        return {
+            **settings_of(agents[name], folder, agents, (*above, name)),
+            "description": agents[name].description,
+        }
     entry = _read(path := _file(name, folder, agents))
     return {**settings_of(entry, path.parent, {}, (*above, name)), "description": entry.description}
 
@@ -86,17 +99,27 @@ def _shipped_agent(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> P
     known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
     if name not in known:
         raise UsageError(
-            f"there is no agent {name!r}; {did_you_mean(name, {*known, *others})} (a file is named with its ending, {name}.yaml)"
+            f"there is no agent {name!r}; {did_you_mean(name, {*known, *others})} (a file is named "
+            f"with its ending, {name}.yaml)"
         )
     return known[name]
 
 
 def file_beside(folder: Path, name: str, kind: str = "agent") -> Path:
-    """Return a file that a workflow names, which must be in its folder or below, also through links; raises `UsageError` for another."""
+    """Return a file that a workflow names, which must be in its folder or below, also through links; raises
+    `UsageError` for another.
+    """
     pure = PurePosixPath(name)
     found = folder / name
-    if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses {kind} files beside it or below")
+    if (
+        pure.is_absolute()
+        or "\\" in name
+        or "\0" in name
+        or not found.resolve().is_relative_to(folder.resolve())
+    ):
+        raise UsageError(
+            f"{name!r} is not in the folder of the workflow: a workflow uses {kind} files beside it or below"
+        )
     if not found.is_file():
         raise UsageError(f"there is no {kind} file {name!r} beside the workflow")
     return found

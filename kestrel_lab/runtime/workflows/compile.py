@@ -57,24 +57,37 @@ def compile_steps(reading: Reading) -> shapes.Shape:
     entry = reading.entry
     _check_names(reading)
     reading.stop_at_problems()
-    parts = [part for where, work in _works_of(entry) if (part := reading.tried(where, partial(_part, reading, where, work)))]
+    parts = [
+        part
+        for where, work in _works_of(entry)
+        if (part := reading.tried(where, partial(_part, reading, where, work)))
+    ]
     reading.stop_at_problems()
     found = reading.tried(_body(entry), partial(_make_shape, entry, parts))
     reading.stop_at_problems()
     return found or shapes.Shape(())
 
 
-def _make_shape(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.Shape:  # noqa: C901  # one case per kind
+def _make_shape(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.Shape:  # one case per kind  # noqa: C901
     match entry:
         case models.PlanEntry():
             return shapes.Shape(tuple(part.step for part in parts))
         case models.SequentialEntry():
             return shapes.in_sequence(parts)
         case models.ParallelEntry():
-            return shapes.side_by_side(parts, None) if entry.join is None else shapes.side_by_side(parts[:-1], parts[-1])
+            return (
+                shapes.side_by_side(parts, None)
+                if entry.join is None
+                else shapes.side_by_side(parts[:-1], parts[-1])
+            )
         case models.LoopEntry():
             return shapes.loop_plan(
-                parts, until=entry.until, limit=entry.limit, state=entry.state, at_limit=entry.at_limit, result=entry.result
+                parts,
+                until=entry.until,
+                limit=entry.limit,
+                state=entry.state,
+                at_limit=entry.at_limit,
+                result=entry.result,
             )
         case models.GraphEntry():
             return shapes.along_edges(
@@ -90,7 +103,9 @@ def _make_shape(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shap
             return shapes.Shape((parts[0].step,))
         case models.RouterEntry():
             purposes = {route.id: route.purpose for route in entry.routes}
-            return shapes.router_plan(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
+            return shapes.router_plan(
+                parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below
+            )
         case models.EnsembleEntry():
             return shapes.ensemble_plan(parts[:-1], parts[-1])
         case models.CouncilEntry():
@@ -121,32 +136,60 @@ def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part
     if isinstance(reading.entry, models.SupervisorEntry):
         work = work.model_copy(update={"team": reading.entry.workers}) if not work.team else work
     team = (
-        {} if not work.team else {"team": settings_of(models.AgentSettings(team=work.team), reading.folder, reading.entry.agents)["team"]}
+        {}
+        if not work.team
+        else {
+            "team": settings_of(models.AgentSettings(team=work.team), reading.folder, reading.entry.agents)[
+                "team"
+            ]
+        }
     )
     theirs = {} if work.agent is None else settings_of(work.agent, reading.folder, reading.entry.agents)
     own = work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal", "team", "workflow"})
     given: dict[str, Any] = {**theirs, **own, **team}
-    given["instructions"] = "\n\n".join(text for text in (theirs.get("instructions", ""), work.instructions) if text)
+    given["instructions"] = "\n\n".join(
+        text for text in (theirs.get("instructions", ""), work.instructions) if text
+    )
     pattern = isinstance(
-        reading.entry, models.SupervisorEntry | models.RouterEntry | models.EnsembleEntry | models.CouncilEntry | models.EscalationEntry
+        reading.entry,
+        models.SupervisorEntry
+        | models.RouterEntry
+        | models.EnsembleEntry
+        | models.CouncilEntry
+        | models.EscalationEntry,
     )
     if work.goal or ((work.agent is not None or pattern) and not work.tool and not work.operation):
         given["goal"] = with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope)
-    given["consumes"] = list(dict.fromkeys([*work.consumes, *sorted(referenced_names(work.args)), *sorted(_condition_names(work.when))]))
+    given["consumes"] = list(
+        dict.fromkeys(
+            [*work.consumes, *sorted(referenced_names(work.args)), *sorted(_condition_names(work.when))]
+        )
+    )
     given["produces"] = _makes(reading.entry, work)
-    return shapes.Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set)
+    return shapes.Part(
+        Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set
+    )
 
 
 def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
     """Return the step of an entry that is a workflow.
 
-    One that is written there may consume what the workflow around it makes; a file is given what `args` name. Where those stand
-    for artifacts, they are not known yet, so that they can be no part of a goal.
+    One that is written there may consume what the workflow around it makes; a file is given what `args` name.
+    Where those stand for artifacts, they are not known yet, so that they can be no part of a goal.
     """
-    document, at, entry, agents = reading.document, (*reading.at, *where, "workflow"), reading.entry, reading.entry.agents
+    document, at, entry, agents = (
+        reading.document,
+        (*reading.at, *where, "workflow"),
+        reading.entry,
+        reading.entry.agents,
+    )
     if isinstance(work.workflow, str):
         folder, above = reading.folder, reading.above
-        path = file_beside(folder, work.workflow, "workflow") if is_file_name(work.workflow) else find_workflow(work.workflow)
+        path = (
+            file_beside(folder, work.workflow, "workflow")
+            if is_file_name(work.workflow)
+            else find_workflow(work.workflow)
+        )
         if path.resolve() in above:
             raise UsageError(f"workflow {work.workflow!r} is nested in itself")
         document, entry = read_workflow(path)
@@ -160,20 +203,42 @@ def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> 
         makes = {name for _, other in _works_of(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
     if entry.output is not None or entry.acceptance_criteria:
-        raise UsageError("a workflow within another has no output and no acceptance_criteria of its own: give the schema to its last agent")
-    later = {name: value for name, value in work.args.items() if not referenced_names(value) <= set(reading.scope)}
-    known = {name: render_template(value, reading.scope) for name, value in work.args.items() if name not in later}
+        raise UsageError(
+            "a workflow within another has no output and no acceptance_criteria of its own: give the "
+            "schema to its last agent"
+        )
+    later = {
+        name: value for name, value in work.args.items() if not referenced_names(value) <= set(reading.scope)
+    }
+    known = {
+        name: render_template(value, reading.scope) for name, value in work.args.items() if name not in later
+    }
     declared = {name: each for name, each in entry.inputs.items() if name not in later}
     if unknown := sorted(set(later) - set(entry.inputs)):
-        raise UsageError(f"the workflow has no input {unknown[0]!r}; {did_you_mean(unknown[0], entry.inputs)}")
-    scope: dict[str, Json] = {GOAL: with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope), **input_values(document, declared, known)}
-    inner = Reading(document=document, folder=folder, entry=entry, scope=scope, given=outside | set(later), at=at, above=above)
+        raise UsageError(
+            f"the workflow has no input {unknown[0]!r}; {did_you_mean(unknown[0], entry.inputs)}"
+        )
+    scope: dict[str, Json] = {
+        GOAL: with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope),
+        **input_values(document, declared, known),
+    }
+    inner = Reading(
+        document=document,
+        folder=folder,
+        entry=entry,
+        scope=scope,
+        given=outside | set(later),
+        at=at,
+        above=above,
+    )
     shape = compile_steps(inner)
     here = {**scope, **shape.artifacts}
     made = {name for step in shapes.all_steps(shape.steps) for name in step.produces}
     asked = {name for step in shapes.all_steps(shape.steps) for name in step.consumes if name not in here}
     free = sorted(name for name in asked if name in inner.given and name not in made)
-    step = shapes.plan_step(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
+    step = shapes.plan_step(
+        work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later
+    )
     consumed = dict.fromkeys(
         [
             *work.consumes,
@@ -209,12 +274,19 @@ def _check_names(reading: Reading) -> None:
     """Note every reference to an artifact that no step makes, and every artifact that exists already."""
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, models.LoopEntry | models.GraphEntry) else {}
-    known = {*reading.scope, *reading.given, *state, *(name for _, work in _works_of(entry) for name in _makes(entry, work))}
+    known = {
+        *reading.scope,
+        *reading.given,
+        *state,
+        *(name for _, work in _works_of(entry) for name in _makes(entry, work)),
+    }
     for name, agent in entry.agents.items():
         tried(("agents", name), partial(settings_of, agent, reading.folder, {}))
     first: dict[str, Where] = {}
     for where, work in _works_of(entry):
-        tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading))
+        tried(
+            (*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading)
+        )
         for place, name in enumerate(work.consumes):
             tried((*where, "consumes", place), partial(_find, {name}, known))
         if work.agent is not None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kestrel_lab.core.yaml.reader import YamlFile
     from kestrel_lab.runtime.workflows.models import AnyWorkflow, InputEntry
 
-# Files are read through pydantic, whose import takes as long as that of all else a run needs: only who names a file waits for it.
+# Files are read through pydantic, whose import takes as long as that of all else a run needs: only who names
+# a file waits for it.
 
 SHIPPED: Final = Path(__file__).parent / "library" / "workflows"
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
@@ -34,7 +35,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     """Return the plan of a workflow file for `goal`.
 
     Args:
-        name_or_path: A shipped workflow by name (see `shipped_workflows`), or a YAML file: a `Path`, or a text with a
+        name_or_path: A shipped workflow by name (see `shipped_workflows`), or a YAML file: a `Path`, or a
+        text with a
             folder or the ending `.yaml`.
         goal: The goal of the run: `{{goal}}` in the file, and an artifact.
         inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
@@ -51,22 +53,33 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     path = find_workflow(name_or_path)
     document, entry = read_workflow(path)
     scope: dict[str, Json] = {GOAL: goal, **input_values(document, entry.inputs, inputs or {})}
-    reading = Reading(document=document, folder=path.parent, entry=entry, scope=scope, above=(path.resolve(),))
+    reading = Reading(
+        document=document, folder=path.parent, entry=entry, scope=scope, above=(path.resolve(),)
+    )
     criteria = [
         reading.tried(("acceptance_criteria", place), partial(with_goal, text, scope))
         for place, text in enumerate(entry.acceptance_criteria)
     ]
     shape = compile_steps(reading)
     artifacts = {**scope, **shape.artifacts}
-    made = reading.tried((), lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))))
+    made = reading.tried(
+        (),
+        lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))),
+    )
     output = reading.tried(("output",), lambda: OutputType.of(entry.output))
-    answering = made if made is None or output is None else reading.tried(("output",), lambda: with_output_type(made, goal, output))
+    answering = (
+        made
+        if made is None or output is None
+        else reading.tried(("output",), lambda: with_output_type(made, goal, output))
+    )
     reading.stop_at_problems()
     return cast("Plan", answering)
 
 
 def find_workflow(name_or_path: str | Path) -> Path:
-    """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
+    """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped
+    name.
+    """
     from kestrel_lab.runtime.workflows.agent_files import is_file_name
 
     text = str(name_or_path)
@@ -78,7 +91,8 @@ def find_workflow(name_or_path: str | Path) -> Path:
     known = shipped_workflows()
     if text not in known:
         raise UsageError(
-            f"there is no shipped workflow {text!r}; {did_you_mean(text, known)} (a file is named with its ending, {text}.yaml)"
+            f"there is no shipped workflow {text!r}; {did_you_mean(text, known)} (a file is named with "
+            f"its ending, {text}.yaml)"
         )
     return known[text]
 
@@ -103,17 +117,27 @@ def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     return document, validate(document, KINDS.get(str(kind), PlanEntry))
 
 
-def input_values(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the values of the declared inputs of a workflow; raises `UsageError` for one that is missing, unknown or of another type."""
+def input_values(
+    document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return the values of the declared inputs of a workflow; raises `UsageError` for one that is missing,
+    unknown or of another type.
+    """
     for name in given:
         if name not in declared:
             raise UsageError(f"{document.name} has no input {name!r}; {did_you_mean(name, declared)}")
     found: dict[str, Json] = {}
     for name, entry in declared.items():
         if name == GOAL:
-            raise UsageError(f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose another name")
+            raise UsageError(
+                f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose "
+                "another name"
+            )
         if name not in given and "default" not in entry.model_fields_set:
-            raise UsageError(f"{document.name} needs the input {name!r}" + (f": {entry.description}" if entry.description else ""))
+            raise UsageError(
+                f"{document.name} needs the input {name!r}"
+                + (f": {entry.description}" if entry.description else "")
+            )
         found[name] = _value(name, entry, given[name]) if name in given else cast("Json", entry.default)
     return found
 
@@ -132,7 +156,9 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
     return value
 
 
-def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:
+def plan_for(
+    given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None
+) -> Plan | None:
     """Return `given` as a plan for `goal`; `None` for a run without one.
 
     Raises `UsageError` for an invalid workflow, and for inputs without a workflow.

@@ -1,4 +1,7 @@
-"""What workflow and agent files may hold, as models: each key with its type. Their JSON Schemas are for editors."""
+"""What workflow and agent files may hold, as models: each key with its type.
+
+Their JSON Schemas are for editors.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ class InputEntry(_TextToo):
 
     description: str = ""
     type: Literal["string", "number", "integer", "boolean", "array", "object"] = "string"
-    default: Any = Field(default=None, description="What it is when it is not given; without a default it must be given.")
+    default: Any = Field(
+        default=None, description="What it is when it is not given; without a default it must be given."
+    )
     minimum: float | None = Field(default=None, description="The least that a number may be.")
 
 
@@ -50,15 +55,27 @@ class AgentSettings(Entry):
 
     model: str = Field(default="", description="The run's by default.")
     instructions: str = Field(default="", description="Added to the system message.")
-    tools: list[str] | None = Field(default=None, description="Names of the tools it is offered; all of the run by default.")
-    turns: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Most model turns for one goal.")
+    tools: list[str] | None = Field(
+        default=None, description="Names of the tools it is offered; all of the run by default."
+    )
+    turns: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Most model turns for one goal."
+    )
     react: bool = Field(default=False, description="Thought, action and observation as text, for any model.")
     temperature: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="How much chance there is; the model's own by default."
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further parameters of the model, such as reasoning_effort and top_p.")
-    answer: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON Schema of the answer, which is then a value.")
-    team: Names = Field(default_factory=list, description="Agents to which it may delegate: of this workflow, files beside it, or shipped.")
+    params: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further parameters of the model, such as reasoning_effort and top_p.",
+    )
+    answer: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="JSON Schema of the answer, which is then a value."
+    )
+    team: Names = Field(
+        default_factory=list,
+        description="Agents to which it may delegate: of this workflow, files beside it, or shipped.",
+    )
 
 
 class AgentFileEntry(AgentSettings):
@@ -75,7 +92,9 @@ class AgentEntry(_TextToo, AgentSettings):
     TEXT: ClassVar[str] = "use"
 
     use: str = Field(
-        default="", description="An agent of this workflow, an agent file beside it, or a shipped agent; other keys replace its own."
+        default="",
+        description="An agent of this workflow, an agent file beside it, or a shipped agent; other keys "
+        "replace its own.",
     )
     description: str = ""
 
@@ -85,12 +104,19 @@ class WorkEntry(AgentSettings):
 
     id: Annotated[str, Field(min_length=1)]
     agent: AgentEntry | None = None
-    goal: str = Field(default="", description="For an agent; {{goal}} and {{input}} are put in. With an agent, {{goal}} by default.")
+    goal: str = Field(
+        default="",
+        description="For an agent; {{goal}} and {{input}} are put in. With an agent, {{goal}} by default.",
+    )
     tool: str = Field(default="", description="Tool to call with args.")
     operation: str = Field(default="", description="Operation of the engine to carry out with args.")
-    workflow: Annotated[str | dict[str, Any] | None, WithJsonSchema({"anyOf": [{"type": "string"}, {"$dynamicRef": "#"}]})] = Field(
+    workflow: Annotated[
+        str | dict[str, Any] | None, WithJsonSchema({"anyOf": [{"type": "string"}, {"$dynamicRef": "#"}]})
+    ] = Field(
         default=None,
-        description="A workflow to carry out: one written here, a file beside this one, or a shipped one; goal and args are its goal and inputs.",
+        description="A workflow to carry out: one written here, a file beside this one, or a shipped one; "
+        "goal "
+        "and args are its goal and inputs.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="{{name}} stands for an artifact.")
     produces: Names
@@ -106,7 +132,11 @@ class StepEntry(WorkEntry):
 
     depends_on: Names
     after_failure: bool = False
-    repairs: int = Field(default=0, ge=0, description="How often an agent puts it right at most where it fails; of a step with a stage.")
+    repairs: int = Field(
+        default=0,
+        ge=0,
+        description="How often an agent puts it right at most where it fails; of a step with a stage.",
+    )
 
 
 class NodeEntry(WorkEntry):
@@ -161,8 +191,12 @@ class LoopEntry(WorkflowEntry):
     at_limit: Literal["fail", "continue"] = Field(
         default="fail", description="Whether the run fails if it does not hold after the last round."
     )
-    state: dict[Name, Any] = Field(default_factory=dict, description="Artifacts before the first round, and their values.")
-    result: str = Field(default="", description="The artifact that is the answer; what the last step makes by default.")
+    state: dict[Name, Any] = Field(
+        default_factory=dict, description="Artifacts before the first round, and their values."
+    )
+    result: str = Field(
+        default="", description="The artifact that is the answer; what the last step makes by default."
+    )
 
 
 class EdgeEntry(Entry):
@@ -170,7 +204,9 @@ class EdgeEntry(Entry):
 
     source: str = Field(alias="from")
     target: str = Field(alias="to")
-    when: str = Field(default="", description="Condition on artifacts, asked when the node it comes from is done.")
+    when: str = Field(
+        default="", description="Condition on artifacts, asked when the node it comes from is done."
+    )
 
 
 class GraphEntry(WorkflowEntry):
@@ -180,8 +216,18 @@ class GraphEntry(WorkflowEntry):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     edges: list[EdgeEntry] = Field(default_factory=list)
     start: Names
-    state: dict[Name, Any] = Field(default_factory=dict, description="Artifacts before the first node, and their values.")
-    limit: Annotated[int, Field(ge=1, le=MAX_VISITS, description="Most visits of all nodes together, where edges lead back.")] | None = None
+    state: dict[Name, Any] = Field(
+        default_factory=dict, description="Artifacts before the first node, and their values."
+    )
+    limit: (
+        Annotated[
+            int,
+            Field(
+                ge=1, le=MAX_VISITS, description="Most visits of all nodes together, where edges lead back."
+            ),
+        ]
+        | None
+    ) = None
     at_limit: Literal["fail", "continue"] = "fail"
     result: str = Field(default="", description="The artifact that is the answer, where edges lead back.")
 
@@ -191,7 +237,9 @@ class SupervisorEntry(WorkflowEntry):
 
     kind: Literal["supervisor"]
     supervisor: NodeEntry
-    workers: Annotated[list[str], Field(min_length=1, description="Agents of this workflow, files beside it, or shipped.")]
+    workers: Annotated[
+        list[str], Field(min_length=1, description="Agents of this workflow, files beside it, or shipped.")
+    ]
 
 
 class RouteEntry(NodeEntry):
@@ -206,7 +254,9 @@ class RouterEntry(WorkflowEntry):
     kind: Literal["router"]
     router: NodeEntry
     routes: Annotated[list[RouteEntry], Field(min_length=2)]
-    below: Annotated[float, Field(ge=0, le=1, description="Confidence of the router below which `otherwise` is taken.")] = 0.0
+    below: Annotated[
+        float, Field(ge=0, le=1, description="Confidence of the router below which `otherwise` is taken.")
+    ] = 0.0
     otherwise: str = Field(default="", description="The route for what the router is not sure of.")
 
 
@@ -225,7 +275,10 @@ class CouncilEntry(WorkflowEntry):
     members: Annotated[list[NodeEntry], Field(min_length=2)]
     chair: NodeEntry
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNCIL_ROUNDS, description="Rounds before the vote.")] = 2
-    majority: Annotated[float, Field(ge=0, lt=1, description="A vote is split where no position has a larger share of the votes.")] = 0.5
+    majority: Annotated[
+        float,
+        Field(ge=0, lt=1, description="A vote is split where no position has a larger share of the votes."),
+    ] = 0.5
 
 
 class EscalationEntry(WorkflowEntry):
@@ -233,7 +286,9 @@ class EscalationEntry(WorkflowEntry):
 
     kind: Literal["escalation"]
     tiers: Annotated[list[NodeEntry], Field(min_length=2)]
-    below: Annotated[float, Field(ge=0, le=1, description="Confidence below which the next tier takes over.")] = 0.0
+    below: Annotated[
+        float, Field(ge=0, le=1, description="Confidence below which the next tier takes over.")
+    ] = 0.0
 
 
 AnyWorkflow = (
@@ -274,7 +329,11 @@ SCHEMAS: Final[dict[str, Any]] = {
 def json_schema_text(name: str, kind: Any) -> str:
     """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON."""
     found = TypeAdapter(kind).json_schema(by_alias=True)
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_without_titles(found)}
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"kestrel_lab {name}",
+        **_without_titles(found),
+    }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -283,5 +342,9 @@ def _without_titles(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_titles(item) for item in value]
     if isinstance(value, dict):
-        return {key: _without_titles(item) for key, item in value.items() if key != "title" or not isinstance(item, str)}
+        return {
+            key: _without_titles(item)
+            for key, item in value.items()
+            if key != "title" or not isinstance(item, str)
+        }
     return value

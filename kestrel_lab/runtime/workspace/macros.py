@@ -43,20 +43,28 @@ class WorkspaceMacros(PartsView):
         return self._registry.get(name, version)
 
     def save(self, macro: Macro) -> Macro:
-        """Keep a macro as the next version of its name, unless the newest one says the same; returns what is kept."""
+        """Keep a macro as the next version of its name, unless the newest one says the same; returns what is
+        kept.
+        """
         return self._registry.save(macro)
 
     def accept(self, name: str, *, called: str = "") -> Macro:
-        """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name is proposed."""
+        """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name
+        is proposed.
+        """
         proposed = {proposal.macro.name: proposal.macro for proposal in self.proposals()}
         if name not in proposed:
-            raise UsageError(f"no macro {name!r} is proposed for {self.workspace}; {did_you_mean(name, proposed)}")
+            raise UsageError(
+                f"no macro {name!r} is proposed for {self.workspace}; {did_you_mean(name, proposed)}"
+            )
         if called in {macro.name for macro in self.list()}:
             raise UsageError(f"there is a macro {called!r} already: choose another name")
         return self.save(replace(proposed[name], name=called or name))
 
     def enable(self, name: str) -> Macro:
-        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that name."""
+        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that
+        name.
+        """
         return self._registry.enable(name)
 
     def disable(self, name: str) -> Macro:
@@ -77,7 +85,9 @@ class WorkspaceMacros(PartsView):
     run_sync = blocking_twin(run)
 
     def proposals(self) -> list[MacroProposal]:
-        """Propose new macros for sequences of calls that occurred here at least three times, those that save most calls first."""
+        """Propose new macros for sequences of calls that occurred here at least three times, those that save
+        most calls first.
+        """
         store = self._session.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
@@ -87,7 +97,9 @@ class WorkspaceMacros(PartsView):
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per macro, those proposed last."""
-        kept = [(macro, "enabled" if macro.enabled else "disabled", str(macro.version)) for macro in self.list()]
+        kept = [
+            (macro, "enabled" if macro.enabled else "disabled", str(macro.version)) for macro in self.list()
+        ]
         proposed = [(found.macro, f"proposed, {found.occurrences} times", "") for found in self.proposals()]
         rows: list[tuple[str, ...]] = [
             (macro.signature, state, version, ", ".join(step.tool for step in macro.steps), macro.description)
@@ -100,10 +112,14 @@ class WorkspaceMacros(PartsView):
         columns, rows = self.table()
         if not rows:
             return [
-                f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not yet done the same there three times"
+                f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not "
+                "yet done the same there three times"
             ]
         proposed = any(row[1].startswith("proposed") for row in rows)
-        return [Table(columns, rows), *(["keep a proposed one with: kestrel macros accept NAME"] if proposed else [])]
+        return [
+            Table(columns, rows),
+            *(["keep a proposed one with: kestrel macros accept NAME"] if proposed else []),
+        ]
 
     def list(self) -> list[Macro]:
         """Return the newest version of each macro, by name, disabled ones too."""

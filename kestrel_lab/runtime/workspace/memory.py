@@ -50,7 +50,11 @@ def recurring_questions(runs: Iterable[RunRow]) -> list[RecurringQuestion]:
                 break
         else:
             groups.append((words, [run]))
-    found = [RecurringQuestion(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= TIMES]
+    found = [
+        RecurringQuestion(question=asked[0].goal, runs=tuple(run.id for run in asked))
+        for _, asked in groups
+        if len(asked) >= TIMES
+    ]
     return sorted(found, key=lambda each: -len(each.runs))
 
 
@@ -90,7 +94,11 @@ class Notes(TableView, Sequence[Note]):
     def lines(self) -> tuple[str, ...]:
         """How many are not shown."""
         more = len(self.notes) - _MOST_SHOWN
-        return (f"and {more:,} more: choose with --select, or look for some with kestrel memory search",) if more > 0 else ()
+        return (
+            (f"and {more:,} more: choose with --select, or look for some with kestrel memory search",)
+            if more > 0
+            else ()
+        )
 
     @property
     def nothing(self) -> str:
@@ -126,7 +134,9 @@ class NoteCard:
 
     def __repr__(self) -> str:
         rows = self.table()[1]
-        return "\n".join([f"note {self.note.id}", *(f"  {key + ':':<12} {sanitize_text(value)}" for key, value in rows)])
+        return "\n".join(
+            [f"note {self.note.id}", *(f"  {key + ':':<12} {sanitize_text(value)}" for key, value in rows)]
+        )
 
     def _repr_html_(self) -> str:
         return table_html(*self.table())
@@ -142,14 +152,26 @@ class MemoryDrawing(PartsView):
     def svg(self) -> str:
         """As a drawing."""
         notes = [GraphNode(id=note.id, label=note.text, kind=note.kind) for note in self.graph.notes]
-        things = [GraphNode(id=f"named {thing.name}", label=thing.name, kind=thing.kind) for thing in self.graph.things]
-        ties = [GraphLink(source=note, target=f"named {thing.name}") for thing in self.graph.things for note in thing.notes]
-        ties += [GraphLink(source=source, target=target, label=relation) for source, target, relation in self.graph.links]
+        things = [
+            GraphNode(id=f"named {thing.name}", label=thing.name, kind=thing.kind)
+            for thing in self.graph.things
+        ]
+        ties = [
+            GraphLink(source=note, target=f"named {thing.name}")
+            for thing in self.graph.things
+            for note in thing.notes
+        ]
+        ties += [
+            GraphLink(source=source, target=target, label=relation)
+            for source, target, relation in self.graph.links
+        ]
         return web_svg(notes, things, ties)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """What notes name, and how notes stand to each other."""
-        rows: list[tuple[str, ...]] = [(thing.name, thing.kind, ", ".join(thing.notes)) for thing in self.graph.things]
+        rows: list[tuple[str, ...]] = [
+            (thing.name, thing.kind, ", ".join(thing.notes)) for thing in self.graph.things
+        ]
         rows += [(source, relation, target) for source, target, relation in self.graph.links]
         return ("thing or note", "kind or relation", "notes"), rows
 
@@ -157,7 +179,10 @@ class MemoryDrawing(PartsView):
         """Write the drawing and the table to a self-contained HTML file."""
         target = Path(path)
         listed = Notes(self.graph.notes, self.where)
-        body = f"<h1>Memory</h1>{self.svg()}<h2>Notes</h2>{listed._repr_html_()}<h2>What they name</h2>{table_html(*self.table())}"
+        body = (
+            f"<h1>Memory</h1>{self.svg()}<h2>Notes</h2>{listed._repr_html_()}<h2>What they "
+            f"name</h2>{table_html(*self.table())}"
+        )
         target.write_text(html_page("Memory", body), encoding="utf-8")
         return target
 
@@ -170,7 +195,11 @@ class MemoryDrawing(PartsView):
         return [head, Table(*self.table()), "draw it: kestrel memory graph --html memory.html"]
 
     def _repr_html_(self) -> str:
-        return self.svg() + table_html(*self.table()) if self.graph.notes else Notes((), self.where)._repr_html_()
+        return (
+            self.svg() + table_html(*self.table())
+            if self.graph.notes
+            else Notes((), self.where)._repr_html_()
+        )
 
 
 class WorkspaceMemory(PartsView):
@@ -203,9 +232,9 @@ class WorkspaceMemory(PartsView):
     ) -> Note:
         """Keep a note that the user states, for `ttl` seconds if given; returns it as it is kept.
 
-        With `run` it is a short-lived note of that run alone, a day long unless `ttl` says otherwise, until it was recalled
-        three times: then it is for all runs. Raises `UsageError` for a text that is empty or too long, an unknown kind, a
-        confidence that is none, no such run.
+        With `run` it is a short-lived note of that run alone, a day long unless `ttl` says otherwise, until
+        it was recalled three times: then it is for all runs. Raises `UsageError` for a text that is empty or
+        too long, an unknown kind, a confidence that is none, no such run.
         """
         if ttl is not None and not ttl > 0:
             raise UsageError(f"a note is kept for more than 0 seconds, not {ttl:g}")
@@ -237,17 +266,24 @@ class WorkspaceMemory(PartsView):
         note = self.get(note_id)
         store = self._memory.table.store
         rows = store.query(
-            "SELECT relation || CASE WHEN a.id = ?1 THEN '' ELSE ' (by)' END, CASE WHEN a.id = ?1 THEN b.id ELSE a.id END,"
-            " CASE WHEN a.id = ?1 THEN b.text ELSE a.text END FROM note_links JOIN notes AS a ON a.number = source"
+            "SELECT relation || CASE WHEN a.id = ?1 THEN '' ELSE ' (by)' END, CASE WHEN a.id = ?1 THEN "
+            "b.id ELSE a.id END,"
+            " CASE WHEN a.id = ?1 THEN b.text ELSE a.text END FROM note_links JOIN notes AS a ON "
+            "a.number = source"
             " JOIN notes AS b ON b.number = target WHERE ?1 IN (a.id, b.id) ORDER BY 1, 2",
             (note.id,),
         )
-        names = store.query("SELECT DISTINCT name FROM note_names JOIN notes USING (number) WHERE id = ? ORDER BY name", (note.id,))
+        names = store.query(
+            "SELECT DISTINCT name FROM note_names JOIN notes USING (number) WHERE id = ? ORDER BY name",
+            (note.id,),
+        )
         links = tuple((str(relation), str(other), str(text)) for relation, other, text in rows)
         return NoteCard(note=note, links=links, names=tuple(str(row[0]) for row in names))
 
     def edit(self, note_id: str, **changes: object) -> Note:
-        """Change fields of a note: `text`, `kind`, `tags`, `confidence`, `expires`; its text then counts as the user's own."""
+        """Change fields of a note: `text`, `kind`, `tags`, `confidence`, `expires`; its text then counts as
+        the user's own.
+        """
         return self._memory.edit(self.get(note_id), self._place, **changes)
 
     def learn(self, run_id: str) -> Notes:
@@ -255,9 +291,15 @@ class WorkspaceMemory(PartsView):
         store = self._session.store
         store.flush()
         row = store.run(run_id)
-        found = learn_from_run(store.records(run_id), Path(row.workspace)) if Path(row.workspace).is_dir() else []
+        found = (
+            learn_from_run(store.records(run_id), Path(row.workspace)) if Path(row.workspace).is_dir() else []
+        )
         kept = [self._memory.keep(note, row.workspace) for note in found]
-        return Notes(tuple(note for note in kept if note.id), row.workspace, "the log of this run teaches nothing that can be told from it")
+        return Notes(
+            tuple(note for note in kept if note.id),
+            row.workspace,
+            "the log of this run teaches nothing that can be told from it",
+        )
 
     def questions(self) -> list[RecurringQuestion]:
         """What was asked here at least three times, most often first."""
@@ -267,7 +309,9 @@ class WorkspaceMemory(PartsView):
         return recurring_questions(rows[:RUNS_READ])
 
     def graph(self, about: str = "") -> MemoryDrawing:
-        """Notes, what they name and how they stand to each other; of those that have to do with `about`, if given."""
+        """Notes, what they name and how they stand to each other; of those that have to do with `about`, if
+        given.
+        """
         chosen = self._memory.find(about, 30, workspace=self._place, count=False) if about else None
         return MemoryDrawing(memory_graph(self._memory.table, self._place, about=chosen), self._place)
 
@@ -280,7 +324,9 @@ class WorkspaceMemory(PartsView):
         return self.list().parts()
 
     def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
-        """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`, expired ones as `expired`."""
+        """The notes that a selector means, newest first; those that newer ones stand for only with
+        `replaced`, expired ones as `expired`.
+        """
         found = select_notes(self._memory.table, selector, self._place)
         if selector != "expired":
             now = time.time()
@@ -292,7 +338,16 @@ class WorkspaceMemory(PartsView):
 
 def _row(note: Note) -> tuple[str, ...]:
     text = one_line(note.text, 100)
-    return (note.id, note.kind, text, f"{note.confidence:.2f}", str(note.uses), _source(note), _date(note.at), _expiry_text(note))
+    return (
+        note.id,
+        note.kind,
+        text,
+        f"{note.confidence:.2f}",
+        str(note.uses),
+        _source(note),
+        _date(note.at),
+        _expiry_text(note),
+    )
 
 
 def _source(note: Note) -> str:

@@ -1,4 +1,6 @@
-"""Removal of runs and of what they keep beside the log: for whoever must delete data, and for whoever needs the room."""
+"""Removal of runs and of what they keep beside the log: for whoever must delete data, and for whoever needs
+the room.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.eventlog.removal import RemovalPlan, plan_removal, remove_from_log, removed_runs, rewrite, sweep_blobs
+from kestrel_lab.eventlog.removal import (
+    RemovalPlan,
+    plan_removal,
+    remove_from_log,
+    removed_runs,
+    rewrite,
+    sweep_blobs,
+)
 from kestrel_lab.eventlog.run_status import at_work
 from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.forks.private_copy import copies_folder, remove_copy, runs_with_copies
@@ -54,7 +63,11 @@ class Removal(TableView):
     def headline(self) -> str:
         """How many, and whether it was done."""
         count = format_count(len(self.runs), "run")
-        return f"{count} removed; the log is {self.freed / 1e6:,.1f} MB smaller" if self.done else f"{count} to be removed, for good"
+        return (
+            f"{count} removed; the log is {self.freed / 1e6:,.1f} MB smaller"
+            if self.done
+            else f"{count} to be removed, for good"
+        )
 
     @property
     def nothing(self) -> str:
@@ -67,46 +80,78 @@ class Removal(TableView):
         for run in self.runs:
             shared = self.plan.children.get(run.id, [])
             stays = (
-                f"{format_count(self.plan.keep.get(run.id, 0), 'event')}, or the conversation, for {', '.join(shared)}" if shared else ""
+                f"{format_count(self.plan.keep.get(run.id, 0), 'event')}, or the conversation, for "
+                f"{', '.join(shared)}"
+                if shared
+                else ""
             )
-            rows.append((run.id, one_line(run.goal, 60), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created_at)), stays))
+            rows.append(
+                (
+                    run.id,
+                    one_line(run.goal, 60),
+                    time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created_at)),
+                    stays,
+                )
+            )
         return ("run", "goal", "started", "what stays of it"), rows
 
     def lines(self) -> tuple[str, ...]:
         """Return what goes with them, and what stays."""
-        trials = f"results and scores of {format_count(self.trials, 'trial')} of suites go with them; " if self.trials else ""
-        shared = "; --children removes their forks and follow-ups, too" if self.plan.children and not self.done else ""
+        trials = (
+            f"results and scores of {format_count(self.trials, 'trial')} of suites go with them; "
+            if self.trials
+            else ""
+        )
+        shared = (
+            "; --children removes their forks and follow-ups, too"
+            if self.plan.children and not self.done
+            else ""
+        )
         return (f"{trials}{_STAYS}{shared}", *([self.problem] if self.problem else []))
 
 
 def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) -> Removal:
-    """Return what removing runs would do; raises `UsageError` for one that does not exist, or that somebody works on."""
+    """Return what removing runs would do; raises `UsageError` for one that does not exist, or that somebody
+    works on.
+    """
     store = session.store
     chosen = [store.run(run) for run in dict.fromkeys(runs)]
     plan = plan_removal(store, [run.id for run in chosen], children=children)
     gone = removed_runs(store)
     rows = tuple(store.run(run) for run in plan.keep if run not in gone)
     if busy := [run.id for run in rows if _is_busy(run)]:
-        raise UsageError(f"run {', '.join(busy)} is at work: stop it first (kestrel cancel {busy[0]}), then remove it")
+        raise UsageError(
+            f"run {', '.join(busy)} is at work: stop it first (kestrel cancel {busy[0]}), then remove it"
+        )
     names = [run.id for run in rows]
     ((trials,),) = store.query(_TRIALS, (dumps(names),))
     return Removal(runs=rows, plan=plan, trials=int(trials))
 
 
 def runs_older_than(session: Session, age: str, *, trials: bool = False) -> list[str]:
-    """Return the runs that began longer ago than `30d` (m, h, d, w) and that nobody works on; those of suites only with `trials`."""
+    """Return the runs that began longer ago than `30d` (m, h, d, w) and that nobody works on; those of suites
+    only with `trials`.
+    """
     found = _AGE.fullmatch(age.strip().lower())
     if found is None:
-        raise UsageError(f"--older-than {one_line(age, 40)}: say a number and m, h, d or w, such as 30d or 12h")
+        raise UsageError(
+            f"--older-than {one_line(age, 40)}: say a number and m, h, d or w, such as 30d or 12h"
+        )
     limit = time.time() - float(found[1]) * _SECONDS[found[2]]
-    return [run.id for run in session.store.runs(limit=_ALL, trials=trials) if run.created_at < limit and not _is_busy(run)]
+    return [
+        run.id
+        for run in session.store.runs(limit=_ALL, trials=trials)
+        if run.created_at < limit and not _is_busy(run)
+    ]
 
 
 def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False) -> Removal:
-    """Remove runs for good: their events, kept texts, deleted files and cached answers, from the tables and from the files.
+    """Remove runs for good: their events, kept texts, deleted files and cached answers, from the tables and
+    from the files.
 
-    Takes runs or their ids. Events that forks and follow-ups share stay for those, unless `children` are removed, too. Results of suites
-    whose trials the runs are go with them; notes stay. Raises `UsageError` for a run that does not exist, or that somebody works on.
+    Takes runs or their ids. Events that forks and follow-ups share stay for those, unless `children` are
+    removed, too. Results of suites whose trials the runs are go with them; notes stay. Raises `UsageError`
+    for a run that does not exist, or that somebody works on.
     """
     chosen = [run if isinstance(run, str) else run.id for run in runs]
     snapshots = SnapshotStore(session.home)
@@ -139,12 +184,20 @@ class Swept:
     problem: str = ""
 
     def __repr__(self) -> str:
-        found = f"{format_count(self.runs, 'rest')} of removed runs, {format_count(self.texts, 'kept text')} that no event names"
-        return f"{found}; the log is {self.freed / 1e6:,.1f} MB smaller{f'. {self.problem}' if self.problem else ''}"
+        found = (
+            f"{format_count(self.runs, 'rest')} of removed runs, "
+            f"{format_count(self.texts, 'kept text')} that no event names"
+        )
+        return (
+            f"{found}; the log is {self.freed / 1e6:,.1f} MB "
+            f"smaller{f'. {self.problem}' if self.problem else ''}"
+        )
 
 
 def collect_garbage(session: Session) -> Swept:
-    """Remove what no run needs any more: rests of removed runs, texts that no event names, room in the files of the log."""
+    """Remove what no run needs any more: rests of removed runs, texts that no event names, room in the files
+    of the log.
+    """
     for _ in range(_TRIES):
         plan = plan_removal(session.store, ())
         if remove_from_log(session.store, plan):
@@ -164,13 +217,16 @@ _OF_FILES = "('files_kept', 'files_applied', 'run_started', 'run_forked')"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
-def _files_of(store: SessionStore, snapshots: SnapshotStore, keep: Mapping[str, int] | None = None) -> set[str]:
+def _files_of(
+    store: SessionStore, snapshots: SnapshotStore, keep: Mapping[str, int] | None = None
+) -> set[str]:
     """Return the contents that events name: all, or of the runs in `keep` those behind that number."""
     runs = [str(run) for (run,) in store.query("SELECT id FROM runs")] if keep is None else [*keep]
     found, indexes = set[str](), set[str]()
     for run in runs:
         rows = store.query(
-            f"SELECT body, coalesce(body ->> '$.whole', body ->> '$.private_copy.whole', '') FROM events WHERE run_id = ? AND seq > ? AND type IN {_OF_FILES}",
+            "SELECT body, coalesce(body ->> '$.whole', body ->> '$.private_copy.whole', '') FROM "
+            f"events WHERE run_id = ? AND seq > ? AND type IN {_OF_FILES}",
             (run, 0 if keep is None else keep[run]),
         )
         for body, whole in rows:
@@ -189,17 +245,24 @@ def _remove_files(session: Session, snapshots: SnapshotStore, names: set[str]) -
 
 
 def _remove_copies(session: Session) -> None:
-    """Remove the private copies of runs that are gone; one in which a follow-up or a resumed fork works stays."""
+    """Remove the private copies of runs that are gone; one in which a follow-up or a resumed fork works
+    stays.
+    """
     store, gone = session.store, removed_runs(session.store)
     rows = store.query(
-        "SELECT run_id, body ->> '$.private_copy.folder' FROM events WHERE type IN ('run_started', 'run_forked') AND body ->> '$.private_copy.folder' <> ''"
+        "SELECT run_id, body ->> '$.private_copy.folder' FROM events WHERE type IN ('run_started', "
+        "'run_forked') AND body ->> '$.private_copy.folder' <> ''"
     )
     used = {str(folder) for run, folder in rows if run not in gone}
     known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()
     for run in runs_with_copies(session.home):
         folder = copies_folder(session.home, run)
         fresh = folder.stat().st_mtime > time.time() - _SETTLED_S  # of a fork that is just being made
-        if run not in known and (run in gone or not fresh) and not any(Path(place).is_relative_to(folder) for place in used):
+        if (
+            run not in known
+            and (run in gone or not fresh)
+            and not any(Path(place).is_relative_to(folder) for place in used)
+        ):
             remove_copy(session.home, run)
 
 
@@ -207,7 +270,10 @@ def _rewritten(session: Session, removal: Removal) -> Removal:
     try:
         return replace(removal, freed=rewrite(session.store))
     except StoreError as error:
-        return replace(removal, problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc")
+        return replace(
+            removal,
+            problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc",
+        )
 
 
 def _is_busy(run: RunRow) -> bool:
@@ -215,14 +281,22 @@ def _is_busy(run: RunRow) -> bool:
 
 
 def _remove_trash(session: Session, run: RunRow, kept: int) -> None:
-    """Remove the files that the run had deleted and that are kept for undoing that, but for those whose deletion is kept."""
+    """Remove the files that the run had deleted and that are kept for undoing that, but for those whose
+    deletion is kept.
+    """
     folder = Path(run.workspace, TRASH, run.id)
     if not folder.is_dir() or folder.is_symlink():
         return
     named: Collection[str] = ()
     if kept:
-        bodies = session.store.query("SELECT body FROM events WHERE run_id = ? AND instr(body, ?)", (run.id, f"{TRASH}/{run.id}/"))
-        named = {place for (body,) in bodies for place in re.findall(rf"{re.escape(f'{TRASH}/{run.id}/')}([^/\"]+)", str(body))}
+        bodies = session.store.query(
+            "SELECT body FROM events WHERE run_id = ? AND instr(body, ?)", (run.id, f"{TRASH}/{run.id}/")
+        )
+        named = {
+            place
+            for (body,) in bodies
+            for place in re.findall(rf"{re.escape(f'{TRASH}/{run.id}/')}([^/\"]+)", str(body))
+        }
     for place in folder.iterdir():
         if place.name not in named:
             shutil.rmtree(place, ignore_errors=True)

@@ -41,7 +41,8 @@ class SearchResult(PartsView):
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per place."""
         rows: list[tuple[str, ...]] = [
-            (str(number), hit.place, hit.why, f"{hit.score:.2f}", hit.how) for number, hit in enumerate(self.retrieval.hits, 1)
+            (str(number), hit.place, hit.why, f"{hit.score:.2f}", hit.how)
+            for number, hit in enumerate(self.retrieval.hits, 1)
         ]
         return ("", "place", "why", "score", "by"), rows
 
@@ -64,7 +65,10 @@ class SearchResult(PartsView):
         """Return a sentence about the quality of the answer."""
         found = self.retrieval
         missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
-        text = f"{format_count(len(found.hits), 'file')} found, covering {found.coverage:.0%} of the question ({found.stopped}){missing}"
+        text = (
+            f"{format_count(len(found.hits), 'file')} found, covering {found.coverage:.0%} of the "
+            f"question ({found.stopped}){missing}"
+        )
         if not found.hits:
             text = nothing_found(found.gaps)
         return f"{text}\n{self.note}" if self.note else text
@@ -125,7 +129,10 @@ class WorkspaceSearch:
         self.folder = Path(folder).expanduser().resolve()
 
     def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> SearchResult:
-        """Find files about `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
+        """Find files about `query`; an index is made if there is none.
+
+        Raises `UsageError` for a query without a word.
+        """
         index, note = self._indexes.ready(self.folder)
         return SearchResult(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
 
@@ -134,9 +141,17 @@ class WorkspaceSearch:
         index, _ = self._indexes.ready(self.folder)
         return explain_rank(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
 
-    def find_files(self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule) -> FoundFiles:
-        """Return the key files for a goal, found round by round; see `retrieval.file_search_loop.find_files`."""
-        return FoundFiles(map=run_blocking(find_in(self._indexes, self.folder, goal, propose=propose, top_k=top_k, rounds=rounds)))
+    def find_files(
+        self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule
+    ) -> FoundFiles:
+        """Return the key files for a goal, found round by round; see
+        `retrieval.file_search_loop.find_files`.
+        """
+        return FoundFiles(
+            map=run_blocking(
+                find_in(self._indexes, self.folder, goal, propose=propose, top_k=top_k, rounds=rounds)
+            )
+        )
 
     def definitions(self, name: str) -> list[Hit]:
         """Return the places where a name is defined."""
@@ -159,7 +174,9 @@ class WorkspaceSearch:
         """Return the state of the index; nothing is built."""
         index = self._indexes.of(self.folder)
         if not index.exists:
-            return IndexStatus(folder=self.folder, facts=(("state", "there is none"),), note="build it: kestrel index")
+            return IndexStatus(
+                folder=self.folder, facts=(("state", "there is none"),), note="build it: kestrel index"
+            )
         return IndexStatus(folder=self.folder, facts=_facts(index), left_out=_left_out(index), note=note)
 
 
@@ -175,20 +192,31 @@ def _facts(index: CodeIndex) -> tuple[tuple[str, str], ...]:
         )
     ]
     size = f"{index.path.stat().st_size / 1e6:.1f} MB"
-    return (("state", "complete" if index.complete else "begun, not complete"), *counts, ("size", size), ("kept in", str(index.path)))
+    return (
+        ("state", "complete" if index.complete else "begun, not complete"),
+        *counts,
+        ("size", size),
+        ("kept in", str(index.path)),
+    )
 
 
 def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
-    odd = tuple((path, NO_UTF8) for path in unnameable_files(index.workspace)) if index.workspace.is_dir() else ()
+    odd = (
+        tuple((path, NO_UTF8) for path in unnameable_files(index.workspace))
+        if index.workspace.is_dir()
+        else ()
+    )
     return odd + tuple(
-        (str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
+        (str(path), str(why))
+        for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
     )
 
 
 def search_model(session: Session, model: str | Model | None, *, grounded: bool) -> Model:
     """Return the model of a search; `NoModel` where none is named, set up or found.
 
-    Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not search the web.
+    Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not
+    search the web.
     """
     options = session.options
     nothing_set = model is None and options.model is None and not options.provider and not options.api_base
@@ -204,10 +232,19 @@ def search_model(session: Session, model: str | Model | None, *, grounded: bool)
 
 
 def evidence_of(run: Run) -> EvidenceBundle:
-    """Return the last evidence bundle of a run; raises `RunFailed` if it failed before there was one, `UsageError` if it has none."""
+    """Return the last evidence bundle of a run; raises `RunFailed` if it failed before there was one,
+    `UsageError` if it has none.
+    """
     for event in reversed(run.events()):
-        if isinstance(event, StepFinished) and isinstance(event.output, dict) and event.output.get("kind") == KIND:
+        if (
+            isinstance(event, StepFinished)
+            and isinstance(event.output, dict)
+            and event.output.get("kind") == KIND
+        ):
             return EvidenceBundle.from_json(event.output)
     if run.status is RunStatus.FAILED:
         raise RunFailed(f"the search failed: {run.reason} (run {run.id})")
-    raise UsageError(f"run {run.id} has no evidence bundle: it is {run.status}, and searches are made by `kestrel websearch`")
+    raise UsageError(
+        f"run {run.id} has no evidence bundle: it is {run.status}, and searches are made by `kestrel "
+        "websearch`"
+    )

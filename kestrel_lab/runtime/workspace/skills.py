@@ -30,17 +30,23 @@ class ShownSkill(TextView):
             "needs": skill.compatibility,
             "license": skill.license,
             **skill.metadata,
-            "asks for": f"{' '.join(skill.allowed_tools)} (allows nothing: rules do)" if skill.allowed_tools else "",
+            "asks for": f"{' '.join(skill.allowed_tools)} (allows nothing: rules do)"
+            if skill.allowed_tools
+            else "",
             "not in the specification": ", ".join(skill.unknown),
             "SKILL.md": f"{skill.size:,} bytes, sha256 {skill.digest[:16]}" if skill.digest else "",
             "files": "" if skill.problem else ", ".join(skill.files()),
         }
         lines = [f"{one_line(name, 60)}: {one_line(value, 1_500)}" for name, value in facts.items() if value]
-        return sanitize_text("\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())]))
+        return sanitize_text(
+            "\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())])
+        )
 
 
 class WorkspaceSkills(TableView):
-    """The skills that agents in one workspace can load, and those that they cannot, with the reason; shown as a table."""
+    """The skills that agents in one workspace can load, and those that they cannot, with the reason; shown as
+    a table.
+    """
 
     __slots__ = ("_session", "workspace")
 
@@ -53,26 +59,41 @@ class WorkspaceSkills(TableView):
         return WorkspaceSkills(self._session, workspace)
 
     def get(self, name: str) -> ShownSkill:
-        """Return the skill of that name that agents can load, else one of its name that they cannot; raises `UsageError` where there is none."""
+        """Return the skill of that name that agents can load, else one of its name that they cannot; raises
+        `UsageError` where there is none.
+        """
         found = [skill for skill in self.list() if skill.name == name]
         if not found:
-            raise UsageError(f"there is no skill {name!r}; {did_you_mean(name, [skill.name for skill in self.list()])}")
+            raise UsageError(
+                f"there is no skill {name!r}; {did_you_mean(name, [skill.name for skill in self.list()])}"
+            )
         return ShownSkill(min(found, key=lambda skill: bool(skill.problem)))
 
     @property
     def nothing(self) -> str:
         """What is said where there are none."""
-        return f"no skills: folders with a SKILL.md are looked for in {' and '.join(PLACES)}, here and in your home (setting skills)"
+        return (
+            f"no skills: folders with a SKILL.md are looked for in {' and '.join(PLACES)}, here and in "
+            "your home (setting skills)"
+        )
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row for each skill."""
         return _COLUMNS, [
-            (skill.name, skill.shown, "cannot be loaded" if skill.problem else "can be loaded", skill.description) for skill in self.list()
+            (
+                skill.name,
+                skill.shown,
+                "cannot be loaded" if skill.problem else "can be loaded",
+                skill.description,
+            )
+            for skill in self.list()
         ]
 
     def lines(self) -> tuple[str, ...]:
         """Why agents are not told of some."""
-        return tuple(f"{skill.shown} cannot be loaded: {skill.problem}" for skill in self.list() if skill.problem)
+        return tuple(
+            f"{skill.shown} cannot be loaded: {skill.problem}" for skill in self.list() if skill.problem
+        )
 
     def list(self) -> list[Skill]:
         """Return all skills that were found, valid or not, those first that come first."""

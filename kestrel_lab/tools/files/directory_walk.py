@@ -24,7 +24,10 @@ class Entry:
     size: int = 0
     """Bytes of a file, 0 for anything else."""
     stamp: tuple[int, ...] = ()
-    """Of a file: what changes when it does. Device, number, size, time of change of its content and of anything, in ns."""
+    """Of a file: what changes when it does.
+
+    Device, number, size, time of change of its content and of anything, in ns.
+    """
 
     @property
     def name(self) -> str:
@@ -38,11 +41,14 @@ def list_directory(directory: int, prefix: str = "") -> list[Entry]:
         return sorted((_entry(item, prefix) for item in found), key=lambda entry: entry.path)
 
 
-def walk_directory(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
-    """Yield everything under an open directory, parents before children and sorted; symlinks are named, not entered.
+def walk_directory(
+    directory: int, skip: Collection[str], depth: int | None = None, prefix: str = ""
+) -> Iterator[Entry]:
+    """Yield everything under an open directory, parents before children and sorted; symlinks are named, not
+    entered.
 
-    Directories called as in `skip` are left out, and so is what belongs to a log: its files, and the content of a home folder
-    below the one that is walked. `depth=1` is the directory alone.
+    Directories called as in `skip` are left out, and so is what belongs to a log: its files, and the content
+    of a home folder below the one that is walked. `depth=1` is the directory alone.
     """
     listed = list_directory(directory, prefix)
     if prefix and any(entry.name == LOG for entry in listed):
@@ -60,16 +66,22 @@ def walk_directory(directory: int, skip: Collection[str], depth: int | None = No
             continue
         try:
             below = os.open(entry.name, _BELOW, dir_fd=directory)
-        except OSError:  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+        except (
+            OSError
+        ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
             continue
         with closing_fd(below):
             yield from walk_directory(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
 
 
-def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """Return the stamps of everything that `walk_directory` yields, by path, without the path `leave` and what is below it.
+def stamps_below(
+    directory: int, skip: Collection[str], leave: str, most: int, prefix: str = ""
+) -> dict[str, tuple[int, ...]]:
+    """Return the stamps of everything that `walk_directory` yields, by path, without the path `leave` and
+    what is below it.
 
-    Nor of databases that this process has open: those are not to be opened. What is not a file has an empty one. Ends early with more than `most` entries where there are as many.
+    Nor of databases that this process has open: those are not to be opened. What is not a file has an empty
+    one. Ends early with more than `most` entries where there are as many.
     """
     found: dict[str, tuple[int, ...]] = {}
     with os.scandir(directory) as listed:
@@ -84,7 +96,9 @@ def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, p
                 found[path] = stamp
         elif item.name not in skip:
             found[path] = ()
-            with suppress(OSError):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+            with suppress(
+                OSError
+            ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
                 below = os.open(item.name, _BELOW, dir_fd=directory)
                 try:
                     found |= stamps_below(below, skip, leave, most - len(found), f"{path}/")
@@ -94,7 +108,8 @@ def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, p
 
 
 def _stamp(item: os.DirEntry[str]) -> tuple[int, ...]:
-    try:  # not `suppress`, which costs as much as the rest: this is done for every file before and after a call
+    # not `suppress`, which costs as much as the rest: this is done for every file before and after a call
+    try:
         return stamp_of(item.stat(follow_symlinks=False)) if item.is_file(follow_symlinks=False) else ()
     except FileNotFoundError:  # removed since it was listed
         return ()
@@ -114,7 +129,9 @@ SIZE = 2
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when the file does, even if its size and its time of modification are put back: see `Entry.stamp`."""
+    """Return what changes when the file does, even if its size and its time of modification are put back: see
+    `Entry.stamp`.
+    """
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -127,5 +144,10 @@ def _entry(item: os.DirEntry[str], prefix: str) -> Entry:
     if not item.is_file(follow_symlinks=False):
         return Entry(path=path, kind="other")
     with suppress(FileNotFoundError):  # removed since it was listed
-        return Entry(path=path, kind="file", size=(found := item.stat(follow_symlinks=False)).st_size, stamp=stamp_of(found))
+        return Entry(
+            path=path,
+            kind="file",
+            size=(found := item.stat(follow_symlinks=False)).st_size,
+            stamp=stamp_of(found),
+        )
     return Entry(path=path, kind="file")

@@ -29,9 +29,9 @@ class Edit:
 def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
     """`text` with `old` replaced; raises `ValueError` that helps when it is missing, repeated or empty.
 
-    Line ends of `old` match any line end where the exact ones are not there. Line ends of `new` become those of the text
-    that it replaces, else that of its line, so the file keeps its own. An `old` and a `new` that differ in nothing but
-    line ends are taken as they are.
+    Line ends of `old` match any line end where the exact ones are not there. Line ends of `new` become those
+    of the text that it replaces, else that of its line, so the file keeps its own. An `old` and a `new` that
+    differ in nothing but line ends are taken as they are.
     """
     if not old:
         raise ValueError("old is empty: give the exact text to replace, or use write_file for a new file")
@@ -51,19 +51,30 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
         at = place.end()
     after = "".join([*parts, text[at:]])
     if after == text:
-        raise ValueError("old and new differ only in line ends, and the file has those of new already: nothing would change")
+        raise ValueError(
+            "old and new differ only in line ends, and the file has those of new already: nothing "
+            "would change"
+        )
     return after
 
 
 def _places(text: str, old: str) -> list[re.Match[str]]:
-    """Where `old` is in `text`: with its exact line ends, else with any. A match never begins or ends within a CRLF."""
+    """Where `old` is in `text`: with its exact line ends, else with any.
+
+    A match never begins or ends within a CRLF.
+    """
     if "\n" not in old and "\r" not in old:
         return list(re.finditer(re.escape(old), text))
     pieces = _END.split(old)
     exact = {"\n": r"(?<!\r)\n", "\r\n": r"\r\n", "\r": r"\r(?!\n)"}
     lone = "\r" if line_end(text) == "\r" else ""
-    for ends in (exact, {end: exact["\r"] if end == "\r" and not lone else f"(?:{end_pattern(text)})" for end in exact}):
-        pattern = "".join(ends[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces))
+    for ends in (
+        exact,
+        {end: exact["\r"] if end == "\r" and not lone else f"(?:{end_pattern(text)})" for end in exact},
+    ):
+        pattern = "".join(
+            ends[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)
+        )
         if found := list(re.finditer(pattern, text)):
             return found
     return []
@@ -74,7 +85,9 @@ def _same_words(old: str, new: str) -> bool:
 
 
 def _fitted(new: str, text: str, place: re.Match[str]) -> str:
-    """`new` with the line ends of what it replaces, and for further lines with that of the line where it is put."""
+    """`new` with the line ends of what it replaces, and for further lines with that of the line where it is
+    put.
+    """
     if "\n" not in new and "\r" not in new:
         return new
     ends = re.compile(end_pattern(text))
@@ -87,7 +100,9 @@ def _fitted(new: str, text: str, place: re.Match[str]) -> str:
 
 
 def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
-    """`text` after all edits, each made in what the ones before it left; raises `ValueError` that says which one failed."""
+    """`text` after all edits, each made in what the ones before it left; raises `ValueError` that says which
+    one failed.
+    """
     if not edits:
         raise ValueError("edits is empty: give at least one")
     for number, edit in enumerate(edits, 1):
@@ -99,7 +114,9 @@ def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
+    """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file
+    costs little.
+    """
     a, b = lines_with_ends(before), lines_with_ends(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
@@ -134,7 +151,9 @@ def _range(begin: int, end: int, skipped: int) -> str:
 
 
 def _common(a: list[str], b: list[str], taken: int) -> int:
-    """Return how many lines are equal from the beginning, where `taken` of each are spoken for at the other end."""
+    """Return how many lines are equal from the beginning, where `taken` of each are spoken for at the other
+    end.
+    """
     most = min(len(a), len(b)) - taken
     for number in range(most):
         if a[number] != b[number]:
@@ -144,7 +163,9 @@ def _common(a: list[str], b: list[str], taken: int) -> int:
 
 def _line_numbers(text: str, places: Sequence[re.Match[str]]) -> str:
     ends = re.compile(end_pattern(text))
-    numbers = [str(sum(1 for _ in ends.finditer(text, 0, place.start())) + 1) for place in places[:_MOST_NUMBERS]]
+    numbers = [
+        str(sum(1 for _ in ends.finditer(text, 0, place.start())) + 1) for place in places[:_MOST_NUMBERS]
+    ]
     return ", ".join(numbers) + (", …" if len(places) > _MOST_NUMBERS else "")
 
 
@@ -158,7 +179,10 @@ def _closest_line(text: str, old: str) -> str:
     for number, line in enumerate(lines, 1):
         if line.strip() == stripped:
             differs = "a line after it differs" if line == wanted else "its indentation or blanks differ"
-            return f"; line {number} is {one_line(line, 120)!r}, but {differs}: read the file again and copy the text exactly"
+            return (
+                f"; line {number} is {one_line(line, 120)!r}, but {differs}: read the file again and "
+                "copy the text exactly"
+            )
     if close := get_close_matches(wanted, lines, n=1, cutoff=0.6):
         return f"; the nearest line is {lines.index(close[0]) + 1}: {one_line(close[0], 120)!r}"
     return "; no line is like it: read the file again"

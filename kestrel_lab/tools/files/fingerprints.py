@@ -1,7 +1,8 @@
 """Fingerprints of what file tools read: with equal fingerprints an answer can be reused.
 
-Of a file it is what no writer can put back: its number and the time of its last change of any kind. Names and kinds in
-folders are compared themselves. What is so new that a second change might leave the same time has no state yet.
+Of a file it is what no writer can put back: its number and the time of its last change of any kind. Names and
+kinds in folders are compared themselves. What is so new that a second change might leave the same time has no
+state yet.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class PathFingerprint:
 
     def spelled(self, args: dict[str, Json], workspace: Workspace) -> dict[str, Json]:
         """`args` with every path as seen from the workspace; one that leads out of it is left as it is."""
-        return {name: self._path(value, workspace) if name in self.names else value for name, value in args.items()}
+        return {
+            name: self._path(value, workspace) if name in self.names else value
+            for name, value in args.items()
+        }
 
     def _path(self, value: Json, workspace: Workspace) -> Json:
         if isinstance(value, list):
@@ -78,12 +82,15 @@ path_fingerprint = PathFingerprint(("path",), lambda args, ctx: _state(ctx.works
 paths_fingerprint = PathFingerprint(("paths",), _of_paths)
 """The states of all `paths` together."""
 names_fingerprint = PathFingerprint(
-    ("path",), lambda args, ctx: asyncio.to_thread(_names, ctx.workspace, _path(args), None, _MOST_WATCHED, whole=True)
+    ("path",),
+    lambda args, ctx: asyncio.to_thread(_names, ctx.workspace, _path(args), None, _MOST_WATCHED, whole=True),
 )
 """The names and kinds of everything under `path`."""
 tree_fingerprint = PathFingerprint(("path",), _of_tree)
 """The names and kinds of what `tree` shows of `path`, to its `depth`."""
-contents_fingerprint = PathFingerprint(("path",), lambda args, ctx: asyncio.to_thread(_contents, ctx.workspace, _path(args)))
+contents_fingerprint = PathFingerprint(
+    ("path",), lambda args, ctx: asyncio.to_thread(_contents, ctx.workspace, _path(args))
+)
 """The state of `path`, or of every file under it if it is a directory."""
 
 
@@ -117,7 +124,9 @@ def _contents(workspace: Workspace, path: str) -> str | None:
     try:
         if not stat.S_ISDIR(workspace.stat(path).st_mode):
             return _state(workspace, path)
-        found = [(entry.path, entry.kind, entry.stamp) for entry in islice(workspace.walk(path), _MOST_WATCHED + 1)]
+        found = [
+            (entry.path, entry.kind, entry.stamp) for entry in islice(workspace.walk(path), _MOST_WATCHED + 1)
+        ]
     except (OSError, ValueError):
         return None
     if len(found) > _MOST_WATCHED:

@@ -32,7 +32,9 @@ def _options(pattern: str, most: int = 256) -> list[str]:
         if len(done) + len(waiting) >= most:
             raise ValueError(f"the pattern {pattern!r} stands for more than {most} patterns")
         if found := _BRACES.search(option):
-            waiting += [option[: found.start()] + choice + option[found.end() :] for choice in found[1].split(",")]
+            waiting += [
+                option[: found.start()] + choice + option[found.end() :] for choice in found[1].split(",")
+            ]
         else:
             done.append(option)
     return done
@@ -45,7 +47,9 @@ def _translate(pattern: str) -> str:
 
 
 def _translate_name(pattern: str) -> str:
-    """Translate a name; each `*` matches as little as it can and never backtracks, so that a pattern of many stars stays fast."""
+    """Translate a name; each `*` matches as little as it can and never backtracks, so that a pattern of many
+    stars stays fast.
+    """
     pieces = [""]
     for token in _TOKENS.findall(pattern):
         if token.startswith("*"):
@@ -60,7 +64,7 @@ def _translate_name(pattern: str) -> str:
 
 
 def _token(token: str) -> str:
-    if token == "?":  # noqa: S105  # a piece of a pattern
+    if token == "?":  # a piece of a pattern  # noqa: S105
         return "[^/]"
     if len(token) == 1:
         return re.escape(token)

@@ -1,6 +1,8 @@
-"""Linux's inotify, as far as it is needed here: whether somebody opened one of some files, and which entries of folders changed.
+"""Linux's inotify, as far as it is needed here: whether somebody opened one of some files, and which entries
+of folders changed.
 
-The kernel watches the file or folder itself (its inode), so links, renames, mounts and sandboxes change nothing.
+The kernel watches the file or folder itself (its inode), so links, renames, mounts and sandboxes change
+nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +37,18 @@ class OpenWatch:
         if not self._files:
             return
         libc = _libc()
-        if libc is None or len(self._files) > MOST or (fd := libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)) < 0:
+        if (
+            libc is None
+            or len(self._files) > MOST
+            or (fd := libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)) < 0
+        ):
             self._seen = True
             return
         self._fd = fd
         for file in self._files:
-            if libc.inotify_add_watch(fd, os.fsencode(file), _ACCESS | _OPEN | _DONT_FOLLOW) < 0 and os.path.lexists(file):
+            if libc.inotify_add_watch(
+                fd, os.fsencode(file), _ACCESS | _OPEN | _DONT_FOLLOW
+            ) < 0 and os.path.lexists(file):
                 self._seen = True
 
     def opened(self) -> bool:
@@ -72,7 +80,9 @@ class ChangeWatch:
         if poller is not None:
             poller.register(self._fd, select.POLLIN)
             self.poll: Callable[[int], object] = poller.poll
-            """Called with 0, returns something true where there is anything to be told; a function written in C."""
+            """Called with 0, returns something true where there is anything to be told; a function written in
+            C.
+            """
         self.reliable = self._fd >= 0
         """False where changes may go unnoticed: no inotify here, or no more watches."""
 
@@ -81,14 +91,18 @@ class ChangeWatch:
         libc = _libc()
         if not self.reliable or libc is None:
             return
-        number = libc.inotify_add_watch(self._fd, os.fsencode(folder), _CHANGES | _ONLY_FOLDERS | _DONT_FOLLOW)
+        number = libc.inotify_add_watch(
+            self._fd, os.fsencode(folder), _CHANGES | _ONLY_FOLDERS | _DONT_FOLLOW
+        )
         if number >= 0:
             self._folders[number] = name
         elif os.path.isdir(folder) and not os.path.islink(folder):  # not one that has gone meanwhile
             self.reliable = False
 
     def changed(self) -> tuple[dict[str, set[str]], bool]:
-        """Return the names of changed entries by folder, and whether the kernel lost some; an empty name is the folder itself."""
+        """Return the names of changed entries by folder, and whether the kernel lost some; an empty name is
+        the folder itself.
+        """
         found: dict[str, set[str]] = {}
         lost = False
         while self._fd >= 0:

@@ -1,8 +1,9 @@
 """File locks: one writer at a time changes a file, across threads and processes.
 
-The lock is `flock` on the directory that holds the file: a directory is one thing under all its names, through
-symlinks and from workspaces within each other, nothing is left in it, and the system lets go when a process is killed.
-Writers that do not take it, such as commands and editors, are noticed just before a file is put in place.
+The lock is `flock` on the directory that holds the file: a directory is one thing under all its names,
+through symlinks and from workspaces within each other, nothing is left in it, and the system lets go when a
+process is killed. Writers that do not take it, such as commands and editors, are noticed just before a file
+is put in place.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ WAIT_S = 10.0
 """How long a writer waits for others at most: each takes milliseconds."""
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 _HERE = threading.Lock()
-"""Where a file system has no such locks, as some network ones: keeps the threads of this process apart, no more can be had."""
+"""Where a file system has no such locks, as some network ones: keeps the threads of this process apart, no
+more can be had.
+"""
 
 
 @dataclass(slots=True)
@@ -56,14 +59,20 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is not a regular file."""
+        """Return what is under the name, a symlink not followed; `None` for nothing.
+
+        Raises `OSError` for what is not a regular file.
+        """
         found = stat_entry(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise not_replaceable(self.path, found)
         return found
 
     def read_bytes(self) -> bytes | None:
-        """Its content, `None` if there is none: what `write_bytes` will replace. Raises as `Workspace.read_bytes` does."""
+        """Its content, `None` if there is none: what `write_bytes` will replace.
+
+        Raises as `Workspace.read_bytes` does.
+        """
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
             with closing_fd(open_no_log(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.directory)) as fd:
@@ -75,9 +84,9 @@ class LockedFile:
     def write_bytes(self, content: bytes) -> bool:
         """Put `content` in place in one step; an existing file keeps its mode. Returns whether it is new.
 
-        Whatever happens on the way, a reader sees the old content or the new, and after the return the new. Other hard links
-        of the file keep what they had. Raises `ConflictError` if the file is not what was read of it last, through this handle
-        or its workspace.
+        Whatever happens on the way, a reader sees the old content or the new, and after the return the new.
+        Other hard links of the file keep what they had. Raises `ConflictError` if the file is not what was
+        read of it last, through this handle or its workspace.
         """
         noted = self.workspace.noted(self.relative)
         if not self._read and noted is not None and version_of(self.read_bytes()) != noted:
@@ -87,7 +96,12 @@ class LockedFile:
             raise self._conflict()
         self.workspace.check_settings(self.relative, content)
         temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.directory)
+        fd = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o666,
+            dir_fd=self.directory,
+        )
         try:
             with os.fdopen(fd, "wb") as file:
                 if before is not None:
@@ -109,7 +123,9 @@ class LockedFile:
         return before is None
 
     def _conflict(self) -> ConflictError:
-        return ConflictError(f"{self.path} was not changed: something else changed it in the meantime; read it and try again")
+        return ConflictError(
+            f"{self.path} was not changed: something else changed it in the meantime; read it and try again"
+        )
 
 
 @contextmanager
@@ -124,7 +140,10 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                msg = f"{what} was not changed: another process has held the lock on its folder for {WAIT_S:g} s; try again"
+                msg = (
+                    f"{what} was not changed: another process has held the lock on its folder for "
+                    f"{WAIT_S:g} s; try again"
+                )
                 raise TimeoutError(msg) from None
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
@@ -137,7 +156,9 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(directory, fcntl.LOCK_UN)  # closing alone would not do while a child that was forked meanwhile has the handle too
+        fcntl.flock(
+            directory, fcntl.LOCK_UN
+        )  # closing alone would not do while a child that was forked meanwhile has the handle too
 
 
 def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
@@ -148,7 +169,10 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     if len(content) > size:  # it grows, or lies about its size as files in /proc do
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:
-        raise ValueError(f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead")
+        raise ValueError(
+            f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): "
+            "search it instead"
+        )
     return content
 
 

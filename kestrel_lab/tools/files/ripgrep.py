@@ -55,7 +55,9 @@ class SearchMatches:
 
 async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
     """Search everything under an open directory but `SKIPPED`, logs and what ignore files name."""
-    skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)] + [f"--glob=!**/{name}" for name in sorted(LOG_NAMES)]
+    skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)] + [
+        f"--glob=!**/{name}" for name in sorted(LOG_NAMES)
+    ]
     return await _search([*flags, *skip], pattern, ".", _directory_path(directory), None, most)
 
 
@@ -64,7 +66,9 @@ async def search_file(file: int, pattern: str, flags: Sequence[str], most: int) 
     return await _search(flags, pattern, "-", "/", file, most)
 
 
-async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int) -> SearchMatches:
+async def _search(
+    flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int
+) -> SearchMatches:
     if "\0" in pattern or any("\0" in flag for flag in flags):
         raise ValueError("the pattern contains a NUL character")
     argv = [rg_path(), *_FLAGS, *flags, f"--regexp={pattern}", "--", target]
@@ -76,13 +80,24 @@ async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, std
         return True
 
     ended = await run_process(
-        argv, cwd=cwd, env=clean_environment(), stdout=reader.feed, stderr=complain, timeout_s=_TIMEOUT_S, stdin=stdin
+        argv,
+        cwd=cwd,
+        env=clean_environment(),
+        stdout=reader.feed,
+        stderr=complain,
+        timeout_s=_TIMEOUT_S,
+        stdin=stdin,
     )
     if ended.stopped == "timeout":
-        return SearchMatches(matches=tuple(reader.matches), incomplete=f"stopped after {_TIMEOUT_S:g} seconds: search a smaller directory")
+        return SearchMatches(
+            matches=tuple(reader.matches),
+            incomplete=f"stopped after {_TIMEOUT_S:g} seconds: search a smaller directory",
+        )
     if ended.stopped == "output":
         matches = tuple(reader.matches[:most])
-        return SearchMatches(matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path")
+        return SearchMatches(
+            matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path"
+        )
     if ended.exit_code not in {0, 1} and not reader.matches and (said := complaints.text().strip()):
         raise ValueError(f"rg refused the search: {said}\nTo search for plain text, set literal.")
     return SearchMatches(matches=tuple(reader.matches))
@@ -113,9 +128,13 @@ def _match(found: Mapping[str, Any]) -> Match:
     text = _text(found["lines"]).rstrip("\r\n")
     if len(text) > _LINE_CHARS:
         begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)
-        shown = text[begin : begin + _LINE_CHARS]  # offsets count bytes: in other scripts the window begins a little late
+        shown = text[
+            begin : begin + _LINE_CHARS
+        ]  # offsets count bytes: in other scripts the window begins a little late
         text = ("…" if begin else "") + shown + "…"
-    return Match(path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text)
+    return Match(
+        path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text
+    )
 
 
 def _text(field: Mapping[str, str]) -> str:
@@ -124,7 +143,9 @@ def _text(field: Mapping[str, str]) -> str:
 
 
 def _directory_path(directory: int) -> str:
-    """Return a path that names an open directory whatever happens to its name; the name itself where the system has none."""
+    """Return a path that names an open directory whatever happens to its name; the name itself where the
+    system has none.
+    """
     if sys.platform.startswith("linux"):
         return f"/proc/self/fd/{directory}"
     import fcntl  # not on every system
@@ -133,7 +154,11 @@ def _directory_path(directory: int) -> str:
 
 
 def rg_path() -> str:
-    """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
+    """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install
+    it.
+    """
     if found := beside_python("rg"):
         return found
-    raise FileNotFoundError("ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager")
+    raise FileNotFoundError(
+        "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
+    )

@@ -15,7 +15,9 @@ _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _AT_FDCWD = -100
 _RETRIES = 64
-_ALWAYS = os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO must not block the opener
+_ALWAYS = (
+    os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
+)  # a FIFO must not block the opener
 
 
 class _OpenHow(ctypes.Structure):
@@ -32,12 +34,16 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
     if "\0" in path:  # ctypes would cut the path there
         raise ValueError("a path cannot contain a NUL character")
     if has_openat2():
-        return _openat2(root_fd, path, flags | _ALWAYS, mode, _BENEATH | (_NO_MAGICLINKS if follow else _NO_SYMLINKS))
+        return _openat2(
+            root_fd, path, flags | _ALWAYS, mode, _BENEATH | (_NO_MAGICLINKS if follow else _NO_SYMLINKS)
+        )
     return walk_beneath(root_fd, path, flags, mode)
 
 
 def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
-    """Open a path on kernels without `openat2`: one component at a time, refusing every symlink and every `..`."""
+    """Open a path on kernels without `openat2`: one component at a time, refusing every symlink and every
+    `..`.
+    """
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -74,12 +80,19 @@ def has_openat2() -> bool:
 def _syscall() -> Callable[..., int]:
     function: Any = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
-    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_OpenHow), ctypes.c_size_t)
+    function.argtypes = (
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.POINTER(_OpenHow),
+        ctypes.c_size_t,
+    )
     return function  # type: ignore[no-any-return]
 
 
 def _openat2(root_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    # The kernel refuses what it has no use for: a mode where nothing is created, and with O_PATH most other flags.
+    # The kernel refuses what it has no use for: a mode where nothing is created, and with O_PATH most other
+    # flags.
     if flags & os.O_PATH:
         flags &= os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     how = _OpenHow(flags=flags, mode=mode if flags & os.O_CREAT else 0, resolve=resolve)

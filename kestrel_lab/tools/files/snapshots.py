@@ -1,7 +1,9 @@
-"""Snapshots: what the files of a workspace hold at one moment, kept under the home so that a fork can have them again.
+"""Snapshots: what the files of a workspace hold at one moment, kept under the home so that a fork can have
+them again.
 
-A snapshot is an index of paths, each with its kind, mode and the name of its content. Contents lie in a store that is addressed by
-their hash, so a content is kept once whatever number of snapshots has it. What comes into a snapshot: see `workspace_recorder`.
+A snapshot is an index of paths, each with its kind, mode and the name of its content. Contents lie in a store
+that is addressed by their hash, so a content is kept once whatever number of snapshots has it. What comes
+into a snapshot: see `workspace_recorder`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Entry(NamedTuple):
 
     @property
     def same(self) -> tuple[object, ...]:
-        """Equal for entries that are the same to whoever reads them; of a file that is not kept, as far as size and times tell."""
+        """Equal for entries that are the same to whoever reads them; of a file that is not kept, as far as
+        size and times tell.
+        """
         if self.kind == "f" and not self.content:
             return (self.kind, self.mode & 0o777, self.size, self.mtime)
         return (self.kind, 0 if self.kind == "l" else self.mode & 0o777, self.content)
@@ -68,13 +72,19 @@ Batch = dict[str, bytes]
 
 
 class SnapshotStore:
-    """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several processes.
+    """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several
+    processes.
 
-    Small contents that are kept together lie in one file, a bundle: a file for each would cost a workspace of thousands seconds.
+    Small contents that are kept together lie in one file, a bundle: a file for each would cost a workspace of
+    thousands seconds.
     """
 
-    def __init__(self, home: Path, is_secret: Callable[[str], bool] = lambda _: False, *, writes: bool = True) -> None:
-        """`is_secret` tells contents that the home must not have; unless it `writes`, contents are named and not kept."""
+    def __init__(
+        self, home: Path, is_secret: Callable[[str], bool] = lambda _: False, *, writes: bool = True
+    ) -> None:
+        """`is_secret` tells contents that the home must not have; unless it `writes`, contents are named and
+        not kept.
+        """
         self.home = home.resolve()
         self._is_secret, self._writes = is_secret, writes
         self.contents = ResultStore(self.home / "snapshots", room_bytes=ROOM_BYTES)
@@ -86,7 +96,8 @@ class SnapshotStore:
         self._lock = threading.RLock()
 
     def keep(self, content: bytes, batch: Batch | None = None) -> str:
-        """Keep a content; returns its name, empty for one with a secret. In a `batch` it is kept once that is.
+        """Keep a content; returns its name, empty for one with a secret. In a `batch` it is kept once that
+        is.
 
         Raises `OSError` where it cannot be kept.
         """
@@ -115,7 +126,9 @@ class SnapshotStore:
             self._write(bundle, [head, *batch.values()])
             with self._lock:
                 self._bundles.add(bundle)
-                self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in places.items()}
+                self._places |= {
+                    name: (bundle, len(head) + at, length) for name, (at, length) in places.items()
+                }
         batch.clear()
 
     def read(self, name: str) -> bytes | None:
@@ -158,7 +171,9 @@ class SnapshotStore:
             return True
 
     def drop(self, names: Collection[str]) -> int:
-        """Remove contents for good, and return how many there were; what lies in a bundle with one of them is kept in another."""
+        """Remove contents for good, and return how many there were; what lies in a bundle with one of them is
+        kept in another.
+        """
         dropped = set[str]()
         with self._lock:
             for name in names:
@@ -170,9 +185,17 @@ class SnapshotStore:
                 if gone := places.keys() & set(names):
                     dropped |= gone
                     content = self._file(bundle).read_bytes()
-                    self.keep_batch({name: content[at : at + length] for name, (_, at, length) in places.items() if name not in gone})
+                    self.keep_batch(
+                        {
+                            name: content[at : at + length]
+                            for name, (_, at, length) in places.items()
+                            if name not in gone
+                        }
+                    )
                     self._file(bundle).unlink(missing_ok=True)
-            self._places = {name: found for name, found in self._places.items() if self._file(found[0]).exists()}
+            self._places = {
+                name: found for name, found in self._places.items() if self._file(found[0]).exists()
+            }
             self._used.clear()
         return len(dropped)
 

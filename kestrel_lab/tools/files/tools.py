@@ -31,16 +31,27 @@ from kestrel_lab.tools.sandbox.autorun_watch import with_autorun_warning
 from kestrel_lab.tools.tool import ToolContext
 
 _READ_CHARS = 18_000
-"""What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
+"""What one read returns at most: less than a model is shown, so that the note on the range is never cut off.
+"""
 _MOST_ENTRIES = 500
 _MOST_PATHS = 200
 _MOST_RESULTS = 1_000
 _DIFF_CHARS = 4_000
 _MARKS: Final = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}
 """By the kind of an entry, what stands behind its name in a listing."""
-_READING: Final[dict[str, Any]] = {"danger_level": Danger.SAFE, "effect": "pure", "reads": "workspace", "reaches": "nothing"}
+_READING: Final[dict[str, Any]] = {
+    "danger_level": Danger.SAFE,
+    "effect": "pure",
+    "reads": "workspace",
+    "reaches": "nothing",
+}
 """How a tool is declared that only reads files of the workspace."""
-_WRITING: Final[dict[str, Any]] = {"danger_level": Danger.MEDIUM, "reads": "workspace", "reaches": "workspace", "thread": True}
+_WRITING: Final[dict[str, Any]] = {
+    "danger_level": Danger.MEDIUM,
+    "reads": "workspace",
+    "reaches": "workspace",
+    "thread": True,
+}
 
 
 @tool(**_READING, version="2", thread=True, fingerprint=path_fingerprint)
@@ -59,7 +70,8 @@ def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -
 
 @tool(**_READING, version="2", thread=True, fingerprint=paths_fingerprint)
 def batch_read(paths: list[str], ctx: ToolContext) -> str:
-    """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
+    """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the
+    others are returned.
 
     Args:
         paths: Files, relative to the workspace.
@@ -92,7 +104,9 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
         made = replace_text(before, content, path)
     except ValueError as error:
         return f"this write would fail: {error}"
-    shown = "\n".join([*made.notes, _change("" if before is None else before.text, made.text, path)]).strip("\n")
+    shown = "\n".join([*made.notes, _change("" if before is None else before.text, made.text, path)]).strip(
+        "\n"
+    )
     return with_autorun_warning(path, shown) or f"{path} would hold just what it holds now, if anything"
 
 
@@ -114,7 +128,8 @@ def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callabl
 
 @tool(**_WRITING, effect="idempotent", version="2", preview=preview_write)
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
-    """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
+    """Write a text file, with its directories; an existing file is replaced as a whole and the change
+    returned as a diff.
 
     Args:
         path: File, relative to the workspace.
@@ -138,9 +153,20 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ctx.versions.replaced(file, before, made.content, new=new)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
     size = len(made.content)
-    done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {size:,} bytes)"
-    notes = list(made.notes) if new or known is not None else ["what it held was not text, or too large to read; it is utf-8 now"]
-    diff = "" if new else head_tail(_change(None if known is None else known.text, made.text, path), _DIFF_CHARS)[0]
+    done = (
+        f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, "
+        f"{size:,} bytes)"
+    )
+    notes = (
+        list(made.notes)
+        if new or known is not None
+        else ["what it held was not text, or too large to read; it is utf-8 now"]
+    )
+    diff = (
+        ""
+        if new
+        else head_tail(_change(None if known is None else known.text, made.text, path), _DIFF_CHARS)[0]
+    )
     return "\n".join([done, *(f"[{note}]" for note in notes), *([diff] if diff else [])])
 
 
@@ -171,9 +197,8 @@ def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     """Make several exact replacements in one file, all of them or none, and return the change as a diff.
 
     Args:
-        path: File, relative to the workspace.
-        edits: Replacements, each made in what the ones before it left; each old text must be exact and occur once.
-        ctx: The run it works for.
+        path: File, relative to the workspace. edits: Replacements, each made in what the ones before it left;
+        each old text must be exact and occur once. ctx: The run it works for.
 
     """
     return _edit(path, ctx, lambda text: replace_in_order(text, edits))
@@ -210,7 +235,9 @@ def file_exists(path: str, ctx: ToolContext) -> str:
     if stat.S_ISDIR(status.st_mode):
         return f"yes, {path} is a directory"
     return (
-        f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is not a regular file"
+        f"yes, {path} is a file of {status.st_size:,} bytes"
+        if stat.S_ISREG(status.st_mode)
+        else f"yes, but {path} is not a regular file"
     )
 
 
@@ -264,9 +291,15 @@ async def grep(
     """
     if not 1 <= max_results <= _MOST_RESULTS:
         raise ValueError(f"max_results must be from 1 to {_MOST_RESULTS}, not {max_results}")
-    flags = ["--ignore-case"] * ignore_case + ["--fixed-strings"] * literal + ([f"--glob={files}"] if files else [])
+    flags = (
+        ["--ignore-case"] * ignore_case
+        + ["--fixed-strings"] * literal
+        + ([f"--glob={files}"] if files else [])
+    )
     base = ctx.workspace.relative(path)
-    fd = ctx.workspace.open(path)  # the search gets the open file or directory, so that nothing can be swapped for it
+    fd = ctx.workspace.open(
+        path
+    )  # the search gets the open file or directory, so that nothing can be swapped for it
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             found = await search_tree(fd, pattern, flags, max_results)
@@ -274,7 +307,10 @@ async def grep(
             found = await search_file(fd, pattern, flags, max_results)
     finally:
         os.close(fd)
-    lines = [f"{quoted_path(_join_path(base, match.path) if match.path else base)}:{match.line}: {match.text}" for match in found.matches]
+    lines = [
+        f"{quoted_path(_join_path(base, match.path) if match.path else base)}:{match.line}: {match.text}"
+        for match in found.matches
+    ]
     if found.incomplete:
         lines.append(f"[{found.incomplete}]")
     return "\n".join(lines) or f"[nothing matches {pattern}]"
@@ -362,7 +398,10 @@ def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> s
     text, last = _window(lines, offset, limit, chars)
     notes = []
     if offset > 1 or last < len(lines):
-        notes.append(f"lines {offset} to {last} of {len(lines)}" + (f", go on with offset={last + 1}" if last < len(lines) else ""))
+        notes.append(
+            f"lines {offset} to {last} of {len(lines)}"
+            + (f", go on with offset={last + 1}" if last < len(lines) else "")
+        )
     if len(text) > chars:
         text, cut = text[:chars], len(text) - chars
         notes.append(f"the last {cut:,} characters of line {last} are left out")

@@ -20,7 +20,9 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
 TRASH = ".kestrel/trash"
-"""Where deleted files go: a folder for each run, in it a numbered one for each deletion, in that the file under its old path."""
+"""Where deleted files go: a folder for each run, in it a numbered one for each deletion, in that the file
+under its old path.
+"""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -79,7 +81,15 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     return f"deleted {relative} (kept as {kept})"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, reads="workspace", shows="names", reaches="workspace")
+@tool(
+    danger_level=Danger.MEDIUM,
+    effect="opaque",
+    version="1",
+    thread=True,
+    reads="workspace",
+    shows="names",
+    reaches="workspace",
+)
 def restore_file(path: str, ctx: ToolContext) -> str:
     """Bring back a file that delete_file deleted in this run, as it was when it was deleted last.
 
@@ -94,7 +104,11 @@ def restore_file(path: str, ctx: ToolContext) -> str:
     kept = next((entry for entry in reversed(deleted) if _old_path(entry) == relative), None)
     if kept is None:
         names = sorted({_old_path(entry) for entry in deleted})
-        known = did_you_mean(relative, names) if names else "this run has deleted nothing that is still in the trash"
+        known = (
+            did_you_mean(relative, names)
+            if names
+            else "this run has deleted nothing that is still in the trash"
+        )
         raise FileNotFoundError(f"{path} is not in the trash of this run; {known}")
     restore_from_trash(workspace, path, kept)
     ctx.versions.changed.append(relative)
@@ -102,13 +116,20 @@ def restore_file(path: str, ctx: ToolContext) -> str:
 
 
 def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
-    """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there now."""
-    with workspace.locked(path, make=True) as file, workspace.directory(posixpath.dirname(kept), make=False) as trash:
+    """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there
+    now.
+    """
+    with (
+        workspace.locked(path, make=True) as file,
+        workspace.directory(posixpath.dirname(kept), make=False) as trash,
+    ):
         name, directory = file.name, file.directory
         if stat_entry(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
-            os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)  # unlike a rename it replaces nothing
+            os.link(
+                name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False
+            )  # unlike a rename it replaces nothing
         except (FileExistsError, FileNotFoundError):
             raise
         except OSError:  # a file system without hard links
@@ -122,7 +143,9 @@ def _run_folder(ctx: ToolContext) -> str:
 
 
 def _deletions(ctx: ToolContext) -> list[str]:
-    """Return what the trash of the run holds, in the order of deletion: `.kestrel/trash/RUN/NUMBER-CALL/old/path`."""
+    """Return what the trash of the run holds, in the order of deletion:
+    `.kestrel/trash/RUN/NUMBER-CALL/old/path`.
+    """
     folder = _run_folder(ctx)
     try:
         found = list(ctx.workspace.walk(folder, skip=()))
@@ -136,11 +159,20 @@ def _old_path(kept: str) -> str:
 
 
 def _kept_by(ctx: ToolContext, relative: str) -> str:
-    """Return where this very call has put the file already; empty if it has not, or if there is a new one in its place."""
+    """Return where this very call has put the file already; empty if it has not, or if there is a new one in
+    its place.
+    """
     mark = f"-{_UNSAFE.sub('_', ctx.call_id)}"
     if not ctx.call_id or ctx.workspace.exists(relative):
         return ""
-    return next((kept for kept in _deletions(ctx) if _old_path(kept) == relative and kept.split("/")[3].endswith(mark)), "")
+    return next(
+        (
+            kept
+            for kept in _deletions(ctx)
+            if _old_path(kept) == relative and kept.split("/")[3].endswith(mark)
+        ),
+        "",
+    )
 
 
 def _new_folder(ctx: ToolContext) -> str:

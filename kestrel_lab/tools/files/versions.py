@@ -6,9 +6,9 @@ A call that replaces or removes a whole file (`write_file`, `delete_file`) is re
 - its step has not, and another step of the run that it does not come after changed it;
 - its step has not, and the file changed after the step began.
 
-So the first write of a file that was there before needs no reading. Edits name the text that they replace and are made in
-whatever the file holds by then; a step that did not know the file before an edit does not know it afterwards.
-What a person was shown with the question for leave is what is done, or nothing is.
+So the first write of a file that was there before needs no reading. Edits name the text that they replace and
+are made in whatever the file holds by then; a step that did not know the file before an edit does not know it
+afterwards. What a person was shown with the question for leave is what is done, or nothing is.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ class Versions:
     changed: list[str] = field(default_factory=list)
     """The paths that the call changed."""
     keep: Callable[[bytes], str] = lambda _content: ""
-    """Keeps what a file held beside the log; returns the name under which it is kept, empty where it is not."""
+    """Keeps what a file held beside the log; returns the name under which it is kept, empty where it is not.
+    """
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By changed path, what undoes the change: see `ToolAnswered.before`."""
 
     def check(self, file: LockedFile) -> bytes | None:
-        """Return what the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may not be replaced unseen."""
+        """Return what the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may
+        not be replaced unseen.
+        """
         status = file.status()
         try:
             before = file.read_bytes()
@@ -58,7 +61,9 @@ class Versions:
         else:
             version = version_of(before)
         if status is not None and (why := self._unseen(file.relative, version, status.st_ctime)):
-            raise ConflictError(f"{file.path} was not changed: {why}; read it, then decide what is to become of it")
+            raise ConflictError(
+                f"{file.path} was not changed: {why}; read it, then decide what is to become of it"
+            )
         self.as_shown()
         return before
 
@@ -68,10 +73,16 @@ class Versions:
             return "" if known == version else "something else changed it since you read or wrote it last"
         if other := self.other(path):
             return f"step {other!r} changed it, and you have not read it since"
-        return "it was changed after you began, and you have not read it" if self.since and changed_at > self.since else ""
+        return (
+            "it was changed after you began, and you have not read it"
+            if self.since and changed_at > self.since
+            else ""
+        )
 
     def replaced(self, file: LockedFile, before: bytes | None, content: bytes, *, new: bool) -> None:
-        """Keep that the call put `content` in place of `before`, which is `None` for a `new` file and for one that cannot be read."""
+        """Keep that the call put `content` in place of `before`, which is `None` for a `new` file and for one
+        that cannot be read.
+        """
         self.knows[file.relative] = version_of(content)
         self.changed.append(file.relative)
         if new or before is not None:

@@ -18,14 +18,29 @@ from kestrel_lab.core.sanitize import escape_surrogates, is_utf8
 from kestrel_lab.core.text_files import Text, decode_text, encode_text
 from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_log, is_open_here, log_refused, refuse_open_log
 from kestrel_lab.host.programs import exclude_folder
-from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
-from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, lock_directory, read_whole, version_of
+from kestrel_lab.tools.files.directory_walk import (
+    Entry,
+    closing_fd,
+    list_directory,
+    stamps_below,
+    walk_directory,
+)
+from kestrel_lab.tools.files.lock import (
+    MAX_READ_BYTES,
+    MISSING,
+    LockedFile,
+    lock_directory,
+    read_whole,
+    version_of,
+)
 from kestrel_lab.tools.files.safe_open import open_beneath
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
 """Directories that are not searched or listed recursively unless named."""
 PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json", *LOG_NAMES})
-"""Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""
+"""Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs,
+this one included.
+"""
 
 _MOST_SUGGESTED = 30
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -34,7 +49,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A directory that paths cannot leave: not by `..`, by an absolute path, or by a symlink put there at any moment.
+    """A directory that paths cannot leave: not by `..`, by an absolute path, or by a symlink put there at any
+    moment.
 
     Paths are relative to it; an absolute path that lies under it counts as relative. Symlinks that stay
     inside are followed for reading (on Linux; elsewhere refused) and refused for writing. Errors are
@@ -51,7 +67,9 @@ class Workspace:
     def __post_init__(self) -> None:
         """Raise `UsageError` if `root` is not a directory."""
         if os.open not in os.supports_dir_fd:
-            raise UsageError("workspaces need a system with directory handles (Linux, macOS); on Windows use WSL")
+            raise UsageError(
+                "workspaces need a system with directory handles (Linux, macOS); on Windows use WSL"
+            )
         given = Path(os.path.abspath(Path(self.root).expanduser()))
         if not given.is_dir():
             raise UsageError(f"the workspace {given} is not a directory: create it, or name another")
@@ -59,11 +77,15 @@ class Workspace:
         object.__setattr__(self, "root", given.resolve())
         if not is_utf8(str(self.root)):  # the log has it as text
             shown = escape_surrogates(str(self.root))
-            raise UsageError(f"the workspace {shown} has a name that is not UTF-8: rename the folder, or name another")
+            raise UsageError(
+                f"the workspace {shown} has a name that is not UTF-8: rename the folder, or name another"
+            )
         exclude_folder(self.root)
 
     def also_known_as(self, original: Path) -> Workspace:
-        """The same directory, whose files may also be named by absolute paths in `original`, of which it is a copy."""
+        """The same directory, whose files may also be named by absolute paths in `original`, of which it is a
+        copy.
+        """
         if self.root == original:
             return self
         view = Workspace(self.root, self.read_only)
@@ -71,7 +93,9 @@ class Workspace:
         return view
 
     def relative(self, path: str | Path) -> str:
-        """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the root."""
+        """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the
+        root.
+        """
         text = os.fspath(path)
         if "\0" in text:
             raise ValueError(f"the path {text!r} contains a NUL character")
@@ -110,7 +134,9 @@ class Workspace:
         return fd
 
     def _check_no_log(self, path: str | Path, relative: str) -> None:
-        """Raise `PermissionError` for a file of a log, by its name or because it is open here, without opening it."""
+        """Raise `PermissionError` for a file of a log, by its name or because it is open here, without
+        opening it.
+        """
         if posixpath.basename(relative).casefold() in LOG_NAMES:
             raise log_refused(path)
         with suppress(OSError):  # told by whoever opens it
@@ -119,7 +145,9 @@ class Workspace:
                 raise log_refused(path)
 
     def stat(self, path: str | Path) -> os.stat_result:
-        """Return what the path names, a symlink that stays inside followed; opens nothing that could block."""
+        """Return what the path names, a symlink that stays inside followed; opens nothing that could
+        block.
+        """
         relative = self.relative(path)
         with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             if not hasattr(os, "O_PATH"):
@@ -156,11 +184,12 @@ class Workspace:
         return decode_text(self.read_bytes(path), str(path))
 
     def write_bytes(self, path: str | Path, content: bytes) -> bool:
-        """Put a file in place in one step, with its directories; an existing one keeps its mode. Returns whether it is new.
+        """Put a file in place in one step, with its directories; an existing one keeps its mode. Returns
+        whether it is new.
 
-        No other writer that uses a workspace is at it meanwhile. To change what a file holds, read and write it under one lock:
-        `with workspace.locked(path) as file`. In a tool's call, a file that was read and has changed since is not replaced:
-        `ConflictError`. Otherwise see `LockedFile.write_bytes`.
+        No other writer that uses a workspace is at it meanwhile. To change what a file holds, read and write
+        it under one lock: `with workspace.locked(path) as file`. In a tool's call, a file that was read and
+        has changed since is not replaced: `ConflictError`. Otherwise see `LockedFile.write_bytes`.
         """
         with self.locked(path, make=True) as file:
             return file.write_bytes(content)
@@ -171,17 +200,32 @@ class Workspace:
 
     @contextmanager
     def locked(self, path: str | Path, *, make: bool = False) -> Iterator[LockedFile]:
-        """Keep every other writer that uses a workspace away from a file, in this and in other processes; with `make`, make its folder."""
+        """Keep every other writer that uses a workspace away from a file, in this and in other processes;
+        with `make`, make its folder.
+        """
         relative = self.relative(path)
         self.check_writable(relative)
         parent = posixpath.dirname(relative)
-        with explain_os_error(path, self), self.directory(parent, make=make) as directory, lock_directory(directory, str(path)):
+        with (
+            explain_os_error(path, self),
+            self.directory(parent, make=make) as directory,
+            lock_directory(directory, str(path)),
+        ):
             yield LockedFile(self, str(path), relative, directory)
 
     def for_call(self) -> Workspace:
-        """The same directory for one call of a tool: a file that it has read and that has changed since is not replaced by it."""
-        view = object.__new__(type(self))  # as `copy` does, in a tenth of its time: there is one for each call
-        for name, value in (("root", self.root), ("read_only", self.read_only), ("_given", self._given), ("_noted", {})):
+        """The same directory for one call of a tool: a file that it has read and that has changed since is
+        not replaced by it.
+        """
+        view = object.__new__(
+            type(self)
+        )  # as `copy` does, in a tenth of its time: there is one for each call
+        for name, value in (
+            ("root", self.root),
+            ("read_only", self.read_only),
+            ("_given", self._given),
+            ("_noted", {}),
+        ):
             object.__setattr__(view, name, value)
         return view
 
@@ -199,7 +243,9 @@ class Workspace:
         with closing_fd(self.open(path, _DIRECTORY)) as fd:
             return list_directory(fd)
 
-    def walk(self, path: str | Path = ".", skip: Collection[str] = SKIPPED, depth: int | None = None) -> Iterator[Entry]:
+    def walk(
+        self, path: str | Path = ".", skip: Collection[str] = SKIPPED, depth: int | None = None
+    ) -> Iterator[Entry]:
         """Yield everything under a directory, parents first and sorted; symlinks are named, not entered."""
         with closing_fd(self.open(path, _DIRECTORY)) as fd:
             yield from walk_directory(fd, skip, depth)
@@ -211,24 +257,36 @@ class Workspace:
 
     @contextmanager
     def directory(self, parent: str, *, make: bool = True) -> Iterator[int]:
-        """A handle of the directory of that relative path, made if missing unless told otherwise, reached without any symlink."""
+        """A handle of the directory of that relative path, made if missing unless told otherwise, reached
+        without any symlink.
+        """
         with closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             made = ""
             for part in parent.split("/") if parent and make else ():
                 above, made = made or ".", posixpath.join(made, part)
-                with closing_fd(open_beneath(root, above, _DIRECTORY, 0, follow=False)) as fd, suppress(FileExistsError):
+                with (
+                    closing_fd(open_beneath(root, above, _DIRECTORY, 0, follow=False)) as fd,
+                    suppress(FileExistsError),
+                ):
                     os.mkdir(part, dir_fd=fd)
             with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=False)) as fd:
                 yield fd
 
     def check_writable(self, relative: str) -> None:
-        """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must not write."""
+        """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must
+        not write.
+        """
         if self.read_only:
             raise PermissionError(f"cannot write {relative}: this workspace is read-only")
         if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
             raise PermissionError(f"cannot write {relative}: {found[0]} is protected")
         if home := next(
-            (parent for parent in PurePosixPath(relative).parents if parent.name and (self.root / parent / LOG).exists()), None
+            (
+                parent
+                for parent in PurePosixPath(relative).parents
+                if parent.name and (self.root / parent / LOG).exists()
+            ),
+            None,
         ):
             raise PermissionError(f"cannot write {relative}: {home} is protected, it has a log of kestrel")
         if is_log(self.root / relative):
@@ -237,7 +295,8 @@ class Workspace:
             raise IsADirectoryError("the workspace itself cannot be written, name a file in it")
 
     def check_settings(self, relative: str, content: bytes) -> None:
-        """Raise `PermissionError` if `content` would change the settings of this package that a `pyproject.toml` holds.
+        """Raise `PermissionError` if `content` would change the settings of this package that a
+        `pyproject.toml` holds.
 
         They say what an agent may do unasked. The rest of the file is as free as any other.
         """
@@ -245,16 +304,22 @@ class Workspace:
             return
         before = self.read_bytes(relative) if self.exists(relative) else b""
         if settings_in(before) != settings_in(content):
-            raise PermissionError(f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is")
+            raise PermissionError(
+                f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is"
+            )
 
 
 def quoted_path(path: str) -> str:
-    """`path` as it is shown: as a JSON text, which is how a model writes it in a call, where it has a line end or cannot be shown."""
+    """`path` as it is shown: as a JSON text, which is how a model writes it in a call, where it has a line
+    end or cannot be shown.
+    """
     return path if path.isprintable() and not path.startswith('"') else json.dumps(path)
 
 
 def settings_in(content: bytes) -> object:
-    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is not TOML."""
+    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is
+    not TOML.
+    """
     try:
         tool = loads_toml(content.decode("utf-8")).get("tool")
     except ValueError:
@@ -272,7 +337,9 @@ def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
             case None:
                 raise
             case errno.EXDEV | errno.ELOOP:
-                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from None
+                raise PermissionError(
+                    f"{path!s} leads through a symlink that leaves the workspace or may not be followed"
+                ) from None
             case errno.ENXIO:
                 raise PermissionError(f"{path!s} is a pipe or socket, not a file") from None
             case errno.ENOENT:
@@ -281,7 +348,9 @@ def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
-    """Return a clause naming what is in the directory of a path that does not exist; empty where that does not help."""
+    """Return a clause naming what is in the directory of a path that does not exist; empty where that does
+    not help.
+    """
     parent = posixpath.dirname(workspace.relative(path))
     with suppress(OSError), closing_fd(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
         with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:

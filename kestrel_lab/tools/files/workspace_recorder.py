@@ -1,8 +1,9 @@
 """Workspace recorder: the snapshot of a workspace, kept up to date while runs work in it.
 
-Nothing is written into the workspace, and git is not asked: a repository, its index and its stash are files that are read. What is not
-taken in: the home itself; folders that programs make again (`REMADE`); of a git folder its objects, which a copy shares, and its hooks and
-settings, which can start programs; files beyond `MOST_FILE` and `MOST_BYTES`, of which only size and times are kept.
+Nothing is written into the workspace, and git is not asked: a repository, its index and its stash are files
+that are read. What is not taken in: the home itself; folders that programs make again (`REMADE`); of a git
+folder its objects, which a copy shares, and its hooks and settings, which can start programs; files beyond
+`MOST_FILE` and `MOST_BYTES`, of which only size and times are kept.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _GIT_LEFT: Final = frozenset(
     }
 )
 """What is not read of a git folder: shared by reference, able to start programs, or about worktrees."""
-_OURS: Final = frozenset({"results", "snapshots", "forks", "cache", "trials", "commits", "eval-runs", "logs", "mcp", "index"})
+_OURS: Final = frozenset(
+    {"results", "snapshots", "forks", "cache", "trials", "commits", "eval-runs", "logs", "mcp", "index"}
+)
 """Folders of a home, which are left out where the workspace is the home."""
 _TEMPORARY: Final = (".kestrel-", ".tmp")
 """How names of files begin and end that file tools are writing."""
@@ -53,8 +56,8 @@ _BATCH_BYTES: Final = 32_000_000
 class Recorder:
     """The snapshot of a workspace, kept up to date; safe to use from any thread.
 
-    On Linux the kernel tells which entries changed, so that asking costs microseconds whatever the size of the workspace. Where it
-    cannot, all entries are looked at each time.
+    On Linux the kernel tells which entries changed, so that asking costs microseconds whatever the size of
+    the workspace. Where it cannot, all entries are looked at each time.
     """
 
     def __init__(self, root: Path, store: SnapshotStore, *, watch: bool = True) -> None:
@@ -82,7 +85,9 @@ class Recorder:
 
     @property
     def poll(self) -> Callable[[int], object]:
-        """A function that is called with 0 and returns something false while nothing has changed, as cheap as can be."""
+        """A function that is called with 0 and returns something false while nothing has changed, as cheap as
+        can be.
+        """
         return _always if self._watch is None or not self._watch.reliable else self._watch.poll
 
     @property
@@ -95,7 +100,9 @@ class Recorder:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing changed since the last `refresh`, for certain; what changed is noted for the next one."""
+        """Whether nothing changed since the last `refresh`, for certain; what changed is noted for the next
+        one.
+        """
         if not self._began or self._watch is None or not self._watch.reliable:
             return False
         with self.lock:
@@ -143,7 +150,11 @@ class Recorder:
             self.entries, self._dirty, self._lost = {}, {}, False
             self._bytes = 0
             self._scan("")
-            changed = {path for path in before.keys() | self.entries.keys() if _differ(before.get(path), self.entries.get(path))}
+            changed = {
+                path
+                for path in before.keys() | self.entries.keys()
+                if _differ(before.get(path), self.entries.get(path))
+            }
         else:
             dirty, self._dirty = self._dirty, {}
             changed = self._update(dirty)
@@ -171,7 +182,11 @@ class Recorder:
                     self._bytes -= entry.size if entry.content and entry.kind == "f" else 0
                     del self.entries[one]
                 self._add(path)
-                changed |= {one for one in {*before, *self._below(path)} if _differ(before.get(one), self.entries.get(one))}
+                changed |= {
+                    one
+                    for one in {*before, *self._below(path)}
+                    if _differ(before.get(one), self.entries.get(one))
+                }
         return changed
 
     def _below(self, path: str) -> list[str]:
@@ -229,7 +244,9 @@ class Recorder:
                 self.entries[path] = self._file(path, status)
 
     def _add_linked(self, path: str) -> None:
-        """Take in the state of the repository of which the workspace is a worktree, as if its git folder lay in the workspace."""
+        """Take in the state of the repository of which the workspace is a worktree, as if its git folder lay
+        in the workspace.
+        """
         if path == ".git" and self._linked is not None:
             self.entries[path] = Entry("d", 0o755)
             self._scan(path)
@@ -242,7 +259,11 @@ class Recorder:
         known = self._stamps.get(path)
         if known is not None and known[0] == stamp and not is_fresh(stamp):
             content = known[1]
-        elif status.st_size > MOST_FILE or self._bytes + status.st_size > MOST_BYTES or is_open_here(status.st_dev, status.st_ino):
+        elif (
+            status.st_size > MOST_FILE
+            or self._bytes + status.st_size > MOST_BYTES
+            or is_open_here(status.st_dev, status.st_ino)
+        ):
             content = ""
         else:
             try:
@@ -259,7 +280,9 @@ class Recorder:
             self._keep_batch()
         self._bytes += status.st_size if content else 0
         self._stamps[path] = (stamp_of(status), content)
-        return Entry("f", stat.S_IMODE(status.st_mode), content, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return Entry(
+            "f", stat.S_IMODE(status.st_mode), content, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        )
 
     def _keep_batch(self) -> None:
         self.store.keep_batch(self._batch)
@@ -322,7 +345,9 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def read_snapshot(root: Path, store: SnapshotStore) -> Snapshot:
-    """Return what a workspace holds now; raises `OSError` where that cannot be kept, and `ValueError` for one with too many files."""
+    """Return what a workspace holds now; raises `OSError` where that cannot be kept, and `ValueError` for one
+    with too many files.
+    """
     recorder = Recorder(root, store, watch=False)
     try:
         recorder._refresh()
@@ -343,7 +368,9 @@ def _stamps_file(store: SnapshotStore, root: Path) -> Path:
 def _known_stamps(store: SnapshotStore, root: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     with suppress(OSError, ValueError, TypeError):
         kept = json.loads(_stamps_file(store, root).read_bytes())
-        return {path: (tuple(stamp), name) for path, (stamp, name) in kept.items() if not name or store.has(name)}
+        return {
+            path: (tuple(stamp), name) for path, (stamp, name) in kept.items() if not name or store.has(name)
+        }
     return {}
 
 

@@ -1,4 +1,6 @@
-"""Output of code that runs in a shell: what it prints, displays, returns and raises, bounded, while it runs."""
+"""Output of code that runs in a shell: what it prints, displays, returns and raises, bounded, while it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +65,20 @@ class Output:
 
     @property
     def images(self) -> list[tuple[str, bytes]]:
-        """Media type and bytes of the images among the display data; what only says that it is one is left out."""
+        """Media type and bytes of the images among the display data; what only says that it is one is left
+        out.
+        """
         found = []
         for data, _ in self.displayed:
             for media, beginning in IMAGES.items():
                 content = data.get(media)
                 if isinstance(content, str):
                     content = base64.b64decode(content)
-                if isinstance(content, bytes) and content.startswith(beginning) and len(content) <= MOST_IMAGE_BYTES:
+                if (
+                    isinstance(content, bytes)
+                    and content.startswith(beginning)
+                    and len(content) <= MOST_IMAGE_BYTES
+                ):
                     found.append((media, content))
         return found[:MOST_IMAGES]
 
@@ -78,7 +86,9 @@ class Output:
     def texts(self) -> list[str]:
         """The plain text of display data that are no images."""
         return [
-            str(data["text/plain"]) for data, _ in self.displayed if "text/plain" in data and not any(media in data for media in IMAGES)
+            str(data["text/plain"])
+            for data, _ in self.displayed
+            if "text/plain" in data and not any(media in data for media in IMAGES)
         ]
 
 
@@ -101,7 +111,9 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def capture_output(shell: Any) -> Iterator[Output]:
-    """Collect in the block what code prints, displays and returns in `shell`; nothing reaches a front end meanwhile."""
+    """Collect in the block what code prints, displays and returns in `shell`; nothing reaches a front end
+    meanwhile.
+    """
     from IPython.core import displayhook, displaypub
 
     publisher: Any = displaypub.DisplayPublisher
@@ -136,7 +148,9 @@ def capture_output(shell: Any) -> Iterator[Output]:
     streams = sys.stdout, sys.stderr
     hooks = shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook
     shell.display_pub, shell.displayhook = Publisher(shell=shell), _keeping_results(shell, Hook)
-    shell.display_trap.hook = sys.displayhook = shell.displayhook  # in a cell that awaits, the trap has set it already
+    shell.display_trap.hook = sys.displayhook = (
+        shell.displayhook
+    )  # in a cell that awaits, the trap has set it already
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
     sys.stdout, sys.stderr = _Stream("stdout", output), _Stream("stderr", output)
@@ -171,12 +185,14 @@ def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: Traceb
     try:
         lines = shell.InteractiveTB.structured_traceback(kind, sys.exc_info()[1], trace, tb_offset=1)
         output.traceback = head_tail(COLOURS.sub("", "\n".join(lines)), 6_000)[0]
-    except Exception:  # noqa: BLE001  # an exception whose own text fails
+    except Exception:  # an exception whose own text fails  # noqa: BLE001
         output.traceback = output.error
 
 
 def _cut_hidden(trace: TracebackType | None) -> None:
-    """Take the frames that say `__tracebackhide__` off the end of a traceback: a handler of signals raises on top of the person's code."""
+    """Take the frames that say `__tracebackhide__` off the end of a traceback: a handler of signals raises on
+    top of the person's code.
+    """
     while trace is not None and trace.tb_next is not None:
         if "__tracebackhide__" in trace.tb_next.tb_frame.f_locals:
             trace.tb_next = None
@@ -184,7 +200,9 @@ def _cut_hidden(trace: TracebackType | None) -> None:
 
 
 def show_drawn() -> None:
-    """Have the inline backend of matplotlib display what was drawn; by itself it waits for the end of the person's cell."""
+    """Have the inline backend of matplotlib display what was drawn; by itself it waits for the end of the
+    person's cell.
+    """
     backend = sys.modules.get("matplotlib_inline.backend_inline")
     if backend is not None:
         backend.flush_figures()

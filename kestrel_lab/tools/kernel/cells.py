@@ -1,4 +1,6 @@
-"""Tools of the group `cells`: read the notebook that the run works in, insert, edit, delete and run cells, each undoable."""
+"""Tools of the group `cells`: read the notebook that the run works in, insert, edit, delete and run cells,
+each undoable.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,23 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
-from kestrel_lab.tools.kernel.documents import Cell, Document, NextInput, Swap, cell_of, document_of, output_text, running_cell
-from kestrel_lab.tools.kernel.kernel_tools import checked_text, context_of, live_kernel_of, preview_code, run_live
+from kestrel_lab.tools.kernel.documents import (
+    Cell,
+    Document,
+    NextInput,
+    Swap,
+    cell_of,
+    document_of,
+    output_text,
+    running_cell,
+)
+from kestrel_lab.tools.kernel.kernel_tools import (
+    checked_text,
+    context_of,
+    live_kernel_of,
+    preview_code,
+    run_live,
+)
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.tool import DryRun, Tool, ToolContext
 
@@ -37,13 +54,16 @@ _WRITING: Final[dict[str, Any]] = {
     "reads": "kernel private",
     "reaches": "anything",
 }
-"""A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
+"""A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked
+about.
+"""
 
 
 _Turn = tuple[str, str]
 """The run and the model turn of a call."""
 _Change = Callable[[dict[str, Json], list[Cell], LiveKernel, _Turn | None], Swap]
-"""What the arguments of a call ask for, of the cells as they are now; raises `ToolError`, and `ValueError` for a text that does not fit.
+"""What the arguments of a call ask for, of the cells as they are now; raises `ToolError`, and `ValueError`
+for a text that does not fit.
 
 A preview has no turn: all calls of one are shown before any of them is made.
 """
@@ -55,7 +75,14 @@ def cell_tools() -> list[Tool]:
     return [replace(one, group=GROUP) for one in made]
 
 
-@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel workspace", reaches="nothing")
+@tool(
+    danger_level=Danger.SAFE,
+    effect="idempotent",
+    version="1",
+    parallel_safe=False,
+    reads="kernel workspace",
+    reaches="nothing",
+)
 async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     """Read the notebook that you work in: its cells with their ids, and what they put out.
 
@@ -70,7 +97,11 @@ async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     room = _READ_CHARS if cell else min(_CELL_CHARS, max(200, _READ_CHARS // max(1, 2 * len(cells))))
     here = running_cell(live.shell)
     parts = [_cell_text(one, cells.index(one) + 1, room, running=one["id"] == here) for one in chosen]
-    note = "[what ran in this kernel; the notebook itself cannot be read here]\n" if isinstance(document, NextInput) else ""
+    note = (
+        "[what ran in this kernel; the notebook itself cannot be read here]\n"
+        if isinstance(document, NextInput)
+        else ""
+    )
     return note + ("\n\n".join(parts) or "[the notebook is empty]")
 
 
@@ -81,7 +112,13 @@ def _insertion(args: dict[str, Json], cells: list[Cell], live: LiveKernel, turn:
 
 def _replacement(args: dict[str, Json], cells: list[Cell], _live: LiveKernel, _turn: _Turn | None) -> Swap:
     found = _find_cell(cells, str(args["cell"]))
-    return Swap(found, {**found, "source": replace_exact(found["source"], str(args["old"]), str(args["new"]), everywhere=False)})
+    return Swap(
+        found,
+        {
+            **found,
+            "source": replace_exact(found["source"], str(args["old"]), str(args["new"]), everywhere=False),
+        },
+    )
 
 
 def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel, _turn: _Turn | None) -> Swap:
@@ -112,7 +149,9 @@ def _preview(change: _Change) -> Callable[[dict[str, Json], ToolContext], str]:
 
 
 @tool(**_WRITING, preview=_preview(_insertion))
-async def insert_cell(source: str, ctx: ToolContext, below: str = "", cell_type: Literal["code", "markdown"] = "code") -> str:
+async def insert_cell(
+    source: str, ctx: ToolContext, below: str = "", cell_type: Literal["code", "markdown"] = "code"
+) -> str:
     """Insert a new cell into the notebook. It is not run: use run_cell.
 
     Args:
@@ -122,7 +161,9 @@ async def insert_cell(source: str, ctx: ToolContext, below: str = "", cell_type:
         cell_type: Kind of the cell.
 
     """
-    swap, note = await _carried_out(ctx, _insertion, {"source": source, "below": below, "cell_type": cell_type})
+    swap, note = await _carried_out(
+        ctx, _insertion, {"source": source, "below": below, "cell_type": cell_type}
+    )
     return f"inserted cell {swap.cell}{note}"
 
 
@@ -154,9 +195,17 @@ async def delete_cell(cell: str, ctx: ToolContext) -> str:
     return f"deleted cell {swap.cell}{note}"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
+@tool(
+    danger_level=Danger.MEDIUM,
+    effect="opaque",
+    version="1",
+    parallel_safe=False,
+    reads="kernel workspace",
+    reaches="workspace",
+)
 async def run_cell(cell: str, ctx: ToolContext) -> str:
-    """Run a code cell of the notebook as the user would: what comes of it becomes its output, and is returned.
+    """Run a code cell of the notebook as the user would: what comes of it becomes its output, and is
+    returned.
 
     Args:
         cell: Id of the cell.
@@ -168,7 +217,10 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
     found = _code_cell(cells, cell, live)
     known = live.known(ctx.call_id)
     if known is not None and not live.is_of(known, found["source"]):
-        raise ConflictError(f"cell {found['id']} was changed since it was decided to run it: nothing was run; make the call again")
+        raise ConflictError(
+            f"cell {found['id']} was changed since it was decided to run it: nothing was run; make the "
+            "call again"
+        )
     note, ran = await run_live(live, found["source"], about, ctx, cell=True)
     after = {**found, "outputs": list(ran.outputs), "execution_count": None}
     swap = Swap(found, after)
@@ -178,7 +230,12 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         live.show(ran)
         warning = f"its output stands below the running cell instead: {error}"
     else:
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
+        about.emit(
+            CellsChanged(
+                call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)
+            ),
+            (),
+        )
     return checked_text(ran, note, [warning] if warning else ())
 
 
@@ -208,7 +265,9 @@ def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
 
 
 async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
-    """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it with a note."""
+    """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it
+    with a note.
+    """
     live, about = _require_live(ctx), context_of(ctx)
     turn = ctx.run_id, ctx.call_id.rpartition(".")[0]  # a call is named `step.turn.place`
 
@@ -226,12 +285,18 @@ async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json])
 
     document, swap, warning = await asyncio.to_thread(work)
     if not isinstance(document, NextInput):
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
+        about.emit(
+            CellsChanged(
+                call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)
+            ),
+            (),
+        )
     return swap, f" ({warning})" if warning else ""
 
 
 def _swap_for_log(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
-    """Return the change for the log: without outputs that are too large or hold a secret, and not at all where a source holds one.
+    """Return the change for the log: without outputs that are too large or hold a secret, and not at all
+    where a source holds one.
 
     The log may hold no secret, and a change that it does not hold cannot be undone.
     """
@@ -246,10 +311,15 @@ def _swap_for_log(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
 
 def _find_cell(cells: list[Cell], wanted: str) -> Cell:
     """Return the cell of that id, or the only one whose id begins so."""
-    found = [cell for cell in cells if cell["id"] == wanted] or [cell for cell in cells if wanted and str(cell["id"]).startswith(wanted)]
+    found = [cell for cell in cells if cell["id"] == wanted] or [
+        cell for cell in cells if wanted and str(cell["id"]).startswith(wanted)
+    ]
     if len(found) != 1:
         known = ", ".join(str(cell["id"]) for cell in cells[:30])
-        raise ToolError(f"{'there is no cell' if not found else 'several cells begin with'} {wanted!r}; the cells are: {known or 'none'}")
+        raise ToolError(
+            f"{'there is no cell' if not found else 'several cells begin with'} {wanted!r}; the cells "
+            f"are: {known or 'none'}"
+        )
     return found[0]
 
 
@@ -263,10 +333,11 @@ def _code_cell(cells: list[Cell], wanted: str, live: LiveKernel) -> Cell:
 
 
 def _place(cells: list[Cell], below: str, live: LiveKernel, turn: _Turn | None) -> str:
-    """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the last.
+    """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the
+    last.
 
-    What was inserted there before stays above it, so that cells come out in the order in which they were asked for: cells of the same
-    turn, and where no cell is named those of the whole run.
+    What was inserted there before stays above it, so that cells come out in the order in which they were
+    asked for: cells of the same turn, and where no cell is named those of the whole run.
     """
     known = [str(cell["id"]) for cell in cells]
     here = str(_find_cell(cells, below)["id"]) if below else running_cell(live.shell)
@@ -281,8 +352,12 @@ def _place(cells: list[Cell], below: str, live: LiveKernel, turn: _Turn | None) 
 
 
 def _diff(swap: Swap, name: str) -> str:
-    """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth saying."""
-    before, after = (f"{cell['source']}\n" if cell and cell["source"] else "" for cell in (swap.before, swap.after))
+    """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth
+    saying.
+    """
+    before, after = (
+        f"{cell['source']}\n" if cell and cell["source"] else "" for cell in (swap.before, swap.after)
+    )
     return unified_diff(before, after, name)
 
 
@@ -293,7 +368,15 @@ def _cell_label(cells: list[Cell], ident: str) -> str:
 
 def _cell_text(cell: Cell, number: int, room: int, *, running: bool) -> str:
     count = cell.get("execution_count")
-    state = "runs now" if running else f"run as [{count}]" if count else "not run" if cell["cell_type"] == "code" else ""
+    state = (
+        "runs now"
+        if running
+        else f"run as [{count}]"
+        if count
+        else "not run"
+        if cell["cell_type"] == "code"
+        else ""
+    )
     head = one_line(f"[{number}] id {cell['id']} · {cell['cell_type']}" + (f" · {state}" if state else ""))
     output = head_tail(output_text(cell), room)[0]
     return f"{head}\n{head_tail(cell['source'], room)[0]}" + (f"\n→ {output}" if output else "")

@@ -1,8 +1,10 @@
-"""Notebook documents: the cells of the notebook whose kernel this is, read and changed through whatever this machine has.
+"""Notebook documents: the cells of the notebook whose kernel this is, read and changed through whatever this
+machine has.
 
-In this order: the page that shows the notebook (its unsaved cells too); the shared document of jupyter-collaboration; the saved file,
-through the contents API of the Jupyter server that the kernel belongs to, or beside VS Code; else only `set_next_input`.
-A cell is changed only if it still is as expected. All of this blocks: call it in a thread.
+In this order: the page that shows the notebook (its unsaved cells too); the shared document of
+jupyter-collaboration; the saved file, through the contents API of the Jupyter server that the kernel belongs
+to, or beside VS Code; else only `set_next_input`. A cell is changed only if it still is as expected. All of
+this blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Cell = dict[str, Any]
-"""A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`, and of code `outputs` and `execution_count`."""
+"""A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`, and of code `outputs` and
+`execution_count`.
+"""
 _HTTP_S: Final = 20.0
 _IDS = (4, 5)
 """The version of nbformat from which cells have ids."""
@@ -76,7 +80,9 @@ class Swap:
         return Swap(self.after, self.before, self.below)
 
     def left(self, now: Cell | None) -> bool:
-        """Whether a cell is as this change left it: its source, and where only outputs were changed their text, as far as it was kept."""
+        """Whether a cell is as this change left it: its source, and where only outputs were changed their
+        text, as far as it was kept.
+        """
         if not same_cell(now, self.after):
             return False
         put_out = output_text(self.after) if same_cell(self.before, self.after) else ""
@@ -89,7 +95,9 @@ class Swap:
     @classmethod
     def from_json(cls, told: dict[str, Json]) -> Swap:
         """Return the change that an event tells of."""
-        return cls(cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"]))
+        return cls(
+            cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"])
+        )
 
 
 def same_cell(a: Cell | None, b: Cell | None) -> bool:
@@ -102,7 +110,8 @@ def same_cell(a: Cell | None, b: Cell | None) -> bool:
 def swap_cell(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]:
     """Return the cells after a change.
 
-    Raises `ConflictError` where the cell is not as the change expects it; with `force` only where it is not there.
+    Raises `ConflictError` where the cell is not as the change expects it; with `force` only where it is not
+    there.
     """
     places = {str(cell["id"]): place for place, cell in enumerate(cells)}
     place = places.get(swap.cell)
@@ -110,29 +119,43 @@ def swap_cell(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cel
         if place is not None or swap.after is None:
             raise ConflictError(f"there is a cell {swap.cell} already: nothing was changed")
         if swap.below and swap.below not in places and not force:
-            raise ConflictError(f"the cell {swap.below} above is not there any more: nothing was changed; read the notebook again")
+            raise ConflictError(
+                f"the cell {swap.below} above is not there any more: nothing was changed; read the "
+                "notebook again"
+            )
         place = places.get(swap.below, len(cells) - 1) + 1 if swap.below else 0
         return [*cells[:place], swap.after, *cells[place:]]
     if place is None:
-        raise ConflictError(f"the cell {swap.cell} is not there any more: nothing was changed; read the notebook again")
+        raise ConflictError(
+            f"the cell {swap.cell} is not there any more: nothing was changed; read the notebook again"
+        )
     if not force and not same_cell(cells[place], swap.before):
-        raise ConflictError(f"the cell {swap.cell} was changed since: nothing was changed; read the notebook again")
+        raise ConflictError(
+            f"the cell {swap.cell} was changed since: nothing was changed; read the notebook again"
+        )
     changed = [] if swap.after is None else [{**cells[place], **swap.after}]
     return [*cells[:place], *changed, *cells[place + 1 :]]
 
 
 class Document(Protocol):
-    """The cells of one notebook. What it cannot do raises `ToolError`; what would lose somebody's change, `ConflictError`."""
+    """The cells of one notebook.
+
+    What it cannot do raises `ToolError`; what would lose somebody's change, `ConflictError`.
+    """
 
     @property
     def how(self) -> str:
         """What carries it out, for the log and `kestrel doctor`."""
 
     def read(self, whole: str = "") -> list[Cell]:
-        """Return the cells in order; of outputs at least the text, of cells whose id begins with `whole` everything."""
+        """Return the cells in order; of outputs at least the text, of cells whose id begins with `whole`
+        everything.
+        """
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
-        """Make one change if the cell is as expected; returns what a person has to know about it, mostly nothing."""
+        """Make one change if the cell is as expected; returns what a person has to know about it, mostly
+        nothing.
+        """
 
 
 class Page(Document, Protocol):
@@ -161,18 +184,23 @@ def kernel_id(shell: Any) -> str:
     return file.removeprefix("kernel-") if file.startswith("kernel-") else ""
 
 
-# The shared document of jupyter-collaboration (optional extra `collab`): the model that all pages of a notebook have.
+# The shared document of jupyter-collaboration (optional extra `collab`): the model that all pages of a
+# notebook have.
 
 
 def shared_document(server: JupyterServer) -> Document | None:
-    """Return the shared document of a notebook; `None` where the client is not installed or the server has no collaboration."""
+    """Return the shared document of a notebook; `None` where the client is not installed or the server has no
+    collaboration.
+    """
     if find_spec("jupyter_nbmodel_client") is None:
         return None
     import httpx
 
     try:
         with jupyter_client(server.url, server.token) as client:
-            served = client.get("api/collaboration/room/").status_code  # a websocket: a plain request is refused, but not as unknown
+            served = client.get(
+                "api/collaboration/room/"
+            ).status_code  # a websocket: a plain request is refused, but not as unknown
     except httpx.HTTPError:
         return None
     return None if served == httpx.codes.NOT_FOUND else SharedDocument(server)
@@ -195,7 +223,11 @@ class SharedDocument:
         def change(model: Any) -> str:
             cells: list[Cell] = model.as_dict()["cells"]
             after = swap_cell(cells, swap, force=force)
-            place = next(place for place, cell in enumerate(after if swap.before is None else cells) if cell["id"] == swap.cell)
+            place = next(
+                place
+                for place, cell in enumerate(after if swap.before is None else cells)
+                if cell["id"] == swap.cell
+            )
             if swap.before is None:
                 model.insert(place, after[place])
             elif swap.after is None:
@@ -238,8 +270,14 @@ class Saved:
     """Seconds since 1970."""
 
 
-_NEWER = "the file of the notebook was changed by something else meanwhile: nothing was changed; read the notebook again"
-_UNSAVED = "the notebook has changes that are not saved, so its file must not be changed: ask the user to save it (Ctrl+S), then try again"
+_NEWER = (
+    "the file of the notebook was changed by something else meanwhile: nothing was changed; read the "
+    "notebook again"
+)
+_UNSAVED = (
+    "the notebook has changes that are not saved, so its file must not be changed: ask the user to "
+    "save it (Ctrl+S), then try again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +293,9 @@ class JupyterServer:
     def load(self) -> Saved:
         """Return what the server has."""
         model = self._ask("GET", {"content": "1", "type": "notebook", "hash": "1"})
-        return Saved(model["content"], _version(model), datetime.fromisoformat(model["last_modified"]).timestamp())
+        return Saved(
+            model["content"], _version(model), datetime.fromisoformat(model["last_modified"]).timestamp()
+        )
 
     def store(self, notebook: dict[str, Any], version: str) -> None:
         """Save a notebook if the server's has that version."""
@@ -271,9 +311,13 @@ class JupyterServer:
 
         try:
             with jupyter_client(self.url, self.token) as client:
-                answer = client.request(method, f"api/contents/{quote(self.path)}", params=params, json=body).raise_for_status()
+                answer = client.request(
+                    method, f"api/contents/{quote(self.path)}", params=params, json=body
+                ).raise_for_status()
         except httpx.HTTPError as error:
-            raise ToolError(f"the Jupyter server did not carry it out: {type(error).__name__}: {error}") from error
+            raise ToolError(
+                f"the Jupyter server did not carry it out: {type(error).__name__}: {error}"
+            ) from error
         return dict(answer.json())
 
 
@@ -285,7 +329,12 @@ def jupyter_client(url: str, token: str) -> httpx.Client:
     """Return a client for a Jupyter server of this machine."""
     import httpx
 
-    return httpx.Client(base_url=url, headers={"Authorization": f"token {token}"} if token else {}, timeout=_HTTP_S, trust_env=False)
+    return httpx.Client(
+        base_url=url,
+        headers={"Authorization": f"token {token}"} if token else {},
+        timeout=_HTTP_S,
+        trust_env=False,
+    )
 
 
 def servers_of(kernel: str) -> Iterator[JupyterServer]:
@@ -293,7 +342,8 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
     import httpx
     from jupyter_core.paths import jupyter_runtime_dir
 
-    # What `jupyter server list` reads; the package that has the function need not be installed beside a kernel.
+    # What `jupyter server list` reads; the package that has the function need not be installed beside a
+    # kernel.
     for file in sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json")) if kernel else ():
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
@@ -303,7 +353,13 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
             for session in sessions:
                 if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
                     yield JupyterServer(told["url"], told.get("token", ""), session["path"])
-        except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError):  # gone, being written, or another user's
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            httpx.HTTPError,
+        ):  # gone, being written, or another user's
             continue
 
 
@@ -323,7 +379,9 @@ class NotebookFile:
         return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 
     def store(self, notebook: dict[str, Any], version: str) -> None:
-        """Replace the file in one step if it has that version; its encoding, line ends and last line end stay."""
+        """Replace the file in one step if it has that version; its encoding, line ends and last line end
+        stay.
+        """
         if self.load().version != version:
             raise ConflictError(_NEWER)
         before = decode_text(self.path.read_bytes(), self.path.name)
@@ -336,7 +394,9 @@ class NotebookFile:
 
 
 class SavedNotebook:
-    """The document that is the saved file: what the person has not saved is not in it, so it is not changed then."""
+    """The document that is the saved file: what the person has not saved is not in it, so it is not changed
+    then.
+    """
 
     def __init__(self, storage: JupyterServer | NotebookFile, shell: Any) -> None:
         self.how = storage.how
@@ -353,7 +413,10 @@ class SavedNotebook:
             raise ConflictError(_UNSAVED)
         saved.notebook["cells"] = swap_cell(saved.notebook["cells"], swap, force=force)
         self._storage.store(saved.notebook, saved.version)
-        return "written into the saved file: the editor asks at its next save whether to reload it, which shows the change ('Revert' in JupyterLab)"
+        return (
+            "written into the saved file: the editor asks at its next save whether to reload it, which "
+            "shows the change ('Revert' in JupyterLab)"
+        )
 
     def _load(self) -> Saved:
         try:
@@ -363,12 +426,17 @@ class SavedNotebook:
         if (saved.notebook["nbformat"], saved.notebook["nbformat_minor"]) < _IDS or not all(
             "id" in cell for cell in saved.notebook["cells"]
         ):
-            raise ToolError("the cells of the saved notebook have no ids: it has to be saved once in a newer Jupyter (nbformat 4.5)")
+            raise ToolError(
+                "the cells of the saved notebook have no ids: it has to be saved once in a newer "
+                "Jupyter (nbformat 4.5)"
+            )
         return saved
 
 
 def _is_unsaved(shell: Any, saved: Saved) -> bool:
-    """Whether the cell that runs is not in the saved notebook as it runs: nobody has saved since it was typed."""
+    """Whether the cell that runs is not in the saved notebook as it runs: nobody has saved since it was
+    typed.
+    """
     request = shell.kernel.get_parent("shell") or {}
     code, began = request.get("content", {}).get("code"), request.get("header", {}).get("date")
     if not code or not isinstance(began, datetime) or saved.modified > began.timestamp():
@@ -386,7 +454,9 @@ def running_cell(shell: Any) -> str:
 
 
 class NextInput:
-    """No document: a front end puts one cell below the running one, and what ran before is known from `In` and `Out`."""
+    """No document: a front end puts one cell below the running one, and what ran before is known from `In`
+    and `Out`.
+    """
 
     how = "set_next_input"
 
@@ -400,18 +470,29 @@ class NextInput:
         for number, source in enumerate(entered[1:], 1):
             cell = cell_of(source, "code", f"In[{number}]")
             if number in given:
-                cell["outputs"] = [{"output_type": "execute_result", "data": {"text/plain": repr(given[number])[:1_000]}}]
+                cell["outputs"] = [
+                    {"output_type": "execute_result", "data": {"text/plain": repr(given[number])[:1_000]}}
+                ]
             cells.append(cell | {"execution_count": number})
         return cells
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
         """Propose a new cell, the first of an execution only."""
         if swap.before is not None or swap.after is None:
-            raise ToolError("only new cells can be proposed here: neither a page nor a Jupyter server gives access to the notebook")
+            raise ToolError(
+                "only new cells can be proposed here: neither a page nor a Jupyter server gives access "
+                "to the notebook"
+            )
         if not is_attended(self._shell):  # nbclient, papermill and nbconvert drop the proposal
-            raise ToolError("a program executes this notebook, so no cell can be added to it: nothing was changed; put it into the answer")
+            raise ToolError(
+                "a program executes this notebook, so no cell can be added to it: nothing was changed; "
+                "put it into the answer"
+            )
         payload = self._shell.payload_manager
         if any(one.get("source") == "set_next_input" for one in payload.read_payload()):
-            raise ConflictError("a cell was proposed already: front ends take one of each execution; put everything into that one")
+            raise ConflictError(
+                "a cell was proposed already: front ends take one of each execution; put everything "
+                "into that one"
+            )
         self._shell.set_next_input(swap.after["source"])
         return "it appears below this cell when that ends; only the user can take it away"

@@ -1,4 +1,6 @@
-"""Forked copies of a kernel: one works and answers through a file in memory, another waits with the state of its moment."""
+"""Forked copies of a kernel: one works and answers through a file in memory, another waits with the state of
+its moment.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, ReadPlaces, lock_down, lockdown_problem, preview_places
+from kestrel_lab.tools.kernel.lockdown import (
+    NoLockdown,
+    ReadPlaces,
+    lock_down,
+    lockdown_problem,
+    preview_places,
+)
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value, write_values
 
 Work = Callable[[str, Buffers, list[str]], Json]
-"""What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may refer to the buffers."""
+"""What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may
+refer to the buffers.
+"""
 PROBLEM = "problem"
 
 
@@ -41,7 +51,8 @@ def fork_problem() -> str:
 class Fork:
     """A copy of this process, locked down, that does one piece of work.
 
-    Raises `NoLockdown` where no copy can be made. The copy is made on the thread that asks, which is the only one it has.
+    Raises `NoLockdown` where no copy can be made. The copy is made on the thread that asks, which is the only
+    one it has.
     """
 
     def __init__(self, work: Work, workspace: str, *, paused: bool = False) -> None:
@@ -59,7 +70,9 @@ class Fork:
             )  # newer Pythons warn of forking beside threads: what is locked then ends in a time limit
             self.pid = os.fork()
         if self.pid == 0:
-            random.setstate(drawn)  # Python seeds it anew in a copy, which then would draw other numbers than the kernel will
+            random.setstate(
+                drawn
+            )  # Python seeds it anew in a copy, which then would draw other numbers than the kernel will
             _child(work, places, self._scratch, self._fd, waiting, paused=paused)
         os.close(waiting)
         self._watch = os.pidfd_open(self.pid)
@@ -70,7 +83,9 @@ class Fork:
         os.write(self._starter, json.dumps(list(names)).encode() + b"\n")
 
     def wait(self, seconds: float) -> Store | None:
-        """Wait for the end of the work and return what it gave; `None` when the time is up, or nothing was given. It is over then."""
+        """Wait for the end of the work and return what it gave; `None` when the time is up, or nothing was
+        given. It is over then.
+        """
         try:
             ended = select.poll()
             ended.register(self._watch, select.POLLIN)
@@ -125,7 +140,7 @@ def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, 
         write_values(fd, work(scratch, buffers, names), buffers)
     except NoLockdown as error:
         write_values(fd, {PROBLEM: str(error)}, Buffers())
-    except BaseException as error:  # noqa: BLE001  # of a process that ends; the parent says so
+    except BaseException as error:  # of a process that ends; the parent says so  # noqa: BLE001
         with contextlib.suppress(BaseException):
             last = traceback.extract_tb(error.__traceback__)[-1]
             write_values(fd, {PROBLEM: f"{type(error).__name__}: {error} ({last.name})"}, Buffers())

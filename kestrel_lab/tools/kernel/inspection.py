@@ -1,4 +1,6 @@
-"""Inspection of variables as text for a model: a list of all, or type, schema, statistics and head of one; never the whole value."""
+"""Inspection of variables as text for a model: a list of all, or type, schema, statistics and head of one;
+never the whole value.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,19 @@ _CELL = 24
 def variable_lines(namespace: Mapping[str, Any]) -> str:
     """Return a line for each variable of the user: name, type and size or value."""
     found = user_variables(namespace)
-    lines = [f"{name}: {(what := describe_value(value)).type}, {what.text[:120]}" for name, value in list(found.items())[:MOST_LISTED]]
+    lines = [
+        f"{name}: {(what := describe_value(value)).type}, {what.text[:120]}"
+        for name, value in list(found.items())[:MOST_LISTED]
+    ]
     if len(found) > MOST_LISTED:
         lines.append(f"… {len(found) - MOST_LISTED} more")
     return "\n".join(lines) or "there are no variables yet"
 
 
 def inspect_name(namespace: Mapping[str, Any], name: str) -> str:
-    """Return what is worth knowing of a variable, in at most `MOST_CHARS` characters; raises `KeyError` where there is none of that name."""
+    """Return what is worth knowing of a variable, in at most `MOST_CHARS` characters; raises `KeyError` where
+    there is none of that name.
+    """
     return inspect_value(name, namespace[name])
 
 
@@ -45,7 +52,9 @@ def _lines(name: str, value: Any) -> Iterator[str]:
     elif pandas is not None and isinstance(value, pandas.Series):
         yield _column(value.name, value)
         yield "head:"
-        yield from (f"  {short_repr(label)}: {short_repr(item)[:_CELL]}" for label, item in value.head(_HEAD).items())
+        yield from (
+            f"  {short_repr(label)}: {short_repr(item)[:_CELL]}" for label, item in value.head(_HEAD).items()
+        )
     elif numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf" and value.size:
         yield f"min {value.min():.6g}, mean {value.mean():.6g}, max {value.max():.6g}"
         yield f"begins {short_repr(value.ravel()[:8].tolist())}"
@@ -57,11 +66,21 @@ def _lines(name: str, value: Any) -> Iterator[str]:
 
 
 def _frame(frame: Any) -> Iterator[str]:
-    yield f"index: {frame.index.dtype}, {short_repr(frame.index[0])} to {short_repr(frame.index[-1])}" if len(frame) else "index: empty"
+    yield (
+        f"index: {frame.index.dtype}, {short_repr(frame.index[0])} to {short_repr(frame.index[-1])}"
+        if len(frame)
+        else "index: empty"
+    )
     yield "columns:"
-    yield from (f"  {_column(frame.columns[place], frame.iloc[:, place])}" for place in range(min(_COLUMNS, frame.shape[1])))
+    yield from (
+        f"  {_column(frame.columns[place], frame.iloc[:, place])}"
+        for place in range(min(_COLUMNS, frame.shape[1]))
+    )
     if frame.shape[1] > _COLUMNS:
-        yield f"  … {frame.shape[1] - _COLUMNS} more: {', '.join(map(str, frame.columns[_COLUMNS : _COLUMNS + 40]))}"
+        yield (
+            f"  … {frame.shape[1] - _COLUMNS} more: "
+            f"{', '.join(map(str, frame.columns[_COLUMNS : _COLUMNS + 40]))}"
+        )
     yield f"first {min(_HEAD, len(frame))} rows:"
     for row in frame.iloc[:_HEAD, :_COLUMNS].itertuples(index=False):
         yield "  " + " | ".join(str(cell)[:_CELL] for cell in row)

@@ -1,6 +1,8 @@
-"""A kernel of its own in a process that restricts itself first: it reads programs and the workspace, writes the workspace unless that is denied, and has no network.
+"""A kernel of its own in a process that restricts itself first: it reads programs and the workspace, writes
+the workspace unless that is denied, and has no network.
 
-Started as `python -m kestrel_lab.tools.kernel.kernel_process CONNECTION WORKSPACE SCRATCH MEMORY writes|reads`.
+Started as `python -m kestrel_lab.tools.kernel.kernel_process CONNECTION WORKSPACE SCRATCH MEMORY
+writes|reads`.
 """
 
 from __future__ import annotations
@@ -29,12 +31,22 @@ def main() -> None:
     read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
-    landlock.restrict_process(read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False)
+    landlock.restrict_process(
+        read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False
+    )
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 
     app: Any = IPKernelApp.instance()
-    app.initialize(["-f", connection, "--IPKernelApp.no_stdout=False", "--HistoryManager.enabled=False", "--matplotlib=inline"])
+    app.initialize(
+        [
+            "-f",
+            connection,
+            "--IPKernelApp.no_stdout=False",
+            "--HistoryManager.enabled=False",
+            "--matplotlib=inline",
+        ]
+    )
     namespace = app.shell.user_ns
     app.shell.user_ns_hidden[LIST] = app.shell.user_ns_hidden[INSPECT] = None
     namespace[LIST] = lambda: variable_lines(namespace)

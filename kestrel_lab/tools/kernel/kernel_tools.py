@@ -1,4 +1,6 @@
-"""Tools of the group `kernel`: run Python, list variables, inspect one; in the notebook's kernel, or in one that belongs to the run."""
+"""Tools of the group `kernel`: run Python, list variables, inspect one; in the notebook's kernel, or in one
+that belongs to the run.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,20 @@ NO_OUTPUT = "[no output]"
 def kernel_tools(kernels: Kernels) -> list[Tool]:
     """Return `run_python`, `list_variables` and `inspect_variable`; off a notebook they work in `kernels`."""
 
-    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
+    @tool(
+        danger_level=Danger.MEDIUM,
+        effect="opaque",
+        version="1",
+        parallel_safe=False,
+        reads="kernel workspace",
+        reaches="workspace",
+    )
     async def run_python(code: str, ctx: ToolContext) -> str:
-        """Run Python code as a cell of the notebook and return what it prints, displays and gives, and which variables it changed.
+        """Run Python code as a cell of the notebook and return what it prints, displays and gives, and which
+        variables it changed.
 
-        Variables stay for the next call. The value of the last expression is part of the answer. Figures of matplotlib are shown
-        to the user. Look at data by their head or a summary: long output is shortened.
+        Variables stay for the next call. The value of the last expression is part of the answer. Figures of
+        matplotlib are shown to the user. Look at data by their head or a summary: long output is shortened.
 
         Args:
             code: The code of a cell.
@@ -47,7 +57,14 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
         note, ran = await run_live(live, code, about, ctx)
         return checked_text(ran, note)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
+    @tool(
+        danger_level=Danger.SAFE,
+        effect="idempotent",
+        version="1",
+        parallel_safe=False,
+        reads="kernel private",
+        reaches="nothing",
+    )
     async def list_variables(ctx: ToolContext) -> str:
         """List the variables of the kernel that run_python works in: name, type, and size or value.
 
@@ -59,9 +76,17 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             return variable_lines(live.shell.user_ns)
         return await asyncio.to_thread(_own_kernel(kernels, ctx).listed)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
+    @tool(
+        danger_level=Danger.SAFE,
+        effect="idempotent",
+        version="1",
+        parallel_safe=False,
+        reads="kernel private",
+        reaches="nothing",
+    )
     async def inspect_variable(name: str, ctx: ToolContext) -> str:
-        """Describe a variable: type, shape, columns with their types, missing values and statistics, and the first rows.
+        """Describe a variable: type, shape, columns with their types, missing values and statistics, and the
+        first rows.
 
         Args:
             name: Name of the variable.
@@ -72,7 +97,10 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             return await asyncio.to_thread(_own_kernel(kernels, ctx).inspected, name)
         known = user_variables(live.shell.user_ns)
         if name not in known:
-            raise ToolError(f"there is no variable {name!r}; {did_you_mean(name, known) if known else 'there are none yet'}")
+            raise ToolError(
+                f"there is no variable {name!r}; "
+                f"{did_you_mean(name, known) if known else 'there are none yet'}"
+            )
         return inspect_name(known, name)
 
     return [
@@ -82,7 +110,9 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
-    """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held in."""
+    """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held
+    in.
+    """
     live = live_kernel_of(ctx)
     return None if live is None else await preview_code(live, str(args["code"]), ctx)
 
@@ -125,8 +155,11 @@ def context_of(ctx: ToolContext) -> CodeContext:
     return ctx.code
 
 
-async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext, *, cell: bool = False) -> tuple[str, ExecutionResult]:
-    """Take over what the preview computed, or run the code, as it was decided; returns what the model has to know first, and what came of it.
+async def run_live(
+    live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext, *, cell: bool = False
+) -> tuple[str, ExecutionResult]:
+    """Take over what the preview computed, or run the code, as it was decided; returns what the model has to
+    know first, and what came of it.
 
     The code of a `cell` is recorded with the event, and its output is not shown: it belongs into the cell.
     """
@@ -134,7 +167,10 @@ async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCon
     if about.sandbox == PREVIEWED:
         preview = await live.preview(code, place, ctx.call_id, untraced=about.untraced())
         if not preview.adoptable or preview.danger > about.danger:
-            raise ConflictError("what this code does now is not what it did in its preview: nothing was changed; make the call again")
+            raise ConflictError(
+                "what this code does now is not what it did in its preview: nothing was changed; make "
+                "the call again"
+            )
         ran = live.adopt(preview, ctx.run_id, ctx.call_id, show=not cell)
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
         ran = await live.execute(code, place, ctx.run_id, ctx.call_id, show=not cell)
@@ -178,15 +214,22 @@ def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolCont
 
 
 def new_kernel_notice(about: CodeContext, kernel: str) -> str:
-    """Return what a model and its reader have to know in the first call to a kernel other than those of earlier calls: in a fork, after a resume or a death."""
+    """Return what a model and its reader have to know in the first call to a kernel other than those of
+    earlier calls: in a fork, after a resume or a death.
+    """
     if not about.earlier or kernel in about.earlier.values():
         return ""
     calls = ", ".join(about.earlier)
-    return f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls again first if you need them]\n"
+    return (
+        f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls "
+        "again first if you need them]\n"
+    )
 
 
 def checked_text(ran: ExecutionResult, note: str = "", warnings: Sequence[str] = ()) -> str:
-    """Return what came of code as a model reads it, with what it has to know before and after; raises `CodeError` unless the code ended well."""
+    """Return what came of code as a model reads it, with what it has to know before and after; raises
+    `CodeError` unless the code ended well.
+    """
     text = note + execution_text(ran) + "".join(f"\n[{one}]" for one in warnings)
     if ran.reason:
         text = f"[a person stopped this code while it ran]\n{text}" if ran.stopped else text
@@ -196,10 +239,16 @@ def checked_text(ran: ExecutionResult, note: str = "", warnings: Sequence[str] =
 
 def execution_text(ran: ExecutionResult) -> str:
     """Return what came of code as a model reads it."""
-    parts = [head_tail(text.rstrip(), MOST_TOLD)[0] for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)]
+    parts = [
+        head_tail(text.rstrip(), MOST_TOLD)[0]
+        for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)
+    ]
     for number, (media, content) in enumerate(ran.output.images, 1):
         parts.append(f"[figure {number}: {media}, {len(content):,} bytes, shown to the user]")
     parts += [f"[{change.line}]" for change in ran.changes]
     if ran.given_up:
-        parts.append(f"[changes inside of objects by {', '.join(ran.given_up)} cannot be undone any more: too much memory was held]")
+        parts.append(
+            f"[changes inside of objects by {', '.join(ran.given_up)} cannot be undone any more: too "
+            "much memory was held]"
+        )
     return "\n".join(part for part in parts if part) or NO_OUTPUT

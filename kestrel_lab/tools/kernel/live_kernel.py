@@ -63,7 +63,9 @@ def kernel_of(shell: Any) -> LiveKernel:
 
 @contextmanager
 def keyboard_interruptible() -> Iterator[None]:
-    """Let Stop raise `KeyboardInterrupt` here: in a cell that awaits, the kernel's own handler only cancels at the next turn of its loop."""
+    """Let Stop raise `KeyboardInterrupt` here: in a cell that awaits, the kernel's own handler only cancels
+    at the next turn of its loop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,7 +81,10 @@ _STOPS: dict[int, Callable[[], None]] = {}
 
 
 def press_stop(thread: int) -> bool:
-    """Stop the code of a `stop_button` block in another thread; returns whether there was any. Code that waits in C ends after that."""
+    """Stop the code of a `stop_button` block in another thread; returns whether there was any.
+
+    Code that waits in C ends after that.
+    """
     stop = _STOPS.get(thread)
     if stop is not None:
         stop()
@@ -88,10 +93,12 @@ def press_stop(thread: int) -> bool:
 
 @contextmanager
 def stop_button() -> Iterator[threading.Event]:
-    """Let Stop end the code of the block, which this task runs; the event says whether it was pressed, also where the code goes on.
+    """Let Stop end the code of the block, which this task runs; the event says whether it was pressed, also
+    where the code goes on.
 
-    Code that works gets `KeyboardInterrupt` where it is. Code that awaits is cancelled instead: raised between two tasks, the exception
-    would end the event loop of the kernel. Off the main thread, which alone hears signals, `press_stop` does the same.
+    Code that works gets `KeyboardInterrupt` where it is. Code that awaits is cancelled instead: raised
+    between two tasks, the exception would end the event loop of the kernel. Off the main thread, which alone
+    hears signals, `press_stop` does the same.
     """
     pressed, cancelled = threading.Event(), False
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -111,7 +118,9 @@ def stop_button() -> Iterator[threading.Event]:
     def stop_thread() -> None:
         pressed.set()
         if asyncio.current_task(loop) is task:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(KeyboardInterrupt))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(here), ctypes.py_object(KeyboardInterrupt)
+            )
         else:
             loop.call_soon_threadsafe(cancel)
 
@@ -158,21 +167,41 @@ class ExecutionResult:
         if self.stopped:
             return "the code was stopped"
         lines = self.error.strip().splitlines()
-        stopped = lines and lines[0].endswith(STOPPED)  # by a time limit; the exception that this took is no news
+        stopped = lines and lines[0].endswith(
+            STOPPED
+        )  # by a time limit; the exception that this took is no news
         return "" if not lines else lines[0] if stopped else lines[-1]
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
         """The outputs that a cell with this code would have, in nbformat's form."""
         output = self.output
-        found: list[dict[str, Any]] = [{"output_type": "stream", "name": name, "text": text} for name, text in output.printed]
+        found: list[dict[str, Any]] = [
+            {"output_type": "stream", "name": name, "text": text} for name, text in output.printed
+        ]
         for data, metadata in output.displayed:
-            found.append({"output_type": "display_data", "data": _display_as_json(data), "metadata": metadata})
+            found.append(
+                {"output_type": "display_data", "data": _display_as_json(data), "metadata": metadata}
+            )
         if self.bundle:
-            found.append({"output_type": "execute_result", "data": _display_as_json(self.bundle), "metadata": {}, "execution_count": None})
+            found.append(
+                {
+                    "output_type": "execute_result",
+                    "data": _display_as_json(self.bundle),
+                    "metadata": {},
+                    "execution_count": None,
+                }
+            )
         if self.error:
             kind, _, value = output.error.partition(": ")
-            found.append({"output_type": "error", "ename": kind, "evalue": value, "traceback": output.traceback.splitlines()})
+            found.append(
+                {
+                    "output_type": "error",
+                    "ename": kind,
+                    "evalue": value,
+                    "traceback": output.traceback.splitlines(),
+                }
+            )
         return found
 
 
@@ -190,7 +219,9 @@ class LiveKernel:
         self.inserted: dict[str, tuple[str, str]] = {}
         """By id, the run and the model turn that inserted a cell."""
         self.given: tuple[str, Any] = ("", None)
-        """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked for."""
+        """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked
+        for.
+        """
         self._previews: dict[str, Preview] = {}
         """By call, the newest last."""
         shell.events.register("post_run_cell", self._moved)
@@ -203,7 +234,9 @@ class LiveKernel:
         python, known = self._plain(code), self._previews.get(call)
         if call and known is not None and known.code == python and known.generation == self.generation:
             return known
-        job = PreviewJob(shell=self.shell, code=python, workspace=workspace, generation=self.generation, untraced=untraced)
+        job = PreviewJob(
+            shell=self.shell, code=python, workspace=workspace, generation=self.generation, untraced=untraced
+        )
         found = await job.run()
         if call:
             self._previews.pop(call, None)
@@ -225,12 +258,17 @@ class LiveKernel:
         return str(self.shell.transform_cell(code))
 
     def adopt(self, preview: Preview, run: str, call: str, *, show: bool = True) -> ExecutionResult:
-        """Take over what a preview computed; the code is not run, and what came of it is shown unless the caller does.
+        """Take over what a preview computed; the code is not run, and what came of it is shown unless the
+        caller does.
 
-        Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot be read: nothing is changed then.
+        Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot
+        be read: nothing is changed then.
         """
         if preview.generation != self.generation or preview.store is None:
-            raise ConflictError("the variables have changed since the preview of this code: nothing was taken over; make the call again")
+            raise ConflictError(
+                "the variables have changed since the preview of this code: nothing was taken over; "
+                "make the call again"
+            )
         namespace = self.shell.user_ns
         before = Before.of(preview.code, namespace)
         state = ProcessState.of(preview.code, self.shell, before)
@@ -247,23 +285,36 @@ class LiveKernel:
         if given is not None:
             self.shell.displayhook.update_user_ns(given)
             self.given = run, given
-        output = Output(printed=[("stdout", preview.printed)] if preview.printed else [], error=preview.error, traceback=preview.traceback)
+        output = Output(
+            printed=[("stdout", preview.printed)] if preview.printed else [],
+            error=preview.error,
+            traceback=preview.traceback,
+        )
         output.displayed += [({media: content}, {}) for media, content in preview.images]
         output.displayed += [({"text/plain": text}, {}) for text in preview.shown]
-        ran = ExecutionResult("adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given))
+        ran = ExecutionResult(
+            "adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given)
+        )
         if show:
             self.show(ran)
         return ran
 
     def _taken_over(self, preview: Preview, state: ProcessState) -> dict[str, Any]:
-        """Return what a preview computed, by name, and move random states on as it did; raises `ConflictError` where it cannot be read."""
+        """Return what a preview computed, by name, and move random states on as it did; raises
+        `ConflictError` where it cannot be read.
+        """
         assert preview.store is not None
         problem = "what the preview computed cannot be taken over"
         try:
             states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
             values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
-            if bad := [name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))]:
-                raise ConflictError(f"{problem}: it has names that no variable should have ({bad[0][:40]!r}): nothing was changed")
+            if bad := [
+                name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))
+            ]:
+                raise ConflictError(
+                    f"{problem}: it has names that no variable should have ({bad[0][:40]!r}): nothing "
+                    "was changed"
+                )
             adopt_states(self.shell, states)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             for one in state.alterations():
@@ -281,8 +332,11 @@ class LiveKernel:
         assert preview.store is not None
         return decode_value(told["value"], preview.store)
 
-    async def execute(self, code: str, workspace: str, run: str, call: str, *, show: bool = True) -> ExecutionResult:
-        """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too, unless the caller does that.
+    async def execute(
+        self, code: str, workspace: str, run: str, call: str, *, show: bool = True
+    ) -> ExecutionResult:
+        """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too,
+        unless the caller does that.
 
         Stop interrupts it, as its time limit does.
         """
@@ -306,7 +360,9 @@ class LiveKernel:
             self.given = run, output.value
         given = str(bundle.get("text/plain", ""))
         stopped = pressed.is_set() and not late.is_set()  # the time limit sends the same signal
-        ran = ExecutionResult("executed", output, given, changes, before.key, tuple(given_up), bundle, stopped)
+        ran = ExecutionResult(
+            "executed", output, given, changes, before.key, tuple(given_up), bundle, stopped
+        )
         if show:
             self.show(ran)
         return ran
@@ -314,7 +370,9 @@ class LiveKernel:
     def _push(
         self, run: str, call: str, before: Before, state: ProcessState, paused: Fork | None = None
     ) -> tuple[tuple[Change, ...], list[str]]:
-        """Take in what was just done; returns what changed, and the calls whose changes inside of objects cannot be undone any more."""
+        """Take in what was just done; returns what changed, and the calls whose changes inside of objects
+        cannot be undone any more.
+        """
         altered = state.alterations()
         changes = (*before.changes(self.shell.user_ns), *(one.change for one in altered))
         return changes, self.undo_stack.push(Done(run, call, changes, before, tuple(altered), paused=paused))
@@ -348,8 +406,8 @@ _DELETED = object()
 def time_limit(seconds: float) -> Iterator[threading.Event]:
     """Stop code that takes more than `seconds` in the block; the event says whether that happened.
 
-    Code that awaits is cancelled by the event loop. Code that keeps the loop busy gets the signal that Stop sends, a little later, on the
-    main thread only.
+    Code that awaits is cancelled by the event loop. Code that keeps the loop busy gets the signal that Stop
+    sends, a little later, on the main thread only.
     """
     late, over, lock = threading.Event(), threading.Event(), threading.Lock()
     task = asyncio.current_task()
@@ -383,7 +441,10 @@ def time_limit(seconds: float) -> Iterator[threading.Event]:
 
 def _display_as_json(data: dict[str, Any]) -> dict[str, Any]:
     """Return display data as JSON: bytes as base64, as nbformat has images."""
-    return {kind: base64.b64encode(value).decode() if isinstance(value, bytes) else value for kind, value in data.items()}
+    return {
+        kind: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for kind, value in data.items()
+    }
 
 
 def _frozen_copy(namespace: dict[str, Any], workspace: str) -> Fork | None:

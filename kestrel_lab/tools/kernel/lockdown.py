@@ -1,7 +1,8 @@
 """Lockdown of a forked process: it keeps its memory and loses every way to have an effect outside of itself.
 
-What a fork inherits is taken away first (descriptors, writable shared memory, a place in the process group of its parent),
-then Landlock and seccomp refuse the rest. Source of the recipe: RELIABILITY.md, level S1 without any writable place but one.
+What a fork inherits is taken away first (descriptors, writable shared memory, a place in the process group of
+its parent), then Landlock and seccomp refuse the rest. Source of the recipe: RELIABILITY.md, level S1 without
+any writable place but one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kestrel_lab.tools.sandbox import landlock
-from kestrel_lab.tools.sandbox.mounts import CONFIGURATION, DEVICES, PROGRAMS, existing_below, python_folders, secret_places
+from kestrel_lab.tools.sandbox.mounts import (
+    CONFIGURATION,
+    DEVICES,
+    PROGRAMS,
+    existing_below,
+    python_folders,
+    secret_places,
+)
 from kestrel_lab.tools.sandbox.seccomp import filter_program, processor_column
 
 MOST_SHARED = 256 * 1024**2
@@ -53,14 +61,22 @@ def lockdown_problem() -> str:
 
 
 def read_places(workspace: str) -> list[str]:
-    """Return the folders that a preview may read: the workspace, programs and Python packages; no home, no keys, no other process.
+    """Return the folders that a preview may read: the workspace, programs and Python packages; no home, no
+    keys, no other process.
 
     A folder that holds keys, or a workspace around one, is left out with a `NoLockdown`.
     """
-    packages = [place for place in (*map(str, python_folders()), *sys.path, site.getusersitepackages()) if place and os.path.isabs(place)]
+    packages = [
+        place
+        for place in (*map(str, python_folders()), *sys.path, site.getusersitepackages())
+        if place and os.path.isabs(place)
+    ]
     found = [*PROGRAMS, *CONFIGURATION, *DEVICES, *_OF_SYSTEM, *packages, workspace]
     if hidden := list(existing_below(secret_places(), [Path(workspace)])):
-        raise NoLockdown(f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work in a folder of its own")
+        raise NoLockdown(
+            f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work "
+            "in a folder of its own"
+        )
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
 
@@ -76,8 +92,8 @@ class ReadPlaces:
 def preview_places(workspace: str) -> ReadPlaces:
     """Return the `read_places` of a preview, without what is neither file nor folder in the workspace.
 
-    Who reads a pipe takes from it what another process was to get, and no right to read a folder can leave it out. So a folder
-    with a pipe in it is given entry by entry. Raises `NoLockdown` as `read_places` does.
+    Who reads a pipe takes from it what another process was to get, and no right to read a folder can leave it
+    out. So a folder with a pipe in it is given entry by entry. Raises `NoLockdown` as `read_places` does.
     """
     places = read_places(workspace)
     special = set(_special_files(os.path.realpath(workspace)))
@@ -115,19 +131,23 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def is_special_file(path: str | bytes) -> bool:
-    """Return whether reading or writing it has an effect on whoever is at its other end: a pipe, a socket or a device, but for `/dev/null` and its like."""
+    """Return whether reading or writing it has an effect on whoever is at its other end: a pipe, a socket or
+    a device, but for `/dev/null` and its like.
+    """
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and os.path.realpath(os.fsdecode(path)) not in DEVICES
+    return (
+        not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and os.path.realpath(os.fsdecode(path)) not in DEVICES
+    )
 
 
 def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     """Deny effects to this process for good; it must have been forked just now and have one thread.
 
-    Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown` or `OSError`
-    where something of it cannot be had: then the process must end at once.
+    Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown`
+    or `OSError` where something of it cannot be had: then the process must end at once.
     """
     os.setpgid(0, 0)  # an interrupt of the kernel is not meant for its copies
     signal.set_wakeup_fd(-1)
@@ -170,20 +190,33 @@ def _bound() -> None:
 def _unshare_memory() -> None:
     """Put a private copy in the place of all memory that this process shares with others and can write.
 
-    The event log is mapped so, and so are arrays in files and in shared memory: a write there would be seen by the parent.
+    The event log is mapped so, and so are arrays in files and in shared memory: a write there would be seen
+    by the parent.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     shared = list(_shared_writable())
     if (total := sum(one.size for one in shared)) > MOST_SHARED:
         raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
     for one in shared:
-        if one.path.startswith("/dev/") and not one.path.startswith(("/dev/shm/", "/dev/zero")):  # noqa: S108  # as the kernel names it
+        if one.path.startswith("/dev/") and not one.path.startswith(
+            ("/dev/shm/", "/dev/zero")  # noqa: S108
+        ):  # as the kernel names it
             raise NoLockdown(f"the kernel works with a device ({one.path})")
         inside = one.readable()
         content = ctypes.string_at(one.start, inside)
-        if libc.mmap(one.start, one.size, _PROT_RW, _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS, -1, 0) != one.start:
+        if (
+            libc.mmap(one.start, one.size, _PROT_RW, _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS, -1, 0)
+            != one.start
+        ):
             raise OSError(ctypes.get_errno(), "shared memory could not be replaced")  # as `OSError` is made
         ctypes.memmove(one.start, content, inside)
 

@@ -1,4 +1,6 @@
-"""Kernels of their own, one for each run off the notebook: started when first used, interrupted, killed, begun anew."""
+"""Kernels of their own, one for each run off the notebook: started when first used, interrupted, killed,
+begun anew.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
 class _Client:
-    """The two channels of a kernel that code needs; unlike the blocking client of jupyter_client it makes no event loop for each thread."""
+    """The two channels of a kernel that code needs; unlike the blocking client of jupyter_client it makes no
+    event loop for each thread.
+    """
 
     def __init__(self, place: str, key: str) -> None:
         import zmq
@@ -57,7 +61,10 @@ class _Client:
         return self._next(self._iopub, seconds)
 
     def reply(self, message: str, seconds: float) -> dict[str, Any]:
-        """Return the content of the reply to a request; empty where none comes in time. Replies to earlier requests are of no use any more."""
+        """Return the content of the reply to a request; empty where none comes in time.
+
+        Replies to earlier requests are of no use any more.
+        """
         while (found := self._next(self._shell, seconds)) is not None:
             if found["parent_header"].get("msg_id") == message:
                 return dict(found["content"])
@@ -75,10 +82,14 @@ class _Client:
 
 
 class OwnKernel:
-    """A kernel in a process of its own, in a sandbox; its methods block and may be called from any thread, one at a time."""
+    """A kernel in a process of its own, in a sandbox; its methods block and may be called from any thread,
+    one at a time.
+    """
 
     def __init__(self, workspace: Path, memory: int | None, *, writable: bool = True) -> None:
-        """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes; unless `writable`, it only reads that folder."""
+        """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes; unless
+        `writable`, it only reads that folder.
+        """
         self.id = ""
         """Names the process; empty before the first."""
         self._workspace, self._memory, self._writable = workspace, memory, writable
@@ -89,7 +100,9 @@ class OwnKernel:
         self._stopped = threading.Event()
 
     def execute(self, code: str, seconds: float = EXECUTE_S) -> ExecutionResult:
-        """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins a new one."""
+        """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins
+        a new one.
+        """
         with self._lock:
             self._stopped.clear()
             if self._process is None:
@@ -97,7 +110,12 @@ class OwnKernel:
             output = Output()
             assert self._client is not None
             message = self._client.ask(
-                "execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False
+                "execute_request",
+                code=code,
+                silent=False,
+                store_history=True,
+                user_expressions={},
+                allow_stdin=False,
             )
             self._collect(message, output, seconds)
         return ExecutionResult("executed", output, output.value or "")
@@ -116,12 +134,19 @@ class OwnKernel:
             if self._process is None or self._client is None:
                 return "there are no variables yet"
             message = self._client.ask(
-                "execute_request", code="", silent=True, store_history=False, allow_stdin=False, user_expressions={"told": expression}
+                "execute_request",
+                code="",
+                silent=True,
+                store_history=False,
+                allow_stdin=False,
+                user_expressions={"told": expression},
             )
             self._collect(message, Output(), EXECUTE_S)
             reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
         if reply.get("status") != "ok":
-            raise ToolError(f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}")
+            raise ToolError(
+                f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
+            )
         return str(ast.literal_eval(reply["data"]["text/plain"]))
 
     def interrupt(self) -> None:
@@ -143,19 +168,35 @@ class OwnKernel:
 
     def _start(self) -> None:
         if reason := lockdown_problem():
-            raise ToolError(f"no kernel can be started here, because its code could not be sandboxed: {reason}")
+            raise ToolError(
+                f"no kernel can be started here, because its code could not be sandboxed: {reason}"
+            )
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
         key = secrets.token_hex(16)
         about = {"transport": "ipc", "ip": f"{self._scratch}/s", "key": key, "signature_scheme": _SIGNED}
-        file.write_text(json.dumps({**about, **{name: number for number, name in enumerate(_PORTS, 1)}}), encoding="utf-8")
-        env = {**clean_environment(), "HOME": self._scratch, "TMPDIR": self._scratch, "IPYTHONDIR": self._scratch}
+        file.write_text(
+            json.dumps({**about, **{name: number for number, name in enumerate(_PORTS, 1)}}), encoding="utf-8"
+        )
+        env = {
+            **clean_environment(),
+            "HOME": self._scratch,
+            "TMPDIR": self._scratch,
+            "IPYTHONDIR": self._scratch,
+        }
         env |= {
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             "MPLCONFIGDIR": self._scratch,
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
-        words = [sys.executable, "-m", "kestrel_lab.tools.kernel.kernel_process", str(file), str(self._workspace), self._scratch]
+        words = [
+            sys.executable,
+            "-m",
+            "kestrel_lab.tools.kernel.kernel_process",
+            str(file),
+            str(self._workspace),
+            self._scratch,
+        ]
         log = Path(self._scratch) / "log.txt"
         with log.open("wb") as written:
             self._process = subprocess.Popen(
@@ -171,8 +212,12 @@ class OwnKernel:
         self._client = _Client(f"{self._scratch}/s", key)
         until = time.monotonic() + START_S
         while time.monotonic() < until and self._process.poll() is None:
-            # What a kernel tells before the channel is there is lost: it is there once the end of this request was heard.
-            if self._client.reply(self._client.ask("kernel_info_request"), 1.0) and self._client.told(1.0) is not None:
+            # What a kernel tells before the channel is there is lost: it is there once the end of this
+            # request was heard.
+            if (
+                self._client.reply(self._client.ask("kernel_info_request"), 1.0)
+                and self._client.told(1.0) is not None
+            ):
                 return
         said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
         self.close()
@@ -185,18 +230,31 @@ class OwnKernel:
             assert self._process is not None
             assert self._client is not None
             told = self._client.told(0.2)
-            if told is not None and told["parent_header"].get("msg_id") == message and _take_message(told, output):
+            if (
+                told is not None
+                and told["parent_header"].get("msg_id") == message
+                and _take_message(told, output)
+            ):
                 break
             if (code := self._process.poll()) is not None:
                 self.close()
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                raise ToolError(f"the kernel died ({how}): its variables are gone, the next call begins with a new one")
+                raise ToolError(
+                    f"the kernel died ({how}): its variables are gone, the next call begins with a new one"
+                )
             late = time.monotonic() > until
             if interrupted and late:
                 self.close()
-                raise ToolError(f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, the variables are gone")
-            if not interrupted and (late or self._stopped.is_set() or output.kept + output.dropped > MOST_FLOOD):
-                stopped = "the code was interrupted" if self._stopped.is_set() else "the code prints without end"
+                raise ToolError(
+                    f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, "
+                    "the variables are gone"
+                )
+            if not interrupted and (
+                late or self._stopped.is_set() or output.kept + output.dropped > MOST_FLOOD
+            ):
+                stopped = (
+                    "the code was interrupted" if self._stopped.is_set() else "the code prints without end"
+                )
                 interrupted = f"the code took more than {seconds:g} s" if late else stopped
                 os.kill(self._process.pid, signal.SIGINT)
                 until = time.monotonic() + GRACE_S

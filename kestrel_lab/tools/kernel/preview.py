@@ -1,4 +1,6 @@
-"""Preview of code: it runs in a copy of the kernel in which effects are denied, and tells what it would change."""
+"""Preview of code: it runs in a copy of the kernel in which effects are denied, and tells what it would
+change.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from typing import Any, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, add_open_figures, capture_output
+from kestrel_lab.tools.kernel.capture import (
+    IMAGES,
+    MOST_IMAGE_BYTES,
+    Output,
+    add_open_figures,
+    capture_output,
+)
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
@@ -29,7 +37,9 @@ MOST_TEXT = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What a piece of code would do; everything in it was written by a process that ran the code, so nothing in it is trusted."""
+    """What a piece of code would do; everything in it was written by a process that ran the code, so nothing
+    in it is trusted.
+    """
 
     code: str
     generation: int
@@ -65,17 +75,27 @@ class Preview:
 
     @property
     def touches(self) -> list[str]:
-        """Names that were there and would be others, or that would hide a function of Python; by what is taken over, not by what the copy says."""
-        return [name for name in self.adopted if name != "_" and (name in self.known or shadows_builtin(name))]
+        """Names that were there and would be others, or that would hide a function of Python; by what is
+        taken over, not by what the copy says.
+        """
+        return [
+            name for name in self.adopted if name != "_" and (name in self.known or shadows_builtin(name))
+        ]
 
     @property
     def danger(self) -> Danger:
-        """LOW for reading and new names, MEDIUM for changes of variables, HIGH for effects beyond the kernel and for what has no preview."""
+        """LOW for reading and new names, MEDIUM for changes of variables, HIGH for effects beyond the kernel
+        and for what has no preview.
+        """
         if self.problem or self.refused:
             return Danger.HIGH
         if self.adoptable:
             return Danger.MEDIUM if self.touches else Danger.LOW
-        return Danger.MEDIUM if any(change.kind != "new" for change in self.changes if not is_adopted(change)) else Danger.LOW
+        return (
+            Danger.MEDIUM
+            if any(change.kind != "new" for change in self.changes if not is_adopted(change))
+            else Danger.LOW
+        )
 
     @property
     def sandbox(self) -> str:
@@ -91,7 +111,11 @@ class Preview:
         lines = [f"no preview: {self.problem}"] if self.problem else []
         lines += [change.line for change in self.changes]
         lines += [f"wants to {wish}" for wish in self.refused]
-        lines += ["undo does not take that back"] if any(not wish.startswith("read ") for wish in self.refused) else []
+        lines += (
+            ["undo does not take that back"]
+            if any(not wish.startswith("read ") for wish in self.refused)
+            else []
+        )
         lines += [f"raises {self.error}"] if self.error else []
         if not lines:
             lines = ["no variable, file or process changes"]
@@ -109,7 +133,9 @@ class PreviewJob:
     workspace: str
     generation: int
     untraced: bool = False
-    """Files of the workspace hold words of others: what is read of them must be traced, which a preview does not do."""
+    """Files of the workspace hold words of others: what is read of them must be traced, which a preview does
+    not do.
+    """
 
     async def run(self, seconds: float = PREVIEW_S) -> Preview:
         """Make the preview; a cancelled one is killed. Call on the thread that the shell belongs to."""
@@ -124,7 +150,9 @@ class PreviewJob:
             fork.kill()
         spent = time.perf_counter() - began
         if store is None:
-            problem = f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
+            problem = (
+                f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
+            )
             return self._none(problem, spent)
         try:
             return self._read(store, spent, known)
@@ -148,7 +176,11 @@ class PreviewJob:
             error=str(told["error"]),
             traceback=str(told["traceback"]),
             printed=str(told["printed"]),
-            images=tuple((media, content) for media, content in images if media in IMAGES and content.startswith(IMAGES[media])),
+            images=tuple(
+                (media, content)
+                for media, content in images
+                if media in IMAGES and content.startswith(IMAGES[media])
+            ),
             shown=tuple(map(str, told["shown"])),
             given=str(told["given"]),
             unfit=str(told["unfit"]),
@@ -181,7 +213,11 @@ class PreviewJob:
             *([f"read {output.unread}"] if output.unread else []),
             *(f"write {path}, {_size(size)}" for path, size in effects.sizes()),
         ]
-        unfit, adopted, states = self._unfit(output, changes, refused, effects), dict[str, Json](), dict[str, Json]()
+        unfit, adopted, states = (
+            self._unfit(output, changes, refused, effects),
+            dict[str, Json](),
+            dict[str, Json](),
+        )
         if not unfit:
             try:
                 variables = [change for change in changes if change.kind != "state"]
@@ -196,9 +232,14 @@ class PreviewJob:
             "refused": cast("list[Json]", refused),
             "error": output.error[:2_000],
             "traceback": output.traceback[-MOST_TEXT:],
-            # The cell's file name has the number of the copy in it: with it, no warning would be the same in two previews.
+            # The cell's file name has the number of the copy in it: with it, no warning would be the same in
+            # two previews.
             "printed": output.text.replace(f"{scratch}/ipykernel_{os.getpid()}/", "")[:MOST_TEXT],
-            "images": [[media, base64.b64encode(content).decode()] for media, content in output.images if len(content) <= MOST_IMAGE_BYTES],
+            "images": [
+                [media, base64.b64encode(content).decode()]
+                for media, content in output.images
+                if len(content) <= MOST_IMAGE_BYTES
+            ],
             "shown": cast("list[Json]", [text[:MOST_TEXT] for text in output.texts]),
             "given": _as_text(shell, output.value),
             "unfit": unfit,
@@ -224,7 +265,12 @@ class PreviewJob:
 
 
 def _adoptable_values(
-    namespace: dict[str, Any], changes: list[Change], before: Before, loaded: frozenset[str], output: Output, buffers: Buffers
+    namespace: dict[str, Any],
+    changes: list[Change],
+    before: Before,
+    loaded: frozenset[str],
+    output: Output,
+    buffers: Buffers,
 ) -> dict[str, Json]:
     """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
     if output.error:
@@ -275,10 +321,18 @@ def _as_text(shell: Any, value: object) -> str:
     if value is None:
         return ""
     try:
-        return str(shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))[:MOST_TEXT]
-    except Exception as error:  # noqa: BLE001  # the boundary to a class of the user's
+        return str(shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))[
+            :MOST_TEXT
+        ]
+    except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
         return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
 
 
 def _size(number: int) -> str:
-    return f"{number:,} bytes" if number < 1_000 else f"{number / 1_000:,.1f} kB" if number < 1_000_000 else f"{number / 1_000_000:,.1f} MB"
+    return (
+        f"{number:,} bytes"
+        if number < 1_000
+        else f"{number / 1_000:,.1f} kB"
+        if number < 1_000_000
+        else f"{number / 1_000_000:,.1f} MB"
+    )

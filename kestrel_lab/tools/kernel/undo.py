@@ -1,4 +1,6 @@
-"""Undo of code in a kernel: old objects for names that stand for others now, a paused copy of the kernel for objects that were changed."""
+"""Undo of code in a kernel: old objects for names that stand for others now, a paused copy of the kernel for
+objects that were changed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Done:
     state: tuple[Alteration, ...] = ()
     """What it changed beside variables."""
     new: dict[str, tuple[Any, int | None]] = field(default_factory=dict)
-    """What names stand for since, with fingerprints, so that later changes by others are noticed; `None` for what is compared by identity."""
+    """What names stand for since, with fingerprints, so that later changes by others are noticed; `None` for
+    what is compared by identity.
+    """
     paused: Fork | None = None
     dropped: bool = False
     """The paused copy was given up, because too much memory was held."""
@@ -74,9 +78,13 @@ class UndoStack:
         return [(one.run, one.call) for one in self._done]
 
     def push(self, done: Done) -> list[str]:
-        """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any more."""
+        """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any
+        more.
+        """
         changed = [change for change in done.changes if change.kind in ("new", "changed")]
-        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed}
+        done.new = {
+            one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed
+        }
         if done.paused is not None and not any(_from_copy(change, done.before) for change in done.changes):
             done.paused.end()
             done.paused = None
@@ -86,7 +94,11 @@ class UndoStack:
 
     def _make_room(self) -> list[str]:
         copies = [one for one in self._done if one.paused is not None]
-        held = {one.call: one.paused.held() for one in copies if one.paused is not None} if len(copies) > 1 else {}
+        held = (
+            {one.call: one.paused.held() for one in copies if one.paused is not None}
+            if len(copies) > 1
+            else {}
+        )
         given_up = []
         while copies and sum(held.values()) > self._most:
             oldest = copies.pop(0)
@@ -100,12 +112,18 @@ class UndoStack:
     def undo(self, run: str = "", call: str = "", *, force: bool = False) -> UndoResult:
         """Take back the newest call, or that call with all that came after it, the newest first.
 
-        Raises `UsageError` where there is nothing to take back, and where variables were changed since by something else, unless
-        `force` says that these changes may go.
+        Raises `UsageError` where there is nothing to take back, and where variables were changed since by
+        something else, unless `force` says that these changes may go.
         """
-        found = [place for place, one in enumerate(self._done) if call in ("", one.call) and run in ("", one.run)]
+        found = [
+            place for place, one in enumerate(self._done) if call in ("", one.call) and run in ("", one.run)
+        ]
         if not found:
-            msg = f"nothing of call {call!r} can be undone" if call else "no code of an agent has changed a variable of this kernel"
+            msg = (
+                f"nothing of call {call!r} can be undone"
+                if call
+                else "no code of an agent has changed a variable of this kernel"
+            )
             raise UsageError(msg)
         last = self._done[found[-1] :]
         if not force and (others := self._changed_since(last)):
@@ -130,14 +148,19 @@ class UndoStack:
         return [
             name
             for name, (value, printed) in newest.items()
-            if (now := self._namespace.get(name, _ABSENT)) is not value or printed not in (None, value_fingerprint(now))
+            if (now := self._namespace.get(name, _ABSENT)) is not value
+            or printed not in (None, value_fingerprint(now))
         ]
 
     def _restore(self, one: Done, *, force: bool) -> tuple[list[str], dict[str, str]]:
-        """Take back one piece of code; returns the names that were restored, and those that were not, with the reason."""
+        """Take back one piece of code; returns the names that were restored, and those that were not, with
+        the reason.
+        """
         variables = [change for change in one.changes if change.kind != "state"]
         missing = {change.name: change.lost for change in variables if change.lost}
-        values, failed = _restore_values(one, [change.name for change in variables if _from_copy(change, one.before)])
+        values, failed = _restore_values(
+            one, [change.name for change in variables if _from_copy(change, one.before)]
+        )
         missing |= failed
         contents = dict[int, Any]()
         for name, value in values.items():
@@ -175,7 +198,9 @@ def _from_copy(change: Change, before: Before) -> bool:
 
 
 def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str]:
-    """Put back what was changed beside variables, the first first: the environment before what depends on it; returns what could not be."""
+    """Put back what was changed beside variables, the first first: the environment before what depends on it;
+    returns what could not be.
+    """
     missing = dict[str, str]()
     tried = list[Alteration]()
     for one in state:
@@ -184,7 +209,7 @@ def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str
             continue
         try:
             one.restore()
-        except Exception as error:  # noqa: BLE001  # the boundary to libraries and to the system: the person is told
+        except Exception as error:  # the boundary to libraries and to the system: the person is told  # noqa: BLE001
             missing[one.change.name] = f"{type(error).__name__}: {error}"
             continue
         tried.append(one)
@@ -198,7 +223,11 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
     if not names:
         return {}, {}
     if one.paused is None:
-        why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
+        why = (
+            "its old state was dropped to save memory"
+            if one.dropped
+            else "there was no copy of its old state"
+        )
         return {}, dict.fromkeys(names, why)
     one.paused.resume(names)
     store = one.paused.wait(UNDO_S)
@@ -218,5 +247,6 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
 
 
 def _print(value: object, change: Change) -> int | None:
-    # Objects that are no plain data, a thread or a connection, change by themselves; what is in them could not be restored anyway.
+    # Objects that are no plain data, a thread or a connection, change by themselves; what is in them could
+    # not be restored anyway.
     return None if value is _ABSENT or change.lost or not_plain(value) else value_fingerprint(value)

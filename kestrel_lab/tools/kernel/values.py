@@ -1,7 +1,8 @@
 """Plain values between two processes without pickle: JSON for their structure, raw arrays for their data.
 
-What is decoded comes from a process that ran code of a model. So only types that are named here come out of it, arrays never
-hold objects, and a value of another type, also of a subclass, is refused with its reason when it is encoded.
+What is decoded comes from a process that ran code of a model. So only types that are named here come out of
+it, arrays never hold objects, and a value of another type, also of a subclass, is refused with its reason
+when it is encoded.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class Buffers:
             self.size = -(-self.size // _ALIGNED) * _ALIGNED + array.nbytes
 
     def add(self, array: np.ndarray[Any, Any]) -> list[Json]:
-        """Take an array in; returns its place, size and type as JSON. Raises `NotPlain` for one that holds objects, or where there is no room."""
+        """Take an array in; returns its place, size and type as JSON.
+
+        Raises `NotPlain` for one that holds objects, or where there is no room.
+        """
         if array.dtype.kind not in _KINDS or array.dtype.fields is not None:
             raise NotPlain(f"an array of {array.dtype} holds objects")
         fortran = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
@@ -89,7 +93,9 @@ def _write_at(fd: int, data: memoryview, at: int) -> None:
 
 
 class Store:
-    """What `write_values` wrote, read back; arrays are mapped, not copied, and can be changed without changing the file."""
+    """What `write_values` wrote, read back; arrays are mapped, not copied, and can be changed without
+    changing the file.
+    """
 
     def __init__(self, fd: int) -> None:
         """Raise `ValueError` where the file is not what `write_values` writes."""
@@ -97,7 +103,10 @@ class Store:
         if size < 2 * _NUMBER.size:
             raise ValueError("nothing was handed over")
         self._map = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
-        (length,), (self._start,) = _NUMBER.unpack_from(self._map), _NUMBER.unpack_from(self._map, _NUMBER.size)
+        (length,), (self._start,) = (
+            _NUMBER.unpack_from(self._map),
+            _NUMBER.unpack_from(self._map, _NUMBER.size),
+        )
         if not length <= self._start <= size:
             raise ValueError("what was handed over is damaged")
         try:
@@ -106,15 +115,26 @@ class Store:
             raise ValueError("what was handed over is nested too deeply") from None
 
     def array(self, described: Json) -> np.ndarray[Any, Any]:
-        """Return the array that `Buffers.add` described; raises `ValueError` or `TypeError` where there is none."""
+        """Return the array that `Buffers.add` described; raises `ValueError` or `TypeError` where there is
+        none.
+        """
         import numpy as np
 
         place, kind, shape, order = cast("tuple[int, str, list[int], Any]", described)
         dtype = np.dtype(kind)
-        if dtype.kind not in _KINDS or dtype.fields is not None or place < 0 or any(side < 0 for side in shape):
+        if (
+            dtype.kind not in _KINDS
+            or dtype.fields is not None
+            or place < 0
+            or any(side < 0 for side in shape)
+        ):
             raise ValueError(f"an array of {kind!r} is not plain")
         count = int(np.prod(shape, dtype=np.int64)) if shape else 1
-        flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=self._start + place) if count else np.empty(0, dtype)
+        flat = (
+            np.frombuffer(self._map, dtype=dtype, count=count, offset=self._start + place)
+            if count
+            else np.empty(0, dtype)
+        )
         return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -133,7 +153,12 @@ _AS_TEXT: dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     bytes: ("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
 }
 _CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
-_MAKERS: dict[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_MAKERS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
 
 
 def _naive_or_utc(value: dt.datetime) -> dt.datetime:
@@ -143,7 +168,9 @@ def _naive_or_utc(value: dt.datetime) -> dt.datetime:
 
 
 def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
-    """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for anything that is no plain data."""
+    """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for anything that is
+    no plain data.
+    """
     kind = type(value)
     if value is None or kind in (bool, str):
         return cast("Json", value)
@@ -154,10 +181,19 @@ def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
     if depth > MOST_DEPTH:
         raise NotPlain("it is nested too deeply")
     if kind in _CONTAINERS:
-        return [_CONTAINERS[kind], [encode_value(item, buffers, depth + 1) for item in cast("list[Any]", value)]]
+        return [
+            _CONTAINERS[kind],
+            [encode_value(item, buffers, depth + 1) for item in cast("list[Any]", value)],
+        ]
     if kind is dict:
         pairs = cast("dict[Any, Any]", value).items()
-        return ["dict", [[encode_value(key, buffers, depth + 1), encode_value(item, buffers, depth + 1)] for key, item in pairs]]
+        return [
+            "dict",
+            [
+                [encode_value(key, buffers, depth + 1), encode_value(item, buffers, depth + 1)]
+                for key, item in pairs
+            ],
+        ]
     if kind in _AS_TEXT:
         name, write_text, _ = _AS_TEXT[kind]
         return [name, write_text(value)]
@@ -169,11 +205,16 @@ def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
 
 def _of_type(value: object) -> str:
     kind = type(value)
-    return f"it is a {'' if kind.__module__ in ('builtins', '__main__') else f'{kind.__module__}.'}{kind.__qualname__}"
+    return (
+        "it is a "
+        f"{'' if kind.__module__ in ('builtins', '__main__') else f'{kind.__module__}.'}{kind.__qualname__}"
+    )
 
 
 def decode_value(tree: Tree, store: Store) -> Any:
-    """Return the value that `encode_value` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for anything else."""
+    """Return the value that `encode_value` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for
+    anything else.
+    """
     if not isinstance(tree, list):
         if isinstance(tree, dict):
             raise TypeError("an object stands where a value should")
@@ -201,7 +242,11 @@ def _encode_numpy(value: Any, buffers: Buffers) -> Tree:
 
     if type(value) is np.ndarray:
         if value.dtype == object:
-            return ["objects", [encode_value(item, buffers, 1) for item in value.ravel().tolist()], list(value.shape)]
+            return [
+                "objects",
+                [encode_value(item, buffers, 1) for item in value.ravel().tolist()],
+                list(value.shape),
+            ]
         return ["array", buffers.add(value)]
     if isinstance(value, np.generic):
         return ["scalar", buffers.add(np.asarray(value))]
@@ -229,7 +274,12 @@ def _encode_pandas(value: Any, buffers: Buffers) -> Tree:
     if type(value) is pd.DataFrame:
         return _encode_frame(value, buffers)
     if type(value) is pd.Series:
-        return ["series", encode_column(value.array, buffers), _encode_index(value.index, buffers), encode_value(value.name, buffers, 1)]
+        return [
+            "series",
+            encode_column(value.array, buffers),
+            _encode_index(value.index, buffers),
+            encode_value(value.name, buffers, 1),
+        ]
     if isinstance(value, pd.Index):
         return ["index", _encode_index(value, buffers)]
     raise NotPlain(_of_type(value))
@@ -239,10 +289,18 @@ def _encode_frame(frame: pd.DataFrame, buffers: Buffers) -> Tree:
     import numpy as np
 
     kinds = list(dict.fromkeys(frame.dtypes))
-    rest: list[Json] = [_encode_index(frame.index, buffers), _encode_index(frame.columns, buffers), encode_value(frame.attrs, buffers, 1)]
+    rest: list[Json] = [
+        _encode_index(frame.index, buffers),
+        _encode_index(frame.columns, buffers),
+        encode_value(frame.attrs, buffers, 1),
+    ]
     if len(kinds) == 1 and isinstance(kinds[0], np.dtype) and kinds[0].kind in "biufc":
         return ["block", buffers.add(frame.to_numpy()), *rest]
-    return ["frame", [encode_column(frame.iloc[:, place].array, buffers) for place in range(frame.shape[1])], *rest]
+    return [
+        "frame",
+        [encode_column(frame.iloc[:, place].array, buffers) for place in range(frame.shape[1])],
+        *rest,
+    ]
 
 
 def encode_column(array: Any, buffers: Buffers) -> Tree:
@@ -256,9 +314,17 @@ def encode_column(array: Any, buffers: Buffers) -> Tree:
     if isinstance(dtype, pd.DatetimeTZDtype):
         return ["zoned", buffers.add(np.asarray(array.tz_convert(None))), str(dtype.tz)]
     if isinstance(dtype, pd.CategoricalDtype):
-        return ["categories", buffers.add(array.codes), _encode_index(dtype.categories, buffers), bool(dtype.ordered)]
+        return [
+            "categories",
+            buffers.add(array.codes),
+            _encode_index(dtype.categories, buffers),
+            bool(dtype.ordered),
+        ]
     if isinstance(dtype, pd.StringDtype):
-        texts = [None if missing else text for text, missing in zip(array.tolist(), array.isna().tolist(), strict=True)]
+        texts = [
+            None if missing else text
+            for text, missing in zip(array.tolist(), array.isna().tolist(), strict=True)
+        ]
         return ["strings", texts, dtype.storage, dtype.na_value is pd.NA]
     if isinstance(dtype, pd.PeriodDtype):
         return ["periods", buffers.add(array.asi8), dtype.name]
@@ -270,11 +336,18 @@ def encode_column(array: Any, buffers: Buffers) -> Tree:
             dtype.closed,
         ]
     if hasattr(dtype, "numpy_dtype") and dtype.name in _MASKED:
-        return ["masked", buffers.add(array.to_numpy(dtype=dtype.numpy_dtype, na_value=0)), buffers.add(array.isna()), dtype.name]
+        return [
+            "masked",
+            buffers.add(array.to_numpy(dtype=dtype.numpy_dtype, na_value=0)),
+            buffers.add(array.isna()),
+            dtype.name,
+        ]
     raise NotPlain(f"a column is of type {dtype}")
 
 
-_MASKED = frozenset({"boolean", "Float32", "Float64", *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))})
+_MASKED = frozenset(
+    {"boolean", "Float32", "Float64", *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))}
+)
 
 
 def _encode_index(index: Any, buffers: Buffers) -> Tree:
@@ -299,7 +372,12 @@ def _pandas() -> Any:
 
 
 def _block(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    frame = _pandas().DataFrame(store.array(content), index=decode_value(index, store), columns=decode_value(columns, store), copy=False)
+    frame = _pandas().DataFrame(
+        store.array(content),
+        index=decode_value(index, store),
+        columns=decode_value(columns, store),
+        copy=False,
+    )
     frame.attrs = decode_value(attrs, store)
     return frame
 
@@ -321,7 +399,9 @@ def _strings(content: Any, _: Store, storage: str, missing: Any) -> Any:
 
 def _periods(content: Any, store: Store, frequency: str) -> Any:
     pd = _pandas()
-    return pd.PeriodIndex.from_ordinals(store.array(content), freq=pd.PeriodDtype.construct_from_string(frequency).freq).array
+    return pd.PeriodIndex.from_ordinals(
+        store.array(content), freq=pd.PeriodDtype.construct_from_string(frequency).freq
+    ).array
 
 
 def _apply_mask(content: Any, store: Store, mask: Any, name: str) -> Any:
@@ -335,7 +415,9 @@ def _apply_mask(content: Any, store: Store, mask: Any, name: str) -> Any:
 
 def _levels(content: Any, store: Store, codes: Any, names: Any) -> Any:
     levels = [decode_value(level, store) for level in content]
-    return _pandas().MultiIndex(levels=levels, codes=[store.array(code) for code in codes], names=decode_value(names, store))
+    return _pandas().MultiIndex(
+        levels=levels, codes=[store.array(code) for code in codes], names=decode_value(names, store)
+    )
 
 
 def _labels(content: Any, store: Store, name: Any, frequency: Any) -> Any:
@@ -355,10 +437,15 @@ _DECODERS: dict[str, Callable[..., Any]] = {
     "block": _block,
     "frame": _frame,
     "series": lambda content, store, index, name: _pandas().Series(
-        decode_value(content, store), index=decode_value(index, store), name=decode_value(name, store), copy=False
+        decode_value(content, store),
+        index=decode_value(index, store),
+        name=decode_value(name, store),
+        copy=False,
     ),
     "index": decode_value,
-    "zoned": lambda content, store, zone: _pandas().DatetimeIndex(store.array(content)).tz_localize("UTC").tz_convert(zone).array,
+    "zoned": lambda content, store, zone: (
+        _pandas().DatetimeIndex(store.array(content)).tz_localize("UTC").tz_convert(zone).array
+    ),
     "categories": lambda content, store, categories, ordered: _pandas().Categorical.from_codes(
         store.array(content), categories=decode_value(categories, store), ordered=bool(ordered)
     ),
@@ -368,7 +455,9 @@ _DECODERS: dict[str, Callable[..., Any]] = {
         decode_value(content, store), decode_value(right, store), closed=closed
     ),
     "masked": _apply_mask,
-    "range": lambda content, store, name: _pandas().RangeIndex(*map(int, content), name=decode_value(name, store)),
+    "range": lambda content, store, name: _pandas().RangeIndex(
+        *map(int, content), name=decode_value(name, store)
+    ),
     "levels": _levels,
     "labels": _labels,
 }

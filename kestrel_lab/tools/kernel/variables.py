@@ -1,4 +1,6 @@
-"""Variables of a kernel: their description in a few hundred characters, which of them code can reach, and what changed."""
+"""Variables of a kernel: their description in a few hundred characters, which of them code can reach, and
+what changed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,20 @@ _MOST_OF_OTHER, _MOST_OTHERS = 500, 5_000
 """Objects that are looked at in a variable that the code seems not to reach, and in all of them together."""
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "display"})
 _ANYTHING = frozenset(
-    {"eval", "exec", "globals", "locals", "vars", "get_ipython", "setattr", "delattr", "__import__", "gc", "inspect", "sys"}
+    {
+        "eval",
+        "exec",
+        "globals",
+        "locals",
+        "vars",
+        "get_ipython",
+        "setattr",
+        "delattr",
+        "__import__",
+        "gc",
+        "inspect",
+        "sys",
+    }
 )
 """Names by which code can reach variables that it does not name."""
 
@@ -48,7 +63,10 @@ def user_variables(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_") and name not in _OWN and not isinstance(value, ModuleType) and name.isidentifier()
+        if not name.startswith("_")
+        and name not in _OWN
+        and not isinstance(value, ModuleType)
+        and name.isidentifier()
     }
 
 
@@ -56,11 +74,15 @@ _SHELLS = re.compile(r"_+|_i+|_i?\d+|_[ids]?h|_oh|_exit_code|__\w*__|_kestrel\w*
 
 
 def hidden_names(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what else a namespace holds of the user's: modules, and names that begin with `_`, but nothing of IPython's own."""
+    """Return what else a namespace holds of the user's: modules, and names that begin with `_`, but nothing
+    of IPython's own.
+    """
     return {
         name: value
         for name, value in namespace.items()
-        if name not in _OWN and (name.startswith("_") or isinstance(value, ModuleType)) and not _SHELLS.fullmatch(name)
+        if name not in _OWN
+        and (name.startswith("_") or isinstance(value, ModuleType))
+        and not _SHELLS.fullmatch(name)
     }
 
 
@@ -81,7 +103,9 @@ def describe_value(value: object) -> Description:
     """Describe `value`; nothing in it is changed, and no more than a small part of it is quoted."""
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas is not None and isinstance(value, pandas.DataFrame):
-        columns = tuple((str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True))
+        columns = tuple(
+            (str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True)
+        )
         text = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
         missing = _count_missing(value)
         return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing)
@@ -108,7 +132,7 @@ def short_repr(value: object) -> str:
     """Return the beginning of what `repr` says of a value, on one line."""
     try:
         return " ".join(_REPR.repr(value).split())[:300]
-    except Exception as error:  # noqa: BLE001  # the boundary to a class of the user's
+    except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
         return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
 
 
@@ -116,9 +140,11 @@ def short_repr(value: object) -> str:
 
 
 def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
-    """Return the names of variables that Python code may read or change: those it names, and those that share something with these.
+    """Return the names of variables that Python code may read or change: those it names, and those that share
+    something with these.
 
-    All of them, where it can reach what it does not name: by `globals()`, by `exec`, by an object of a class of the user's.
+    All of them, where it can reach what it does not name: by `globals()`, by `exec`, by an object of a class
+    of the user's.
     """
     known = user_variables(namespace)
     try:
@@ -174,7 +200,9 @@ def _names_in(code: CodeType) -> list[str]:
 
 
 def _shared_with(value: object, known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of other variables that are `value`, lie in it, or share the memory of an array with it."""
+    """Yield the names of other variables that are `value`, lie in it, or share the memory of an array with
+    it.
+    """
     numpy = sys.modules.get("numpy")
     parts = {id(part) for part in _inner_values(value)}
     for name, other in known.items():
@@ -201,7 +229,9 @@ Kind = Literal["new", "changed", "deleted", "state"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A variable that is not what it was, or, of kind `state`, something else that code changed: an attribute, a setting, a file."""
+    """A variable that is not what it was, or, of kind `state`, something else that code changed: an
+    attribute, a setting, a file.
+    """
 
     name: str
     kind: Kind
@@ -238,7 +268,9 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The variables before code ran, with fingerprints of those that it can reach and of those that are quickly compared."""
+    """The variables before code ran, with fingerprints of those that it can reach and of those that are
+    quickly compared.
+    """
 
     values: Mapping[str, Any]
     """The very objects, so that a name that stands for another one afterwards can have the old one back."""
@@ -265,11 +297,17 @@ class Before:
         seen, own, left = dict[str, int](), list[tuple[str, Any]](), _MOST_OTHERS
         for name, value in values.items():
             if name in names or (left > 0 and not is_large(value)):
-                seen[name], found, count = _print_and_own(value, MOST_PARTS if name in names else _MOST_OF_OTHER)
+                seen[name], found, count = _print_and_own(
+                    value, MOST_PARTS if name in names else _MOST_OF_OTHER
+                )
                 own += [(name if one is value else "", one) for one in found]
                 left -= 0 if name in names else count
         hidden = hidden_names(namespace)
-        own += [(name, value) for name, value in hidden.items() if isinstance(value, ModuleType | FunctionType | type)]
+        own += [
+            (name, value)
+            for name, value in hidden.items()
+            if isinstance(value, ModuleType | FunctionType | type)
+        ]
         return cls(
             values,
             {name: describe_value(values[name]) for name in names},
@@ -277,7 +315,11 @@ class Before:
             frozenset(name for name, value in namespace.items() if isinstance(value, ModuleType)),
             {name: found for name, found in seen.items() if name not in names},
             {name: state for name, value in values.items() if (state := read_state(value)) is not None},
-            frozenset(name for name, called in _used(code).items() if name in names and _may_change(values[name], called=called)),
+            frozenset(
+                name
+                for name, called in _used(code).items()
+                if name in names and _may_change(values[name], called=called)
+            ),
             frozenset(hidden),
             tuple(own),
         )
@@ -301,17 +343,23 @@ class Before:
                 continue
             if name not in self.values:
                 made = describe_value(now[name])
-                found.append(Change(name=name, kind="new", text=f"new {made.type}, {made.text}", rebound=True))
+                found.append(
+                    Change(name=name, kind="new", text=f"new {made.type}, {made.text}", rebound=True)
+                )
                 continue
             old = self.values[name]
             inside = not self.is_as_before(name, old)
             lost = "" if not inside or name in self.states else not_plain(old)
             if name not in now:
                 text = f"deleted ({self._was(name).type})"
-                found.append(Change(name=name, kind="deleted", text=text, rebound=True, inside=inside, lost=lost))
+                found.append(
+                    Change(name=name, kind="deleted", text=text, rebound=True, inside=inside, lost=lost)
+                )
             elif now[name] is not old:
                 text = value_difference(self._was(name), describe_value(now[name]))
-                found.append(Change(name=name, kind="changed", text=text, rebound=True, inside=inside, lost=lost))
+                found.append(
+                    Change(name=name, kind="changed", text=text, rebound=True, inside=inside, lost=lost)
+                )
             elif inside:
                 text = value_difference(self._was(name), describe_value(old))
                 found.append(Change(name=name, kind="changed", text=text, inside=True, lost=lost))
@@ -325,7 +373,9 @@ class Before:
 
 
 def _print_and_own(value: object, most: int) -> tuple[int, list[Any], int]:
-    """Return the fingerprint of a value, the functions, classes and modules in it that may be the user's, and how many parts it has."""
+    """Return the fingerprint of a value, the functions, classes and modules in it that may be the user's, and
+    how many parts it has.
+    """
     tokens, own = list[object](), list[Any]()
     for one, token in walk(value, most):
         tokens.append(token)
@@ -354,7 +404,9 @@ def put_state(value: Any, state: Any) -> None:
 
 
 def put_back(old: Any, value: Any) -> Any:
-    """Give an object its old content, so that whoever else holds it sees that too; returns the old value itself where that cannot be done."""
+    """Give an object its old content, so that whoever else holds it sees that too; returns the old value
+    itself where that cannot be done.
+    """
     if type(old) in (list, bytearray):
         old[:] = value
     elif type(old) in (dict, set):
@@ -363,7 +415,11 @@ def put_back(old: Any, value: Any) -> Any:
     elif type(old) is deque:
         old.clear()
         old.extend(value)
-    elif type(old).__module__ == "numpy" and getattr(old, "shape", None) == getattr(value, "shape", ()) and old.dtype == value.dtype:
+    elif (
+        type(old).__module__ == "numpy"
+        and getattr(old, "shape", None) == getattr(value, "shape", ())
+        and old.dtype == value.dtype
+    ):
         old[...] = value
     else:
         return value
@@ -371,12 +427,16 @@ def put_back(old: Any, value: Any) -> Any:
 
 
 def _may_change(value: object, *, called: bool) -> bool:
-    """Whether code that names an opaque value may change it: by a method, or by taking the next item of an iterator."""
+    """Whether code that names an opaque value may change it: by a method, or by taking the next item of an
+    iterator.
+    """
     return (called or hasattr(type(value), "__next__")) and is_opaque(value)
 
 
 def _used(code: str) -> dict[str, bool]:
-    """Return the names in code; `True` for one whose methods it calls, or whose items or attributes it sets."""
+    """Return the names in code; `True` for one whose methods it calls, or whose items or attributes it
+    sets.
+    """
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError):
@@ -409,9 +469,15 @@ def value_difference(was: Description, now: Description) -> str:
 
 
 def _columns(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:
-    for sign, names in (("+", [name for name in now if name not in was]), ("−", [name for name in was if name not in now])):
+    for sign, names in (
+        ("+", [name for name in now if name not in was]),
+        ("−", [name for name in was if name not in now]),
+    ):
         if names:
-            yield f"{sign} column{'s' if len(names) > 1 else ''} {', '.join(names[:6])}{' …' if len(names) > 6 else ''}"
+            yield (
+                f"{sign} column{'s' if len(names) > 1 else ''} "
+                f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''}"
+            )
     for name, kind in now.items():
         if name in was and was[name] != kind:
             yield f"{name}: {was[name]} → {kind}"

@@ -1,4 +1,6 @@
-"""What git runs or obeys of a repository's folder, and what keeps changes out of its sight: for the watch of files that run by themselves."""
+"""What git runs or obeys of a repository's folder, and what keeps changes out of its sight: for the watch of
+files that run by themselves.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,31 @@ _EXEC = re.compile(rb"(?m)^\s*(?:x|exec)\s")
 _STRATEGY = re.compile(rb"\s*(?:ort|recursive|resolve|octopus|ours|subtree)?\s*")
 """Ways to merge that git has itself; it runs any other as a program."""
 _STATE: dict[str, tuple[Callable[[bytes], bool], str]] = {
-    "rebase-merge/git-rebase-todo": (lambda text: _EXEC.search(text) is not None, "git runs the programs that it names"),
+    "rebase-merge/git-rebase-todo": (
+        lambda text: _EXEC.search(text) is not None,
+        "git runs the programs that it names",
+    ),
     "sequencer/todo": (lambda text: _EXEC.search(text) is not None, "git runs the programs that it names"),
-    "rebase-merge/strategy": (lambda text: _STRATEGY.fullmatch(text) is None, "git runs the program that it names when the rebase goes on"),
-    "sequencer/opts": (lambda text: b"strategy" in text, "git runs the program that it names when the picks go on"),
-    "rebase-apply/apply-opt": (lambda text: re.search(rb"unsafe|directory", text) is not None, "git writes where it says"),
-    "packed-refs": (lambda text: b" refs/replace/" in text, "git reads other objects in place of those that it names"),
+    "rebase-merge/strategy": (
+        lambda text: _STRATEGY.fullmatch(text) is None,
+        "git runs the program that it names when the rebase goes on",
+    ),
+    "sequencer/opts": (
+        lambda text: b"strategy" in text,
+        "git runs the program that it names when the picks go on",
+    ),
+    "rebase-apply/apply-opt": (
+        lambda text: re.search(rb"unsafe|directory", text) is not None,
+        "git writes where it says",
+    ),
+    "packed-refs": (
+        lambda text: b" refs/replace/" in text,
+        "git reads other objects in place of those that it names",
+    ),
 }
-"""Files that record the state of the work and are carried over from a private folder, with what makes one of them run or rule something."""
+"""Files that record the state of the work and are carried over from a private folder, with what makes one of
+them run or rule something.
+"""
 LINKS = ("objects", "refs", "logs")
 """Folders that a command writes in every sandbox, in which git makes no links."""
 BARE = frozenset({"HEAD", "objects", "refs"})
@@ -47,18 +66,29 @@ def is_state(path: str) -> bool:
 
 
 def files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
-    """Yield what git runs or obeys because of what is at `place`, a repository's folder or a file or link that leads to one, and why."""
+    """Yield what git runs or obeys because of what is at `place`, a repository's folder or a file or link
+    that leads to one, and why.
+    """
     if not os.path.isdir(place) or os.path.islink(place):
         yield place, "it says where git finds settings and hooks"
     if not os.path.isdir(place):
         return
     yield from ((f"{place}/{name}", who) for name, who in _OBEYED.items())
     yield from _state(place)
-    yield from ((f"{place}/{name}", "git makes objects and refs where it leads") for name in LINKS if os.path.islink(f"{place}/{name}"))
+    yield from (
+        (f"{place}/{name}", "git makes objects and refs where it leads")
+        for name in LINKS
+        if os.path.islink(f"{place}/{name}")
+    )
     yield from _named_elsewhere(place, root)
     for name in _entries(f"{place}/worktrees"):
-        yield from ((f"{place}/worktrees/{name}/{file}", _OBEYED[file]) for file in ("commondir", "gitdir", "config.worktree"))
-    for folder, inner, files in os.walk(f"{place}/modules"):  # each in a folder like the submodule's own, however deep
+        yield from (
+            (f"{place}/worktrees/{name}/{file}", _OBEYED[file])
+            for file in ("commondir", "gitdir", "config.worktree")
+        )
+    for folder, inner, files in os.walk(
+        f"{place}/modules"
+    ):  # each in a folder like the submodule's own, however deep
         if {*inner, *files} >= BARE:
             inner.clear()
             yield from files_git_runs(folder, root)
@@ -77,9 +107,14 @@ def _named_elsewhere(place: str, root: str) -> Iterator[tuple[str, str]]:
     for settings in ("config", "config.worktree"):
         for hook_folder, target in _configured_places(f"{place}/{settings}", place):
             if target.startswith(f"{os.path.realpath(root)}/"):
-                yield from _hooks(target) if hook_folder else [(target, "the settings of a repository include it")]
+                yield from (
+                    _hooks(target) if hook_folder else [(target, "the settings of a repository include it")]
+                )
     for folder in _REMOTES:
-        yield from ((f"{place}/{folder}/{name}", "git takes an address from it") for name in _entries(f"{place}/{folder}"))
+        yield from (
+            (f"{place}/{folder}/{name}", "git takes an address from it")
+            for name in _entries(f"{place}/{folder}")
+        )
 
 
 def _hooks(folder: str) -> Iterator[tuple[str, str]]:
@@ -124,7 +159,9 @@ _MOST_BYTES = 64 * 1024**2
 
 
 def hidden_changes(index: str) -> dict[str, str]:
-    """Return the files that an index marks as unchanged whatever they hold, each with a clause that says so; none for what is no index."""
+    """Return the files that an index marks as unchanged whatever they hold, each with a clause that says so;
+    none for what is no index.
+    """
     try:
         fd = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
@@ -140,7 +177,9 @@ def hidden_changes(index: str) -> dict[str, str]:
 
 
 def _marked_entries(content: bytes, hash_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield the marked entries, see gitformat-index(5); raises `ValueError` or `struct.error` where the content is not such an index."""
+    """Yield the marked entries, see gitformat-index(5); raises `ValueError` or `struct.error` where the
+    content is not such an index.
+    """
     signature, version, count = struct.unpack_from(">4sII", content)
     if signature != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("not an index")

@@ -1,4 +1,6 @@
-"""Which files run by themselves: the list of `autorun_files.txt`, hidden files, modules and programs with the name of another one."""
+"""Which files run by themselves: the list of `autorun_files.txt`, hidden files, modules and programs with the
+name of another one.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,30 @@ _SIGNS = re.compile(r"[*?]")
 _HIDDEN = "it is hidden, and programs that work here may obey it"
 _SHADOWS = "Python imports it in place of the module {} when a program is started here"
 _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)?\.(?:py|pyw|pyc|so|pyd)")
-_NO_MODULES = frozenset(["test", "tests", "docs", "examples", "src", "tools", "scripts", "setup", "conftest", "bin", "lib", "build"])
+_NO_MODULES = frozenset(
+    [
+        "test",
+        "tests",
+        "docs",
+        "examples",
+        "src",
+        "tools",
+        "scripts",
+        "setup",
+        "conftest",
+        "bin",
+        "lib",
+        "build",
+    ]
+)
 """Names that packages leave among the installed ones, or that many workspaces have."""
 _PROGRAM_FOLDERS = frozenset(["bin", ".bin", "sbin", "scripts"])
 
 
 def autorun_reason(path: str) -> str:
-    """Return what runs or obeys a file of the workspace without being told to, as a clause; empty for a file that nobody knows of."""
+    """Return what runs or obeys a file of the workspace without being told to, as a clause; empty for a file
+    that nobody knows of.
+    """
     normal = posixpath.normpath(path)
     return listed_reason(normal.casefold()) or generic_reason(normal)
 
@@ -36,7 +55,9 @@ def listed_reason(path: str) -> str:
 
 
 def generic_reason(path: str) -> str:
-    """Return why a path may run by itself that is not on the list: hidden in the root, or in the place of a module."""
+    """Return why a path may run by itself that is not on the list: hidden in the root, or in the place of a
+    module.
+    """
     parts = path.split("/")
     if parts[0] in ("", ".", ".."):
         return ""
@@ -50,7 +71,9 @@ def generic_reason(path: str) -> str:
 
 
 def shadowed_module(name: str, *, installed: bool) -> str:
-    """Return the module of the standard library, or `installed` one, in whose place Python would import a file of that name."""
+    """Return the module of the standard library, or `installed` one, in whose place Python would import a
+    file of that name.
+    """
     found = _MODULE.fullmatch(name)
     known = _module_names() if installed else sys.stdlib_module_names
     return found[1] if found and found[1] in known and found[1] not in _NO_MODULES else ""
@@ -62,12 +85,16 @@ def shadows(module: str) -> str:
 
 
 def is_program_folder(folder: str, root: str) -> bool:
-    """Return whether programs may be searched there: in the root, in a folder named for them, and in one on the search path."""
+    """Return whether programs may be searched there: in the root, in a folder named for them, and in one on
+    the search path.
+    """
     return folder == root or os.path.basename(folder) in _PROGRAM_FOLDERS or folder in _search_path()
 
 
 def program_reason(folder: str, name: str) -> str:
-    """Return why an executable file of that name in such a folder is run unasked; empty for a name that no program has."""
+    """Return why an executable file of that name in such a folder is run unasked; empty for a name that no
+    program has.
+    """
     if folder in _search_path():
         return "it lies where programs are searched"
     if name in _program_names():
@@ -97,7 +124,8 @@ class _Patterns:
     def join(self) -> None:
         """Make these two, when all patterns are there."""
         self.shape, self.path = (
-            re.compile("|".join(one.pattern for one, _ in many) or "(?!)", re.DOTALL) for many in (self.shapes, self.paths)
+            re.compile("|".join(one.pattern for one, _ in many) or "(?!)", re.DOTALL)
+            for many in (self.shapes, self.paths)
         )
 
     def add(self, pattern: str, reason: str) -> None:
@@ -172,14 +200,24 @@ def _first(patterns: list[tuple[re.Pattern[str], str]], text: str) -> str:
 @lru_cache(maxsize=4_096)
 def _folder_reason(folder: str) -> str:
     parts, known = folder.split("/"), _patterns().folders
-    names = ("/".join(parts[start : start + size]) for start in range(len(parts)) for size in (1, 2, 3) if start + size <= len(parts))
+    names = (
+        "/".join(parts[start : start + size])
+        for start in range(len(parts))
+        for size in (1, 2, 3)
+        if start + size <= len(parts)
+    )
     return next((known[name] for name in names if name in known), "")
 
 
 @cache
 def _module_names() -> frozenset[str]:
     """Return the names of modules that this interpreter finds: of the standard library, and installed."""
-    places = {*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    places = {
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
     names = set(sys.stdlib_module_names)
     for place in places:
         for name in _names_in(place):

@@ -1,7 +1,8 @@
 """Files that programs run or obey unasked, such as `conftest.py`: which of them a command made or changed.
 
-The approval of a change to one says so, and a command that changes one is reported. No mount can keep them out: a command may
-write a `conftest.py` or make a repository anywhere in the workspace. Which files these are says `autorun_list.py`.
+The approval of a change to one says so, and a command that changes one is reported. No mount can keep them
+out: a command may write a `conftest.py` or make a repository anywhere in the workspace. Which files these are
+says `autorun_list.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from kestrel_lab.tools.sandbox.autorun_list import (
 MOST_FOLDERS = 20_000
 """Folders that are watched beneath a workspace at most."""
 _TICK_NS = 50_000_000
-"""A folder that changed within this time may change again without a new time stamp, so it is read again next time."""
+"""A folder that changed within this time may change again without a new time stamp, so it is read again next
+time.
+"""
 _FEW = 500
 _MOST_TOLD = 10
 
 Marks = dict[str, tuple[str, int, int, int]]
-"""Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file does."""
+"""Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file
+does.
+"""
 
 
 def with_autorun_warning(path: str, preview: str) -> str:
@@ -59,7 +64,9 @@ _Read = Callable[[str, str, tuple[int, int]], _Folder]
 
 @dataclass(slots=True)
 class AutorunWatch:
-    """The files beneath `root` that some program runs or obeys unasked; only changed folders are read again."""
+    """The files beneath `root` that some program runs or obeys unasked; only changed folders are read
+    again.
+    """
 
     root: str
     full: bool = False
@@ -128,7 +135,12 @@ class AutorunWatch:
             if self._indexes.get(place, ((), {}))[0] != stamp:
                 self._indexes[place] = (stamp, hidden_changes(place))
             for file, who in self._indexes[place][1].items():
-                found[f"{os.path.dirname(gitdir)}/{file}, marked in {os.path.relpath(place, self.root)}"] = (who, 0, 0, 0)
+                found[f"{os.path.dirname(gitdir)}/{file}, marked in {os.path.relpath(place, self.root)}"] = (
+                    who,
+                    0,
+                    0,
+                    0,
+                )
 
     def told(self, before: Marks, after: Marks) -> list[str]:
         """Return notes on what changed between two readings."""
@@ -137,9 +149,15 @@ class AutorunWatch:
         more = f" and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
         told = []
         if changed:
-            told.append(f"files that run by themselves are new or changed, look at them before your next command: {', '.join(names)}{more}")
+            told.append(
+                "files that run by themselves are new or changed, look at them before your next "
+                f"command: {', '.join(names)}{more}"
+            )
         if self.full:
-            told.append(f"the workspace has more than {MOST_FOLDERS:,} folders: files that run by themselves in the rest go unnoticed")
+            told.append(
+                f"the workspace has more than {MOST_FOLDERS:,} folders: files that run by themselves "
+                "in the rest go unnoticed"
+            )
         return told
 
     def _folder(self, place: str, folders: Mapping[str, _Folder], read: _Read) -> _Folder | None:
@@ -179,7 +197,9 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     with os.scandir(place) as entries:
         found = list(entries)
     names = {entry.name for entry in found}
-    own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))  # not what an installer or a cache put there
+    own = SKIPPED.isdisjoint(
+        os.path.relpath(place, root).split("/")
+    )  # not what an installer or a cache put there
     runs_programs = own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
     for entry in found:
@@ -187,7 +207,9 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
             gitdirs.append(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             inner.append(entry.path)
-        elif who := autorun_reason(os.path.relpath(entry.path, root)) or (_script_beside(entry.name) if runs_scripts else ""):
+        elif who := autorun_reason(os.path.relpath(entry.path, root)) or (
+            _script_beside(entry.name) if runs_scripts else ""
+        ):
             files.append((entry.path, who))
         elif runs_programs and (who := program_reason(place, entry.name)):
             programs.append((entry.path, who))
@@ -197,13 +219,17 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
 
 
 def _script_beside(name: str) -> str:
-    """Return why a file in a folder that is no package is run with the scripts there: they import it in place of a module of Python."""
+    """Return why a file in a folder that is no package is run with the scripts there: they import it in place
+    of a module of Python.
+    """
     module = shadowed_module(name, installed=False)
     return shadows(module) if module else ""
 
 
 def _read_links(place: str, root: str, changed: tuple[int, int]) -> _Folder:
-    """Read a folder of objects, refs or logs: its links, and refs that put other objects in the place of those that are there."""
+    """Read a folder of objects, refs or logs: its links, and refs that put other objects in the place of
+    those that are there.
+    """
     inner, files = [], []
     replaces = place.endswith("/refs/replace")
     with os.scandir(place) as entries:

@@ -46,7 +46,8 @@ tried("read outside", lambda: open(secret).read())
 tried("write outside", lambda: open(target, "w").write("x"))
 tried("TCP", lambda: port and connects(socket.AF_INET, ("127.0.0.1", port)))
 tried("Unix socket", lambda: connects(socket.AF_UNIX, place))
-tried("environment of the parent", lambda: hashlib.sha256(open(f"/proc/{parent}/environ", "rb").read()).hexdigest() == mark)
+tried("environment of the parent", lambda: hashlib.sha256(open(f"/proc/{parent}/environ", \
+"rb").read()).hexdigest() == mark)
 def sets(*names):
     for name in names:
         try:
@@ -54,21 +55,26 @@ def sets(*names):
             return True
         except OSError:
             pass
-tried("settings of the kernel", lambda: sets("/proc/self/comm", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger",
+tried("settings of the kernel", lambda: sets("/proc/self/comm", "/proc/sys/kernel/core_pattern", \
+"/proc/sysrq-trigger",
     "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/transparent_hugepage/enabled"))
 tried("link of a worktree", lambda: open(linked).read())
-for name, text in ((".git/commondir", "../other"), (".git/config", "[core]"), (".git/hooks/post-commit", "true")):
-    tried("", lambda: os.makedirs(os.path.dirname(name), exist_ok=True) or open(name, "w").write(text) and False)
+for name, text in ((".git/commondir", "../other"), (".git/config", "[core]"), (".git/hooks/post-commit", \
+"true")):
+    tried("", lambda: os.makedirs(os.path.dirname(name), exist_ok=True) or open(name, "w").write(text) and \
+False)
 open("written", "w").write("yes")
 print(json.dumps(leaks))
 """
 
 
 def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places) -> list[str]:
-    """Return which of `PROBES` got through at `level`; raises `OSError` with the reason where no command can be run at it at all.
+    """Return which of `PROBES` got through at `level`; raises `OSError` with the reason where no command can
+    be run at it at all.
 
-    Takes about a tenth of a second. What a probe wrote outside counts by what is there, not by what the command said.
-    With the network allowed TCP is not tried. `start` says how a command is started, for trying the canary itself.
+    Takes about a tenth of a second. What a probe wrote outside counts by what is there, not by what the
+    command said. With the network allowed TCP is not tried. `start` says how a command is started, for trying
+    the canary itself.
     """
     with tempfile.TemporaryDirectory(prefix="kestrel-canary-") as folder:
         root = Path(folder).resolve()
@@ -76,19 +82,34 @@ def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places
         repository, linked = _repository(workspace), _worktree(tree, root)
         secret, target, address = root / "secret", root / "target", workspace / "socket"
         secret.write_text("seen", encoding="utf-8")
-        with closing(socket.socket(socket.AF_UNIX)) as door, closing(socket.create_server(("127.0.0.1", 0))) as tcp:
+        with (
+            closing(socket.socket(socket.AF_UNIX)) as door,
+            closing(socket.create_server(("127.0.0.1", 0))) as tcp,
+        ):
             door.bind(str(address))
             door.listen()
             port = 0 if sandbox.network else tcp.getsockname()[1]
             own = Path("/proc/self/environ")
             environ = own.read_bytes() if own.exists() else b""
-            given = [str(secret), str(target), port, str(address), os.getpid(), hashlib.sha256(environ).hexdigest(), str(linked)]
+            given = [
+                str(secret),
+                str(target),
+                port,
+                str(address),
+                os.getpid(),
+                hashlib.sha256(environ).hexdigest(),
+                str(linked),
+            ]
             argv = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(given)]
             places = {"read": (), "write": (workspace, tree), "folder": workspace}
-            code, output = run_blocking(start(level, argv, env=clean_environment(), sandbox=sandbox, **places), _SECONDS)
+            code, output = run_blocking(
+                start(level, argv, env=clean_environment(), sandbox=sandbox, **places), _SECONDS
+            )
         if code != 0 or not (workspace / "written").exists():
             raise OSError(_reason(output) or f"the probe ended with code {code}")
-        said = set(json.loads(output.strip().splitlines()[-1])) - {"write outside"}  # maybe into a folder that is gone with it
+        said = set(json.loads(output.strip().splitlines()[-1])) - {
+            "write outside"
+        }  # maybe into a folder that is gone with it
         if target.exists() and target.read_text(encoding="utf-8"):
             said.add("write outside")
         if level is not Level.S1 and _repository_now(workspace) != repository:
@@ -111,12 +132,18 @@ def _repository_now(workspace: Path) -> dict[str, str]:
 
 
 def _worktree(tree: Path, root: Path) -> Path:
-    """Make a worktree whose repository has a link to elsewhere in the place of its logs; returns a file that is there."""
+    """Make a worktree whose repository has a link to elsewhere in the place of its logs; returns a file that
+    is there.
+    """
     repository, own, elsewhere = root / "repository", root / "repository/worktrees/tree", root / "elsewhere"
     for place in (tree, own, repository / "objects", repository / "refs", elsewhere):
         place.mkdir(parents=True)
     (repository / "logs").symlink_to(elsewhere)
-    for file, text in ((tree / ".git", f"gitdir: {own}"), (own / "gitdir", str(tree / ".git")), (own / "commondir", "../..")):
+    for file, text in (
+        (tree / ".git", f"gitdir: {own}"),
+        (own / "gitdir", str(tree / ".git")),
+        (own / "commondir", "../.."),
+    ):
         file.write_text(f"{text}\n", encoding="utf-8")
     (elsewhere / "kept").write_text("seen", encoding="utf-8")
     return elsewhere / "kept"
@@ -126,14 +153,18 @@ def _reason(output: str) -> str:
     """Return why no command could be run, as the program that should have started it reported."""
     last = output.strip().splitlines()[-1][:300] if output.strip() else ""
     return (
-        f"bubblewrap is too old ({last}): it needs --bind-fd, which 0.10 and security updates of earlier ones have"
+        f"bubblewrap is too old ({last}): it needs --bind-fd, which 0.10 and security updates of "
+        "earlier ones have"
         if _OLD in last
         else last
     )
 
 
 def probe_level(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here; empty where it can. A failure of the test is a reason, too."""
+    """Return why the level cannot be relied on here; empty where it can.
+
+    A failure of the test is a reason, too.
+    """
     if level is Level.S0:
         return ""
     if not can_launch():

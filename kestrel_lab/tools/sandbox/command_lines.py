@@ -33,7 +33,7 @@ from kestrel_lab.tools.sandbox.mounts import (
 from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, mounted_names
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 
-HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
+HOME = "/tmp/home"  # of the sandbox, which has a /tmp of its own  # noqa: S108
 _SETTINGS = ("kestrel.toml", ".mcp.json")
 """Files that decide what an agent may do unasked. A file that does not exist yet cannot be protected."""
 _ENGINE = ".kestrel"
@@ -53,11 +53,13 @@ def launch_for(
 ) -> Launch:
     """Return how `argv` is started in `workspace`, or in a `folder` of it, at a sandbox level.
 
-    Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace that
-    the level cannot hold a command in.
+    Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace
+    that the level cannot hold a command in.
     """
     begin = workspace if folder is None else folder
-    launch = launch_with_places(level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox)
+    launch = launch_with_places(
+        level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox
+    )
     return replace(launch, watched=str(workspace))
 
 
@@ -74,8 +76,8 @@ def launch_with_places(
 ) -> Launch:
     """Return how a program is started that sees any number of places: some to read, and some to write.
 
-    A `folder` that is not one of these places appears empty. With `terminal` its standard error is its controlling terminal. At S1 it can open
-    no others, since those of the person are in the same folder.
+    A `folder` that is not one of these places appears empty. With `terminal` its standard error is its
+    controlling terminal. At S1 it can open no others, since those of the person are in the same folder.
     """
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env, terminal=terminal)
@@ -94,14 +96,19 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
     """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot."""
     for needed in ("/usr", "/etc", "/dev", "/proc"):
         if is_within(Path(needed), workspace):
-            raise PermissionError(f"the workspace {workspace} contains system folders, so no sandbox can contain a command there")
+            raise PermissionError(
+                f"the workspace {workspace} contains system folders, so no sandbox can contain a "
+                "command there"
+            )
     if level is Level.S1 and (found := next(existing_below((*secret_places(), *hidden), [workspace]), None)):
         advice = (
             ": set home to a folder outside of it, or move it there with kestrel home --move"
             if str(found) in map(os.path.realpath, hidden)
             else ""
         )
-        raise PermissionError(f"the workspace contains {found}, and level S1 cannot hide a part of a workspace{advice}")
+        raise PermissionError(
+            f"the workspace contains {found}, and level S1 cannot hide a part of a workspace{advice}"
+        )
 
 
 @cache
@@ -111,7 +118,12 @@ def bwrap_path() -> str | None:
 
 
 def _landlock_launch(
-    argv: Sequence[str], read: Sequence[Path], write: Sequence[Path], folder: Path, env: Mapping[str, str], sandbox: Sandbox
+    argv: Sequence[str],
+    read: Sequence[Path],
+    write: Sequence[Path],
+    folder: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
 ) -> Launch:
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
     linked = [found for place in write if (found := linked_repository(place)) is not None]
@@ -132,14 +144,18 @@ def _landlock_launch(
 
 
 class _Source(str):
-    """Stands in the options of a mount for a path that the launcher opens; bubblewrap receives the number of its descriptor."""
+    """Stands in the options of a mount for a path that the launcher opens; bubblewrap receives the number of
+    its descriptor.
+    """
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Mounts:
-    """Mounts in order of depth, so that an inner one follows the outer one; of two in the same place the later one counts."""
+    """Mounts in order of depth, so that an inner one follows the outer one; of two in the same place the
+    later one counts.
+    """
 
     found: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
     repositories: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
@@ -151,7 +167,9 @@ class _Mounts:
         self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
 
     def own(self, place: str | Path) -> None:
-        """Mount a file system in memory: no larger than the memory that the command may have, as a part of which it counts."""
+        """Mount a file system in memory: no larger than the memory that the command may have, as a part of
+        which it counts.
+        """
         size = _MOST_IN_MEMORY if self.memory is None else min(_MOST_IN_MEMORY, self.memory)
         self.add(place, _SIZE, str(size), "--tmpfs")
 
@@ -171,7 +189,8 @@ class _Mounts:
     def opened(self, place: str | Path, source: str | Path, *, written: bool = False) -> None:
         """Mount `source`, a path without links, at `place`.
 
-        Bubblewrap is given a descriptor and looks after mounting whether it mounted that: `source` may be swapped meanwhile.
+        Bubblewrap is given a descriptor and looks after mounting whether it mounted that: `source` may be
+        swapped meanwhile.
         """
         self.add(place, "--bind-fd" if written else "--ro-bind-fd", _Source(source))
 
@@ -183,27 +202,42 @@ class _Mounts:
             self.add(place, "--ro-bind", os.devnull)
 
     def options(self) -> tuple[list[str], list[str]]:
-        """Return the arguments for bubblewrap, and the paths to open for it, in the order of their descriptor numbers."""
+        """Return the arguments for bubblewrap, and the paths to open for it, in the order of their descriptor
+        numbers.
+        """
         sources: list[str] = []
         words = []
-        for word in (word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words):
+        for word in (
+            word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words
+        ):
             if isinstance(word, _Source):
                 sources.append(str(word))
-                word = str(SOURCE_FD + len(sources) - 1)  # noqa: PLW2901  # the number of the place
+                word = str(SOURCE_FD + len(sources) - 1)  # the number of the place  # noqa: PLW2901
             words.append(word)
         return words, sources
 
 
 def _bwrap_launch(
-    argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox, *, terminal: bool = False
+    argv: Sequence[str],
+    mounts: _Mounts,
+    folder: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
+    *,
+    terminal: bool = False,
 ) -> Launch:
     program = filter_program((AF_INET, AF_INET6), namespaces=True)
     net = ("--share-net",) if sandbox.network else ()
-    kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
+    kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # the sandbox's own  # noqa: S108
     options, sources = mounts.options()
     words = [
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
-        *("--die-with-parent", *(() if terminal else ("--new-session",)), "--seccomp", str(FILTER_FD)),  # a session has its terminal
+        *(
+            "--die-with-parent",
+            *(() if terminal else ("--new-session",)),
+            "--seccomp",
+            str(FILTER_FD),
+        ),  # a session has its terminal
         *options,
         *("--remount-ro", "/"),  # anything else lies in memory without a limit
         *("--chdir", str(folder), "--"),
@@ -226,10 +260,11 @@ def _bwrap_launch(
 def _user() -> tuple[str, ...]:
     """Return the user of a command: the present one, and `nobody` where that is root.
 
-    The number within stands for root's own outside, so that the files it writes belong to root, whose workspace it is, and
-    programs do not take themselves for root. The kernel still sees root's number where it asks for that and not for
-    capabilities, of which there are none: in /proc and /sys. Both are therefore mounted read-only as a whole. A number of
-    nobody's own outside would have to be given the workspace's files, and root's programs under /root could not be reached.
+    The number within stands for root's own outside, so that the files it writes belong to root, whose
+    workspace it is, and programs do not take themselves for root. The kernel still sees root's number where
+    it asks for that and not for capabilities, of which there are none: in /proc and /sys. Both are therefore
+    mounted read-only as a whole. A number of nobody's own outside would have to be given the workspace's
+    files, and root's programs under /root could not be reached.
     """
     return ("--uid", _NOBODY, "--gid", _NOBODY) if os.geteuid() == 0 else ()
 
@@ -238,7 +273,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
     mounts = _machine_mounts(sandbox) if level is Level.S2 else _minimal_mounts(sandbox)
     mounts.add("/proc", "--proc", "/proc", "--remount-ro")
     mounts.add("/dev", "--dev", "/dev", "--remount-ro")
-    mounts.own("/dev/shm")  # noqa: S108  # the sandbox's own
+    mounts.own("/dev/shm")  # the sandbox's own  # noqa: S108
     mounts.add(HOME, "--dir")
     for place in (*python_folders(), *read):
         if place.exists():
@@ -253,7 +288,9 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 
 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
-    """Protect what git runs or obeys; in the repository of a worktree a command can write only what a commit writes."""
+    """Protect what git runs or obeys; in the repository of a worktree a command can write only what a commit
+    writes.
+    """
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
         mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
     if (own := own_repository(workspace)) is not None:
@@ -266,7 +303,9 @@ def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
 
 
 def _as_named(found: Path, places: Iterable[Path]) -> Path:
-    """Return the name of `found` inside the sandbox: under the name of the place it lies in, which may lead through links."""
+    """Return the name of `found` inside the sandbox: under the name of the place it lies in, which may lead
+    through links.
+    """
     for place in places:
         if is_within(found, real := Path(os.path.realpath(place))):
             return place / found.relative_to(real)
@@ -274,7 +313,9 @@ def _as_named(found: Path, places: Iterable[Path]) -> Path:
 
 
 def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
-    """Mount a private folder in place of the repository's; read-only where this user cannot write to the repository."""
+    """Mount a private folder in place of the repository's; read-only where this user cannot write to the
+    repository.
+    """
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
@@ -287,7 +328,9 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
 
 
 def _settings(workspace: Path) -> Iterable[Path]:
-    """Return the settings files in the workspace; a `pyproject.toml` only if it contains settings of kestrel."""
+    """Return the settings files in the workspace; a `pyproject.toml` only if it contains settings of
+    kestrel.
+    """
     found = [workspace / name for name in _SETTINGS]
     project = workspace / "pyproject.toml"
     if project.is_file() and settings_in(project.read_bytes()) is not None:
@@ -309,11 +352,14 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
     mounts = _Mounts(dict(_program_mounts().found), memory=sandbox.memory)
-    mounts.own("/tmp")  # noqa: S108  # the sandbox's own, in memory as all of its root
+    mounts.own("/tmp")  # the sandbox's own, in memory as all of its root  # noqa: S108
     settings = copied_settings()
     if settings is not None:
         mounts.add("/etc", "--ro-bind", str(settings[0]))
-    for name in (*(CONFIGURATION if settings is None else settings[1]), *(NETWORK if sandbox.network else ())):
+    for name in (
+        *(CONFIGURATION if settings is None else settings[1]),
+        *(NETWORK if sandbox.network else ()),
+    ):
         mounts.readable(name)
     return mounts
 
@@ -330,7 +376,9 @@ def _program_mounts() -> _Mounts:
 
 
 def _logs_in(places: Sequence[Path], hidden: Sequence[Path]) -> Iterator[Path]:
-    """Yield what is to be hidden, and the homes of all logs that are open here; of one that is a place itself, its databases."""
+    """Yield what is to be hidden, and the homes of all logs that are open here; of one that is a place
+    itself, its databases.
+    """
     roots = [os.path.realpath(place) for place in places]
     for folder in dict.fromkeys([*map(os.path.realpath, hidden), *open_folders()]):
         if folder in roots:
@@ -342,9 +390,13 @@ def _logs_in(places: Sequence[Path], hidden: Sequence[Path]) -> Iterator[Path]:
 def _hide_keys(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
     """Hide keys that lie inside a mounted folder."""
     keys = [*secret_places(), *_logs_in(places, sandbox.hidden), *(place / _ENGINE for place in places)]
-    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *python_folders(), *map(Path, PROGRAMS)]
+    shown: Iterable[Path] = (
+        [Path("/")] if level is Level.S2 else [*places, *python_folders(), *map(Path, PROGRAMS)]
+    )
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
     for secret in existing_below(keys, shown):
         named = _as_named(secret, places)
-        if any(is_within(named, place) for place in places) or not any(is_within(secret, folder) for folder in covered):
+        if any(is_within(named, place) for place in places) or not any(
+            is_within(secret, folder) for folder in covered
+        ):
             mounts.nothing(named)

@@ -1,4 +1,6 @@
-"""Landlock, capabilities and seccomp: a process restricts itself and all its children, without any privilege."""
+"""Landlock, capabilities and seccomp: a process restricts itself and all its children, without any
+privilege.
+"""
 
 from __future__ import annotations
 
@@ -77,19 +79,27 @@ def drop_privileges() -> None:
 
 
 def restrict_process(
-    system: Iterable[str], read: Iterable[str], write: Iterable[str], *, listed: Iterable[str] = (), network: bool
+    system: Iterable[str],
+    read: Iterable[str],
+    write: Iterable[str],
+    *,
+    listed: Iterable[str] = (),
+    network: bool,
 ) -> None:
-    """Restrict this process and its children to reading and executing beneath `system` and `read`, and to anything beneath `write`.
+    """Restrict this process and its children to reading and executing beneath `system` and `read`, and to
+    anything beneath `write`.
 
     Of folders beneath `listed` the names can be read.
 
-    Paths that do not exist are left out; a link in one is followed in `system`, which no command can write, and an error elsewhere.
-    Without `network` no TCP is bound or connected. Where the kernel can, signals and abstract sockets reach no process
-    outside. Raises `OSError` where there is no Landlock.
+    Paths that do not exist are left out; a link in one is followed in `system`, which no command can write,
+    and an error elsewhere. Without `network` no TCP is bound or connected. Where the kernel can, signals and
+    abstract sockets reach no process outside. Raises `OSError` where there is no Landlock.
     """
     abi = _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     everything = _ALL_BY_ABI.get(abi, _ALL_FROM_5)
-    attributes = struct.pack("=QQQ", everything, _TCP if abi >= HAS_TCP and not network else 0, _SCOPES if abi >= HAS_SCOPES else 0)
+    attributes = struct.pack(
+        "=QQQ", everything, _TCP if abi >= HAS_TCP and not network else 0, _SCOPES if abi >= HAS_SCOPES else 0
+    )
     size = 8 if abi < HAS_TCP else 16 if abi < HAS_SCOPES else 24
     rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
@@ -112,13 +122,21 @@ def _allow(rules: int, fd: int, access: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _ON_FILES
-        _call(_ADD, ctypes.c_int(rules), ctypes.c_int(_BENEATH), struct.pack("=Qi", access, fd), ctypes.c_uint32(0))
+        _call(
+            _ADD,
+            ctypes.c_int(rules),
+            ctypes.c_int(_BENEATH),
+            struct.pack("=Qi", access, fd),
+            ctypes.c_uint32(0),
+        )
     finally:
         os.close(fd)
 
 
 def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
-    """Apply the filter of `seccomp` to this thread and its children, or to the whole process; it cannot be removed."""
+    """Apply the filter of `seccomp` to this thread and its children, or to the whole process; it cannot be
+    removed.
+    """
     steps = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
     _prctl(_NO_NEW_PRIVS, 1)
@@ -130,10 +148,12 @@ def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
 
 
 def open_nofollow(path: str) -> int:
-    """Return a descriptor (`O_PATH`) of an absolute path in which nothing is a link; raises `OSError` otherwise.
+    """Return a descriptor (`O_PATH`) of an absolute path in which nothing is a link; raises `OSError`
+    otherwise.
 
-    What is checked by name and used by name can be swapped in between. What is bound or allowed by this descriptor is
-    what was checked, because a folder that cannot be reached without a link cannot be put into its place.
+    What is checked by name and used by name can be swapped in between. What is bound or allowed by this
+    descriptor is what was checked, because a folder that cannot be reached without a link cannot be put into
+    its place.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open("/", flags | os.O_DIRECTORY)

@@ -23,7 +23,10 @@ from kestrel_lab.tools.sandbox.launcher_process import CONTROL_FD
 _ROOT = str(Path(__file__).resolve().parents[3])
 _GONE_S = 6.0
 """Seconds to wait until all processes have ended; the launcher gives up a little earlier."""
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from kestrel_lab.tools.sandbox.launcher_process import serve; serve()"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from kestrel_lab.tools.sandbox.launcher_process "
+    "import serve; serve()"
+)
 
 
 Overgrown = Literal["", "processes", "memory"]
@@ -38,18 +41,24 @@ class Launch:
     cwd: str
     env: Mapping[str, str]
     program: bytes = b""
-    """A filter of system calls. It is applied to the command or, without `system`, passed to it as file descriptor 3."""
+    """A filter of system calls.
+
+    It is applied to the command or, without `system`, passed to it as file descriptor 3.
+    """
     system: tuple[str, ...] = ()
     """Folders beneath which Landlock lets every command read; empty for no Landlock."""
     read: tuple[str, ...] = ()
-    """Folders beneath which Landlock lets this command read, and below those that it may write; no part of these paths may be a link."""
+    """Folders beneath which Landlock lets this command read, and below those that it may write; no part of
+    these paths may be a link.
+    """
     write: tuple[str, ...] = ()
     network: bool = False
     """Whether Landlock lets it use TCP."""
     private: bool = False
     """Gives the command a temporary folder of its own, which is also its HOME and is removed at the end."""
     sources: tuple[str, ...] = ()
-    """Paths that are open when its program starts, the first as `SOURCE_FD`; no part of a path may be a link."""
+    """Paths that are open when its program starts, the first as `SOURCE_FD`; no part of a path may be a link.
+    """
     repositories: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Of each `PrivateGit`: the real folder, the private one, and what is mounted there."""
     memory: int | None = None
@@ -65,7 +74,11 @@ class Launch:
 
     def message(self) -> bytes:
         """Return the request to the launcher."""
-        rules = {"system": self.system, "read": self.read, "write": self.write, "network": self.network} if self.system else None
+        rules = (
+            {"system": self.system, "read": self.read, "write": self.write, "network": self.network}
+            if self.system
+            else None
+        )
         body = json.dumps(
             {
                 "argv": self.argv,
@@ -122,7 +135,9 @@ class _Launcher:
             command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
             os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
         self.control, self.owner = ours, os.getpid()
-        atexit.register(ours.close)  # the launcher ends with it; left open it is a warning where Python shows those
+        atexit.register(
+            ours.close
+        )  # the launcher ends with it; left open it is a warning where Python shows those
 
 
 _LAUNCHER = _Launcher()
@@ -136,14 +151,17 @@ class LaunchedCommand:
         self._shifted = shifted
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._following = asyncio.get_running_loop().create_task(self._follow())
-        # Also where the loop ends first and nobody waits in `gone`: the end of the socket kills what is left of the command.
+        # Also where the loop ends first and nobody waits in `gone`: the end of the socket kills what is left
+        # of the command.
         self._following.add_done_callback(lambda _: talk.close())
         self._killed = False
         self.overgrown: Overgrown = ""
         self.notes: list[str] = []
 
     async def wait(self) -> int:
-        """Return the exit code, negative for the signal that ended the command; raises `OSError` if it could not be started."""
+        """Return the exit code, negative for the signal that ended the command; raises `OSError` if it could
+        not be started.
+        """
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
@@ -193,17 +211,32 @@ class LaunchedCommand:
 
 
 _FATAL = frozenset(
-    {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE, signal.SIGTERM}
+    {
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGKILL,
+        signal.SIGSEGV,
+        signal.SIGPIPE,
+        signal.SIGTERM,
+    }
 )
 
 
 def signal_exit_code(code: int) -> int:
-    """Return the exit code with a signal as a negative number. Some programs use 129 and 130 as codes of their own: these stay."""
+    """Return the exit code with a signal as a negative number.
+
+    Some programs use 129 and 130 as codes of their own: these stay.
+    """
     return 128 - code if code - 128 in _FATAL else code
 
 
-def start_command(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
-    """Start a command; its streams may be closed here afterwards. The socket reports its end, and closing the socket kills the command.
+def start_command(
+    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
+) -> socket.socket:
+    """Start a command; its streams may be closed here afterwards. The socket reports its end, and closing the
+    socket kills the command.
 
     `report` is a file descriptor that it finds as `REPORT_FD`.
     """
@@ -223,7 +256,9 @@ def start_command(launch: Launch, stdin: int | None, stdout: int, stderr: int, r
     return ours
 
 
-async def start_command_async(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> LaunchedCommand:
+async def start_command_async(
+    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
+) -> LaunchedCommand:
     """Start a command on a running event loop."""
     talk = start_command(launch, stdin, stdout, stderr, report)
     talk.setblocking(False)
@@ -231,7 +266,9 @@ async def start_command_async(launch: Launch, stdin: int | None, stdout: int, st
 
 
 def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
-    """Run a command to its end without an event loop: exit code and output; `None` for one that was not started or took too long."""
+    """Run a command to its end without an event loop: exit code and output; `None` for one that was not
+    started or took too long.
+    """
     reading, writing = os.pipe()
     try:
         with start_command(launch, None, writing, writing) as talk:

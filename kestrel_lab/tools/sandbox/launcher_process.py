@@ -1,8 +1,9 @@
-"""Launcher: a small process that starts commands and kills everything they started, whatever happens to the caller.
+"""Launcher: a small process that starts commands and kills everything they started, whatever happens to the
+caller.
 
-It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each command, ahead of it:
-the keeper holds the command in, waits for it, and kills everything that came of it when the one who asked says so,
-or is gone.
+It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each
+command, ahead of it: the keeper holds the command in, waits for it, and kills everything that came of it when
+the one who asked says so, or is gone.
 """
 
 from __future__ import annotations
@@ -31,12 +32,17 @@ from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
 
 CONTROL_FD = 3
 FILTER_FD = 3
-"""The file descriptor from which a command reads its filter of system calls, if it applies the filter itself."""
+"""The file descriptor from which a command reads its filter of system calls, if it applies the filter itself.
+"""
 REPORT_FD = 19
-"""The file descriptor through which a command may report to its caller beside its output; no program uses that number otherwise."""
+"""The file descriptor through which a command may report to its caller beside its output; no program uses
+that number otherwise.
+"""
 _SUBREAPER = 36
 SOURCE_FD = 40
-"""The first file descriptor of the paths that a program mounts; the program closes them before the command begins."""
+"""The first file descriptor of the paths that a program mounts; the program closes them before the command
+begins.
+"""
 _HIGH = 300
 """Above the numbers that mean something to a command."""
 _PLACES = (0, 1, 2, REPORT_FD)
@@ -108,7 +114,11 @@ def _serve_one(control: socket.socket, take: int) -> None:
         for stream in fds[1:]:
             os.close(stream)
         if child:
-            bound = None if request["memory"] is None else MemoryBound(request["memory"], tuple(request["in_memory"]))
+            bound = (
+                None
+                if request["memory"] is None
+                else MemoryBound(request["memory"], tuple(request["in_memory"]))
+            )
             _wait(child, talk, wake, repositories, bound)
     finally:
         _kill_descendants()
@@ -118,7 +128,9 @@ def _serve_one(control: socket.socket, take: int) -> None:
         remove_tree(*(one.rest for one in repositories), *([private] if private else []))
 
 
-def _start_command(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
+def _start_command(
+    request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]
+) -> int:
     """Start the command and return its process id; 0 when it could not be started, which the caller is sent.
 
     `repositories` are those that were made for it, and have to be ended.
@@ -148,8 +160,13 @@ def _start_command(request: Request, private: str, streams: list[int], talk: soc
 
 
 def _spawn_process(request: Request, streams: list[int]) -> int:
-    """Start a process that restricts itself or is not restricted; it gets only its streams and its filter, and this one is not forked."""
-    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in zip(_PLACES, streams, strict=False)]
+    """Start a process that restricts itself or is not restricted; it gets only its streams and its filter,
+    and this one is not forked.
+    """
+    kept = [
+        (fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place)
+        for place, stream in zip(_PLACES, streams, strict=False)
+    ]
     if program := base64.b64decode(request["filter"]):
         kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
     try:
@@ -160,7 +177,14 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
         if request["terminal"]:  # a new session gets the first terminal that its leader opens
             actions.append((os.POSIX_SPAWN_OPEN, 2, os.ttyname(streams[2]), os.O_RDWR, 0))
-        return os.posix_spawnp(request["argv"][0], request["argv"], request["env"], file_actions=actions, setsid=True, setsigdef=_DEFAULTS)
+        return os.posix_spawnp(
+            request["argv"][0],
+            request["argv"],
+            request["env"],
+            file_actions=actions,
+            setsid=True,
+            setsigdef=_DEFAULTS,
+        )
     finally:
         for fd, _ in kept:
             os.close(fd)
@@ -180,10 +204,14 @@ def _exec_restricted(request: Request, private: str, streams: list[int], tell: i
             fcntl.ioctl(2, termios.TIOCSCTTY, 0)
         rules = request["landlock"]
         landlock.drop_privileges()
-        landlock.restrict_process(rules["system"], rules["read"], [*rules["write"], private], network=rules["network"])
+        landlock.restrict_process(
+            rules["system"], rules["read"], [*rules["write"], private], network=rules["network"]
+        )
         landlock.filter_calls(base64.b64decode(request["filter"]))
-        os.execvpe(request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private})  # noqa: S606  # no shell is wanted
-    except BaseException as error:  # noqa: BLE001  # a forked process has nobody else to tell
+        os.execvpe(  # noqa: S606
+            request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private}
+        )  # no shell is wanted
+    except BaseException as error:  # a forked process has nobody else to tell  # noqa: BLE001
         os.write(tell, _error_bytes(error))
     finally:
         os._exit(127)
@@ -200,11 +228,17 @@ def _memory(content: bytes) -> int:
     return fd
 
 
-def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], bound: MemoryBound | None) -> None:
-    """Report how the command ended; return when the caller wants it killed or is gone, or when no process of it is left."""
+def _wait(
+    child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], bound: MemoryBound | None
+) -> None:
+    """Report how the command ended; return when the caller wants it killed or is gone, or when no process of
+    it is left.
+    """
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
-        ready, _, _ = select.select([talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None)
+        ready, _, _ = select.select(
+            [talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None
+        )
         if wake in ready:
             os.read(wake, 4096)
         try:
@@ -218,7 +252,9 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
             return
         if talk.fileno() in ready:
             return
-        if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end
+        if (
+            alive and time.monotonic() >= look
+        ):  # by the clock: a command can keep this process awake with children that end
             for one in repositories:
                 one.carry()
             processes = list(_descendants(os.getpid()))
@@ -229,7 +265,9 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
 
 
 def _reap(child: int) -> int | None:
-    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where none is left."""
+    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where
+    none is left.
+    """
     while (ended := os.waitpid(-1, os.WNOHANG))[0]:
         if ended[0] == child:
             return ended[1]
@@ -245,7 +283,9 @@ def _send_message(talk: socket.socket, message: Request) -> bool:
 
 
 def _kill_descendants() -> None:
-    """Kill every process that the command started, including those in sessions of their own, which have become children of this process."""
+    """Kill every process that the command started, including those in sessions of their own, which have
+    become children of this process.
+    """
     deadline = time.monotonic() + _SWEEP_S
     while time.monotonic() < deadline:
         try:
@@ -262,7 +302,9 @@ def _kill_descendants() -> None:
 
 
 def _descendants(of: int) -> Iterator[int]:
-    """Yield the children of a process, their children, and so on, as far as they can be seen at this moment."""
+    """Yield the children of a process, their children, and so on, as far as they can be seen at this
+    moment.
+    """
     todo = [of]
     while todo:
         for child in _children(todo.pop()):
@@ -291,10 +333,12 @@ _PATIENCE = 10
 
 @dataclass(slots=True)
 class MemoryBound:
-    """A limit on the bytes of memory of all processes of one command, enforced by asking the kernel again and again.
+    """A limit on the bytes of memory of all processes of one command, enforced by asking the kernel again and
+    again.
 
-    `RLIMIT_AS` and `RLIMIT_DATA` bound what one process asks for, not what all have: runtimes reserve far more than they use, and
-    ten processes have ten times as much. A cgroup would be exact, but containers and sessions rarely let one be made.
+    `RLIMIT_AS` and `RLIMIT_DATA` bound what one process asks for, not what all have: runtimes reserve far
+    more than they use, and ten processes have ten times as much. A cgroup would be exact, but containers and
+    sessions rarely let one be made.
     """
 
     most: int
@@ -303,12 +347,18 @@ class MemoryBound:
     _next: float = 0.0
 
     def exceeded(self, there: Sequence[int]) -> bool:
-        """Return whether these processes have more by now. Files that are mapped count for nothing: the kernel can drop them."""
-        # Memory files are the command's or others': how many there are on the machine bounds what an exact count can find.
+        """Return whether these processes have more by now.
+
+        Files that are mapped count for nothing: the kernel can drop them.
+        """
+        # Memory files are the command's or others': how many there are on the machine bounds what an exact
+        # count can find.
         if sum(map(_resident, there)) + _shared_memory() <= self.most or time.monotonic() < self._next:
             return False
         begun = time.monotonic()
-        anonymous, shared = map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
+        anonymous, shared = (
+            map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
+        )
         found = anonymous + max(shared, _memory_files(there) + _file_systems(there, self.in_memory))
         self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
         return found > self.most
@@ -333,8 +383,13 @@ def _resident(process: int) -> int:
 
 
 def _proportional(process: int) -> tuple[int, int]:
-    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel says so."""
-    for file, own, shared in (("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"), ("status", b"RssAnon", b"RssShmem")):
+    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel
+    says so.
+    """
+    for file, own, shared in (
+        ("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"),
+        ("status", b"RssAnon", b"RssShmem"),
+    ):
         try:
             with open(f"/proc/{process}/{file}", "rb") as lines:
                 found = {name: rest for name, _, rest in (line.partition(b":") for line in lines)}
@@ -345,7 +400,9 @@ def _proportional(process: int) -> tuple[int, int]:
 
 
 def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
-    """Return the bytes that lie in file systems in memory that the processes see and this one does not, each counted once."""
+    """Return the bytes that lie in file systems in memory that the processes see and this one does not, each
+    counted once.
+    """
     found: dict[int, int] = {}
     for place in places:
         try:
@@ -364,7 +421,9 @@ def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
 
 
 def _memory_files(processes: Iterable[int]) -> int:
-    """Return the bytes of the memory files (`memfd_create`) that the processes hold open, each counted once; such a file can be filled without being mapped."""
+    """Return the bytes of the memory files (`memfd_create`) that the processes hold open, each counted once;
+    such a file can be filled without being mapped.
+    """
     found = {}
     for process in processes:
         folder = f"/proc/{process}/fd"

@@ -12,7 +12,10 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 
 
 class Level(IntEnum):
-    """A sandbox level; a higher one allows less. At every level commands share the kernel with the rest of the machine."""
+    """A sandbox level; a higher one allows less.
+
+    At every level commands share the kernel with the rest of the machine.
+    """
 
     S0 = 0
     S1 = 1
@@ -27,11 +30,15 @@ class Level(IntEnum):
 
 _MEANING = {
     Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
-    Level.S1: "Landlock and seccomp: a command reads the system's programs and writes to the workspace; it sees other processes, "
-    "can change modes and times of its user's files, can read a .kestrel folder of others that lies in the workspace, can change what git "
+    Level.S1: "Landlock and seccomp: a command reads the system's programs and writes to the workspace; it "
+    "sees other processes, "
+    "can change modes and times of its user's files, can read a .kestrel folder of others that lies in "
+    "the workspace, can change what git "
     "obeys there, which is reported, and has no shared memory",
-    Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is writable",
-    Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes do not exist for a command",
+    Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace "
+    "is writable",
+    Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes do not "
+    "exist for a command",
 }
 
 AUTO = "auto"
@@ -47,9 +54,13 @@ class Sandbox:
     level: Level | None = None
     """`None`: the highest that works here."""
     network: bool = False
-    """At S1 and above commands have a network only with this: that of the machine, including its local services."""
+    """At S1 and above commands have a network only with this: that of the machine, including its local
+    services.
+    """
     hidden: tuple[Path, ...] = ()
-    """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a workspace."""
+    """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a
+    workspace.
+    """
 
     readable: tuple[Path, ...] = ()
     """Folders outside of the workspace that commands may read."""
@@ -63,26 +74,39 @@ class Sandbox:
 
     @classmethod
     def parse(
-        cls, text: str, *, network: bool = False, hidden: Iterable[Path] = (), memory_gib: float | None = DEFAULT_MEMORY_GIB
+        cls,
+        text: str,
+        *,
+        network: bool = False,
+        hidden: Iterable[Path] = (),
+        memory_gib: float | None = DEFAULT_MEMORY_GIB,
     ) -> Sandbox:
-        """Read `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError` with the nearest for anything else."""
+        """Read `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError` with the nearest for
+        anything else.
+        """
         memory = None if memory_gib is None else int(memory_gib * GIB)
         return cls(level=parse_level(text), network=network, hidden=tuple(hidden), memory=memory)
 
 
 def parse_level(text: str) -> Level | None:
-    """Return the level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything else."""
+    """Return the level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything
+    else.
+    """
     word = text.strip()
     if word.lower() == AUTO:
         return None
     if word.upper() in Level.__members__:
         return Level[word.upper()]
-    raise UsageError(f"unknown sandbox level {text!r}: {did_you_mean(word.upper(), _NAMES)} ({', '.join(_NAMES)})")
+    raise UsageError(
+        f"unknown sandbox level {text!r}: {did_you_mean(word.upper(), _NAMES)} ({', '.join(_NAMES)})"
+    )
 
 
 NETWORK = re.compile(
-    r"\b(?:EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED)\b|(?i:getaddrinfo|name resolution|name or service not known|could not resolve"
-    r"|network is unreachable|fetch failed|connect(?:ion)? ?error|connection refused|failed to (?:connect|fetch|download)|no address associated"
+    r"\b(?:EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED)\b|(?i:getaddrinfo|name resolution|name or "
+    r"service not known|could not resolve"
+    r"|network is unreachable|fetch failed|connect(?:ion)? ?error|connection refused|failed to "
+    r"(?:connect|fetch|download)|no address associated"
     r"|socket: operation not permitted)"
 )
 """Messages by which programs report that they have no network."""
@@ -90,11 +114,16 @@ _WRITING = re.compile(r"(?i)read-only file system")
 
 
 def denial_cause(level: Level, sandbox: Sandbox, said: str) -> str:
-    """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where nothing sounds like it."""
+    """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where
+    nothing sounds like it.
+    """
     if level is Level.S0:
         return ""
     if not sandbox.network and NETWORK.search(said):
-        return f"the sandbox ({level.name}) lets commands have no network; a person can allow it with the setting network = true"
+        return (
+            f"the sandbox ({level.name}) lets commands have no network; a person can allow it with the "
+            "setting network = true"
+        )
     if _WRITING.search(said):
         return f"the sandbox ({level.name}) lets commands write the workspace and /tmp only"
     return ""

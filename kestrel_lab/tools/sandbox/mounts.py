@@ -18,7 +18,18 @@ PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/op
 CONFIGURATION = tuple(
     f"/etc/{name}"
     for name in (
-        *("alternatives", "crypto-policies", "fonts", "gitconfig", "group", "hosts", "java", "ld.so.cache", "localtime", "mime.types"),
+        *(
+            "alternatives",
+            "crypto-policies",
+            "fonts",
+            "gitconfig",
+            "group",
+            "hosts",
+            "java",
+            "ld.so.cache",
+            "localtime",
+            "mime.types",
+        ),
         *("nsswitch.conf", "openssl", "os-release", "passwd", "pki", "protocols", "services", "ssl"),
     )
 )
@@ -28,8 +39,29 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """No disks, terminals or shared memory of others."""
 
 _KEYS = (
-    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh", ".config/git", ".config/op", ".netrc"),
-    *(".git-credentials", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".vault-token", ".password-store", ".local/share/keyrings"),
+    *(
+        ".ssh",
+        ".gnupg",
+        ".aws",
+        ".azure",
+        ".kube",
+        ".docker",
+        ".config/gcloud",
+        ".config/gh",
+        ".config/git",
+        ".config/op",
+        ".netrc",
+    ),
+    *(
+        ".git-credentials",
+        ".pypirc",
+        ".npmrc",
+        ".pgpass",
+        ".my.cnf",
+        ".vault-token",
+        ".password-store",
+        ".local/share/keyrings",
+    ),
     *(
         ".huggingface",
         ".cache/huggingface/token",
@@ -38,14 +70,31 @@ _KEYS = (
         ".jupyter",
         ".ipython/profile_default/security",
     ),
-    *("Library/Keychains", "Library/Jupyter/runtime", ".bash_history", ".python_history", ".mozilla", ".config/google-chrome"),
+    *(
+        "Library/Keychains",
+        "Library/Jupyter/runtime",
+        ".bash_history",
+        ".python_history",
+        ".mozilla",
+        ".config/google-chrome",
+    ),
 )
-_PASSWORDS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
+_PASSWORDS = (
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssh",
+)
 
 
 @cache
 def python_folders() -> tuple[Path, ...]:
-    """Return the folders of the running Python and of its base installation, where they are not system folders."""
+    """Return the folders of the running Python and of its base installation, where they are not system
+    folders.
+    """
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
@@ -53,7 +102,9 @@ def python_folders() -> tuple[Path, ...]:
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to drive them."""
+    """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to
+    drive them.
+    """
     found = list(_usual_secrets(home_folder()))
     if folder := env.get("JUPYTER_RUNTIME_DIR"):
         found.append(Path(folder))
@@ -61,7 +112,11 @@ def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
         found.append(Path(folder) / "runtime")
     if folder := env.get("XDG_RUNTIME_DIR"):
         found.append(Path(folder))
-    found += [Path(word).parent for word in sys.argv[1:] if word.endswith(".json") and Path(word).name.startswith("kernel-")]
+    found += [
+        Path(word).parent
+        for word in sys.argv[1:]
+        if word.endswith(".json") and Path(word).name.startswith("kernel-")
+    ]
     return found
 
 
@@ -72,7 +127,15 @@ def _usual_secrets(home: Path) -> tuple[Path, ...]:
 
 def private_places() -> list[Path]:
     """Return folders with the files of others: homes, temporary files, sockets."""
-    return [home_folder(), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp"), Path("/run"), Path(tempfile.gettempdir())]  # noqa: S108  # to be hidden
+    return [
+        home_folder(),
+        Path("/root"),
+        Path("/home"),
+        Path("/tmp"),  # noqa: S108
+        Path("/var/tmp"),  # noqa: S108
+        Path("/run"),
+        Path(tempfile.gettempdir()),
+    ]  # to be hidden
 
 
 def is_within(place: Path, folder: Path) -> bool:
@@ -82,7 +145,9 @@ def is_within(place: Path, folder: Path) -> bool:
 
 def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
-    there = [place for place in places if os.path.lexists(place)]  # most do not exist, and following links takes time
+    there = [
+        place for place in places if os.path.lexists(place)
+    ]  # most do not exist, and following links takes time
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
     for place in there:
         real = os.path.realpath(place)
@@ -90,14 +155,16 @@ def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[
             yield Path(real)
 
 
-# A copy of what commands need of `/etc`, so that it is one mount and not twenty: each takes a fifth of a millisecond of every command.
+# A copy of what commands need of `/etc`, so that it is one mount and not twenty: each takes a fifth of a
+# millisecond of every command.
 
 _MOST_ENTRIES = 5_000
 """Files and links of a folder that is copied; a larger one has a mount of its own."""
 
 
 def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
-    """Return a folder with a copy of `CONFIGURATION`, and the names left out of it; `None` where none can be made.
+    """Return a folder with a copy of `CONFIGURATION`, and the names left out of it; `None` where none can be
+    made.
 
     It is made anew when one of them was changed, and taken away when this process ends. Links stay links.
     """
@@ -134,7 +201,8 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# What of a git repository lies outside a workspace that is a worktree of it: what git needs there, and what a command must not write.
+# What of a git repository lies outside a workspace that is a worktree of it: what git needs there, and what a
+# command must not write.
 
 WRITTEN = ("objects", "refs", "logs")
 """What a commit writes of the repository that all its worktrees share."""
@@ -151,12 +219,18 @@ class LinkedRepository:
 
     @property
     def written(self) -> list[Path]:
-        """The folders of the shared repository that a commit writes; a link in the place of one may lead anywhere."""
-        return [place for name in WRITTEN if (place := self.common / name).is_dir() and not place.is_symlink()]
+        """The folders of the shared repository that a commit writes; a link in the place of one may lead
+        anywhere.
+        """
+        return [
+            place for name in WRITTEN if (place := self.common / name).is_dir() and not place.is_symlink()
+        ]
 
 
 def own_repository(workspace: Path) -> Path | None:
-    """The folder of the repository that lies in `workspace` itself, whether `.git` is that folder, a link to it or a file that names it."""
+    """The folder of the repository that lies in `workspace` itself, whether `.git` is that folder, a link to
+    it or a file that names it.
+    """
     place = workspace / ".git"
     try:
         if place.is_file() and not place.is_symlink():
@@ -169,7 +243,8 @@ def own_repository(workspace: Path) -> Path | None:
 
 
 def linked_repository(workspace: Path) -> LinkedRepository | None:
-    """Return the repository that `workspace` is a worktree of; `None` if it is not a worktree, or if only the workspace claims to be one.
+    """Return the repository that `workspace` is a worktree of; `None` if it is not a worktree, or if only the
+    workspace claims to be one.
 
     What a workspace says of itself may have been written by anybody. The repository has to name the workspace
     as one of its worktrees, and to lie outside of it, where no command in the workspace could have made it.
@@ -184,9 +259,13 @@ def linked_repository(workspace: Path) -> LinkedRepository | None:
             return None
         back = Path(_line(own / "gitdir"))
         parts = [common / name for name in ("objects", "refs")]
-        if own.parent.name != "worktrees" or not all(part.is_dir() and not part.is_symlink() for part in parts):
+        if own.parent.name != "worktrees" or not all(
+            part.is_dir() and not part.is_symlink() for part in parts
+        ):
             return None
-        if (own / _line(own / "commondir")).resolve() != common or (own / back).resolve() != (workspace / ".git").resolve():
+        if (own / _line(own / "commondir")).resolve() != common or (own / back).resolve() != (
+            workspace / ".git"
+        ).resolve():
             return None
     except (OSError, ValueError):
         return None

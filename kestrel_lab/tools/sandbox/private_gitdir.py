@@ -1,10 +1,11 @@
 """Private git folder: a command in the sandbox can commit, but cannot change what git runs or obeys.
 
-Git replaces its files by renaming, so the folder itself has to be writable, and in a writable folder anything can be
-made: a `commondir` that leads to other settings, hooks where there were none. A command therefore gets a private folder in
-the place of the repository's. Objects, refs and logs are the real ones. Index, HEAD and the like are hard links, carried
-over in both directions while the command works, by name and only as regular files. Whatever else is there can only be
-read, and whatever else is made stays in the private folder and is gone with it.
+Git replaces its files by renaming, so the folder itself has to be writable, and in a writable folder anything
+can be made: a `commondir` that leads to other settings, hooks where there were none. A command therefore gets
+a private folder in the place of the repository's. Objects, refs and logs are the real ones. Index, HEAD and
+the like are hard links, carried over in both directions while the command works, by name and only as regular
+files. Whatever else is there can only be read, and whatever else is made stays in the private folder and is
+gone with it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 PREFIX = "kestrel-"
-"""Of private folders, which lie in the repository's own, so that files can be linked and renamed between the two."""
+"""Of private folders, which lie in the repository's own, so that files can be linked and renamed between the
+two.
+"""
 LIVE = ("objects", "refs", "logs")
 """Folders that a command writes; git obeys nothing in them."""
 UNUSED = ("description",)
@@ -32,20 +35,25 @@ _KEPT = re.compile(
     re.ASCII,
 )
 """Files in the folder that record the state of the work. Git neither runs nor obeys any of them."""
-_PASSING = re.compile(r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch", re.ASCII)
+_PASSING = re.compile(
+    r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch",
+    re.ASCII,
+)
 """Files that git leaves there when it is killed, or needs for one command only."""
 _MOST = 5_000
 _PATIENCE_S = 1.0
 """Seconds to wait for a lock of git's after a command has ended; the lock may have been left behind."""
 _LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
-"""Suffixes of names beside a private folder's: of a file that will replace another, and of the replaced file."""
+"""Suffixes of names beside a private folder's: of a file that will replace another, and of the replaced file.
+"""
 
 _Mark = tuple[int, int, int]
 
 
 def mounted_names(gitdir: str) -> Iterator[str]:
-    """Yield what of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be read.
+    """Yield what of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be
+    read.
 
     What a mount would show nothing of is left out: each takes time.
     """
@@ -53,7 +61,10 @@ def mounted_names(gitdir: str) -> Iterator[str]:
         if is_carried_over(entry.name) or _PASSING.fullmatch(entry.name) or entry.name in UNUSED:
             continue
         folder, file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
-        if file or (folder and (entry.name in LIVE or any(not name.endswith(".sample") for name in os.listdir(entry.path)))):
+        if file or (
+            folder
+            and (entry.name in LIVE or any(not name.endswith(".sample") for name in os.listdir(entry.path)))
+        ):
             yield entry.name
 
 
@@ -110,14 +121,19 @@ class PrivateGit:
             self.marks[entry.name] = (_mark(inside), outside)
 
     def carry(self, *, force: bool = False) -> bool:
-        """Copy files that changed on one side to the other; returns whether all could be, which git's own locks may prevent.
+        """Copy files that changed on one side to the other; returns whether all could be, which git's own
+        locks may prevent.
 
-        What was changed on both sides is noted in `both`. The real one stands then, but for the index: beside a commit of the
-        command, which is in the real objects already, an index that was merely refreshed outside would undo it.
-        `force` minds no locks.
+        What was changed on both sides is noted in `both`. The real one stands then, but for the index: beside
+        a commit of the command, which is in the real objects already, an index that was merely refreshed
+        outside would undo it. `force` minds no locks.
         """
         done = True
-        for name in {*self.marks, *filter(_KEPT.fullmatch, os.listdir(self.private)), *filter(_KEPT.fullmatch, os.listdir(self.real))}:
+        for name in {
+            *self.marks,
+            *filter(_KEPT.fullmatch, os.listdir(self.private)),
+            *filter(_KEPT.fullmatch, os.listdir(self.real)),
+        }:
             inside, outside = f"{self.private}/{name}", f"{self.real}/{name}"
             mine, theirs = _mark(inside), _mark(outside)
             before = self.marks.get(name, (None, None))
@@ -129,7 +145,9 @@ class PrivateGit:
                 if ours and (not others or name == "index"):
                     self.marks[name] = (
                         mine,
-                        _put_in_place(inside, mine, outside, theirs, self.private + _NEW if force else outside + _LOCK),
+                        _put_in_place(
+                            inside, mine, outside, theirs, self.private + _NEW if force else outside + _LOCK
+                        ),
                     )
                 else:
                     self.marks[name] = (_put_in_place(outside, theirs, inside, mine, inside + _LOCK), theirs)
@@ -153,12 +171,15 @@ class PrivateGit:
                 self.carry(force=True)
             if self.both:
                 told.append(
-                    f"{', '.join(sorted(self.both))} of {self.real} was changed by the command and by others at once: look at git status"
+                    f"{', '.join(sorted(self.both))} of {self.real} was changed by the command and by "
+                    "others at once: look at git status"
                 )
             for name in _STATE:
                 _carry_state(f"{self.private}/{name}", f"{self.real}/{name}", self.private)
             if lost := sorted(name for name in os.listdir(self.private) if not self._expected(name))[:10]:
-                told.append(f"a command cannot change what git obeys: {', '.join(lost)} of {self.real} was not kept")
+                told.append(
+                    f"a command cannot change what git obeys: {', '.join(lost)} of {self.real} was not kept"
+                )
         except RecursionError:
             told.append(f"what the command made in {self.real} is nested too deeply and was not kept")
         finally:
@@ -185,10 +206,14 @@ def _mark(path: str) -> _Mark | None:
     return (found.st_ino, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
-def _put_in_place(source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str) -> _Mark | None:
-    """Put what `source` is in the place of `target`, by way of `new`, at once; nothing there, nothing here. Returns its mark.
+def _put_in_place(
+    source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str
+) -> _Mark | None:
+    """Put what `source` is in the place of `target`, by way of `new`, at once; nothing there, nothing here.
+    Returns its mark.
 
-    With git's lock as `new` nobody changes `target` meanwhile. Raises `OSError` if somebody does, or did since it was `seen`.
+    With git's lock as `new` nobody changes `target` meanwhile. Raises `OSError` if somebody does, or did
+    since it was `seen`.
     """
     if there is None:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
@@ -211,7 +236,9 @@ def _put_in_place(source: str, there: _Mark | None, target: str, seen: _Mark | N
 
 
 def _transfer(source: str, target: str) -> None:
-    """A second name for a regular file, or a copy where the file system has no second names; raises `OSError` for anything else."""
+    """A second name for a regular file, or a copy where the file system has no second names; raises `OSError`
+    for anything else.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:
@@ -259,11 +286,17 @@ def _carry_state(inside: str, outside: str, private: str) -> None:
 
 
 def _tree(folder: str) -> dict[str, _Mark | None]:
-    return {f"{place[len(folder) :]}/{name}": _mark(f"{place}/{name}") for place, _, files in os.walk(folder) for name in files}
+    return {
+        f"{place[len(folder) :]}/{name}": _mark(f"{place}/{name}")
+        for place, _, files in os.walk(folder)
+        for name in files
+    }
 
 
 def _recover(real: str, left: str) -> None:
-    """Carry over the last changes of a command whose keeper was killed before it could do so; folders in use are left alone."""
+    """Carry over the last changes of a command whose keeper was killed before it could do so; folders in use
+    are left alone.
+    """
     try:
         fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -282,10 +315,11 @@ def _recover(real: str, left: str) -> None:
 
 
 def _moved_away(folder: str) -> str:
-    """Move a private folder among the temporary files, if they are on the same disk, and return where it is then.
+    """Move a private folder among the temporary files, if they are on the same disk, and return where it is
+    then.
 
-    Removing a folder takes ext4 some milliseconds each, and this one has as many inside as are mounted. Renaming takes none, and
-    nobody waits for what happens among the temporary files.
+    Removing a folder takes ext4 some milliseconds each, and this one has as many inside as are mounted.
+    Renaming takes none, and nobody waits for what happens among the temporary files.
     """
     away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
     try:

@@ -1,4 +1,6 @@
-"""Choice of the sandbox level, the requested one or the highest that passes its canary test on this machine, and a program run at it."""
+"""Choice of the sandbox level, the requested one or the highest that passes its canary test on this machine,
+and a program run at it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Choice:
 
 
 def level_problem(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here, empty where it can; tested once per process for equal settings."""
+    """Return why the level cannot be relied on here, empty where it can; tested once per process for equal
+    settings.
+    """
     key = (level, sandbox.network, bwrap_path())
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:
@@ -48,17 +52,22 @@ def level_problem(level: Level, sandbox: Sandbox) -> str:
 def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
     """Return the level for commands in `workspace`, at least `minimum`.
 
-    Takes a tenth of a second per level the first time and blocks. A level that was named is that level or nothing: raises
-    `UsageError` that says why it does not work and what to install, and likewise when even the best is below
-    `minimum`. Where nothing was named and nothing holds, the choice is S0, not `wanted`: it must be asked about.
+    Takes a tenth of a second per level the first time and blocks. A level that was named is that level or
+    nothing: raises `UsageError` that says why it does not work and what to install, and likewise when even
+    the best is below `minimum`. Where nothing was named and nothing holds, the choice is S0, not `wanted`: it
+    must be asked about.
     """
     if sandbox.level is not None:
         if sandbox.level < minimum:
-            msg = f"the setting sandbox = {sandbox.level.name} is below {minimum.name}, the least this tool may run at: set sandbox = auto"
+            msg = (
+                f"the setting sandbox = {sandbox.level.name} is below {minimum.name}, the least this "
+                "tool may run at: set sandbox = auto"
+            )
             raise UsageError(msg)
         if problem := _problem(sandbox.level, sandbox, workspace):
             raise UsageError(
-                f"sandbox level {sandbox.level.name} is not available: {problem}. Fix this, or set sandbox = auto for the highest level that works"
+                f"sandbox level {sandbox.level.name} is not available: {problem}. Fix this, or set "
+                "sandbox = auto for the highest level that works"
             )
         return Choice(level=sandbox.level)
     reasons: list[tuple[Level, str]] = []
@@ -70,7 +79,9 @@ def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
             return Choice(level=level, reasons=tuple(reasons))
         reasons.append((level, problem))
     if minimum > Level.S0:
-        raise UsageError(f"no sandbox of level {minimum.name} or above is available: {_reasons_text(reasons)}")
+        raise UsageError(
+            f"no sandbox of level {minimum.name} or above is available: {_reasons_text(reasons)}"
+        )
     return Choice(level=Level.S0, reasons=tuple(reasons), wanted=False)
 
 
@@ -93,18 +104,27 @@ async def run_sandboxed(
     read_only: bool = False,
     stdin: int | None = None,
 ) -> tuple[ProcessEnd, Level]:
-    """Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all.
+    """Run a program of this package on code that an agent may have written, in the sandbox of its commands or
+    not at all.
 
-    It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended and the level it was held
-    in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox = S0`, and `OSError` for a program that cannot be started.
+    It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended
+    and the level it was held in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox =
+    S0`, and `OSError` for a program that cannot be started.
     """
     choice = await choose_level_async(sandbox, workspace)
     if not choice.wanted:
-        msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
+        msg = (
+            f"no sandbox is available here ({choice}), and this command runs what an agent may have "
+            "written: set sandbox = S0 to run it without one"
+        )
         raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
-    launch = launch_with_places(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
-    return await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin), choice.level
+    launch = launch_with_places(
+        choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox
+    )
+    return await run_launched(
+        launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin
+    ), choice.level
 
 
 def is_tested(sandbox: Sandbox) -> bool:

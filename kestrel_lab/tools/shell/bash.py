@@ -22,7 +22,8 @@ from kestrel_lab.tools.shell.output import Capture, LiveOutput
 from kestrel_lab.tools.shell.process import ProcessEnd, Sink, run_launched
 from kestrel_lab.tools.tool import ToolContext
 
-# Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the workspace.
+# Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the
+# workspace.
 
 ROOT = "."
 _LONGEST = 65_536
@@ -32,7 +33,8 @@ _REPORTING = re.compile(r"trap 'builtin pwd -P >&\d+ 2>/dev/null' EXIT; ")
 def with_folder_report(command: str, report: int) -> str:
     """`command` for bash, followed by a word on the file descriptor `report` about the folder it ends in.
 
-    Nothing is told by a command that sets a trap for its end itself, or that another program takes the place of.
+    Nothing is told by a command that sets a trap for its end itself, or that another program takes the place
+    of.
     """
     # On the line of the command: the numbers of lines in messages are those of the command.
     return f"trap 'builtin pwd -P >&{report} 2>/dev/null' EXIT; {command}"
@@ -55,14 +57,20 @@ def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
 
 
 def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, str]:
-    """Return the folder that a command reported, relative to the workspace, and a note where the next command begins elsewhere."""
+    """Return the folder that a command reported, relative to the workspace, and a note where the next command
+    begins elsewhere.
+    """
     lines = [line for line in told.split(b"\n") if line]
     if not lines:
         return before, ""
     try:
         place = Path(lines[-1].decode("utf-8"))
     except UnicodeDecodeError:
-        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is not UTF-8"
+        return (
+            ROOT,
+            "the next command begins in the workspace folder: the name of the folder this one ended in "
+            "is not UTF-8",
+        )
     if place == workspace.root:
         return ROOT, ""
     if not place.is_absolute() or ".." in place.parts or workspace.root not in place.parents:
@@ -86,7 +94,15 @@ MAX_OUTPUT = 50_000_000
 MAX_SECONDS = 600.0
 
 
-@tool(danger_level=Danger.HIGH, effect="opaque", version="3", parallel_safe=False, sandbox=Level.S0, reads="workspace", reaches="workspace")
+@tool(
+    danger_level=Danger.HIGH,
+    effect="opaque",
+    version="3",
+    parallel_safe=False,
+    sandbox=Level.S0,
+    reads="workspace",
+    reaches="workspace",
+)
 async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[str, Json]:
     """Run a bash command in the workspace directory and return its exit code and output.
 
@@ -111,7 +127,9 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
     folder, gone = starting_folder(ctx.workspace, ctx.folder)
     live = LiveOutput(lambda text: ctx.output(without_folder_report(text)), ctx.redactor)
     try:
-        ended, told_of = await _run(command, ctx, choice.level, folder, _output_sink(out, live), _output_sink(err, live), timeout_s)
+        ended, told_of = await _run(
+            command, ctx, choice.level, folder, _output_sink(out, live), _output_sink(err, live), timeout_s
+        )
     finally:
         live.close()
     folder, outside = ending_folder(ctx.workspace, told_of, folder)
@@ -119,11 +137,25 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
         ctx.moved(folder)
     denied = denial_cause(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
     return _answer(
-        ended, out, err, timeout_s, ctx.sandbox.memory, folder, "; ".join(note for note in (gone, outside, denied, *ended.notes) if note)
+        ended,
+        out,
+        err,
+        timeout_s,
+        ctx.sandbox.memory,
+        folder,
+        "; ".join(note for note in (gone, outside, denied, *ended.notes) if note),
     )
 
 
-def _answer(ended: ProcessEnd, out: Capture, err: Capture, timeout_s: float, memory: int | None, folder: str, note: str) -> dict[str, Json]:
+def _answer(
+    ended: ProcessEnd,
+    out: Capture,
+    err: Capture,
+    timeout_s: float,
+    memory: int | None,
+    folder: str,
+    note: str,
+) -> dict[str, Json]:
     answer: dict[str, Json] = {
         "exit_code": None if ended.stopped else ended.exit_code,
         "stdout": out.text(),
@@ -134,7 +166,10 @@ def _answer(ended: ProcessEnd, out: Capture, err: Capture, timeout_s: float, mem
     if ended.stopped:
         why = {"timeout": f"it took longer than {timeout_s:g} seconds", "output": "it wrote too much output"}
         if memory is not None:
-            why["memory"] = f"it took more than {memory / GIB:g} GiB of memory, the most that the setting sandbox_memory lets it have"
+            why["memory"] = (
+                f"it took more than {memory / GIB:g} GiB of memory, the most that the setting "
+                "sandbox_memory lets it have"
+            )
         answer["killed"] = why.get(ended.stopped, "it started too many processes")
     if folder != ROOT:
         answer["directory"] = folder
@@ -154,7 +189,9 @@ async def _run(
         if (program := find_program("bash")) is None:
             raise FileNotFoundError("bash is not installed on this machine")
         argv = [program, "--noprofile", "--norc", "-c", with_folder_report(command, number)]
-        launch = launch_for(level, argv, workspace=root, env=clean_environment(), sandbox=ctx.sandbox, folder=root / folder)
+        launch = launch_for(
+            level, argv, workspace=root, env=clean_environment(), sandbox=ctx.sandbox, folder=root / folder
+        )
         ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
         return ended, read_pipe(reading)
     finally:

@@ -6,7 +6,20 @@ import sys
 from collections.abc import Mapping
 
 _PASSED = frozenset(
-    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE"}
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "SSL_CERT_FILE",
+    }
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _SET = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
@@ -19,11 +32,16 @@ def looks_secret(name: str) -> bool:
 
 
 def clean_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what commands are given; `python` in them is the Python that runs this, when it is in a virtual environment.
+    """Return what commands are given; `python` in them is the Python that runs this, when it is in a virtual
+    environment.
 
     This keeps secrets out of a command's way, not out of its reach: it can still read the files of its user.
     """
-    passed = {name: value for name, value in source.items() if (name in _PASSED or name.startswith("LC_")) and not _SECRET.search(name)}
+    passed = {
+        name: value
+        for name, value in source.items()
+        if (name in _PASSED or name.startswith("LC_")) and not _SECRET.search(name)
+    }
     if sys.prefix != sys.base_prefix:
         passed["PATH"] = os.pathsep.join([os.path.join(sys.prefix, "bin"), passed.get("PATH", os.defpath)])
     return passed | _SET

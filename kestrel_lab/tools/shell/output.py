@@ -22,8 +22,9 @@ _LINES = re.compile(r"\r\n?")
 class LiveOutput:
     """Gathers the output of one call from any number of streams; on a running event loop.
 
-    What is told is redacted and ends neither within a character nor within a terminal escape nor within what may
-    become a secret; a return to the beginning of a line is told as a new line. It says how much was left out.
+    What is told is redacted and ends neither within a character nor within a terminal escape nor within what
+    may become a secret; a return to the beginning of a line is told as a new line. It says how much was left
+    out.
     """
 
     def __init__(self, tell: Callable[[str], None], redactor: Redactor) -> None:
@@ -82,9 +83,21 @@ class _Stream:
             note, self._skipped, self._held = f"… {self._skipped:,} bytes not shown …\n", 0, ""
             self._decoder.reset()
             text = self._decoder.decode(bytes(self._new), final=last)
-            # The end of a secret that was cut off here cannot be recognised: it is left out with what is around it.
+            # The end of a secret that was cut off here cannot be recognised: it is left out with what is
+            # around it.
             place = min(self._redactor.margin, len(text))
-            text = text[max([place, *(found.end() for found in self._redactor.found(text) if found.start() < place < found.end())]) :]
+            text = text[
+                max(
+                    [
+                        place,
+                        *(
+                            found.end()
+                            for found in self._redactor.found(text)
+                            if found.start() < place < found.end()
+                        ),
+                    ]
+                ) :
+            ]
         else:
             text = self._held + self._decoder.decode(bytes(self._new), final=last)
         self._new.clear()
@@ -101,16 +114,19 @@ class _Stream:
 
 
 class Capture:
-    """Bytes fed piece by piece, of which at most `keep` are given back: two thirds from the beginning, the rest from the end.
+    """Bytes fed piece by piece, of which at most `keep` are given back: two thirds from the beginning, the
+    rest from the end.
 
-    Without secrets, as far as `redactor` knows them; what is left out in between does not begin or end within one.
+    Without secrets, as far as `redactor` knows them; what is left out in between does not begin or end within
+    one.
     """
 
     def __init__(self, keep: int, redactor: Redactor | None = None) -> None:
         self._keep_head = keep * 2 // 3
         self._keep_tail = keep - self._keep_head
         self._redactor = redactor or Redactor()
-        # A little more is held: a secret at the border can be told only as a whole. Up to four bytes a character.
+        # A little more is held: a secret at the border can be told only as a whole. Up to four bytes a
+        # character.
         margin = 4 * self._redactor.margin
         self._head_room = self._keep_head + margin
         self._tail_room = self._keep_tail + margin
@@ -134,13 +150,16 @@ class Capture:
         return self.total > self._keep_head + self._keep_tail
 
     def text(self) -> str:
-        """Return what is kept as text, with a line that says how much is left out between beginning and end."""
+        """Return what is kept as text, with a line that says how much is left out between beginning and
+        end.
+        """
         redacted, content = self._redactor.text, bytes(self._head + self._tail)
         if not self.truncated:
             return redacted(content.decode("utf-8", "replace"))
         left_out = self.total - self._keep_head - self._keep_tail
         before, after = self._keep_head, len(content) - self._keep_tail
-        # Neither border is within a secret. Positions in bytes: a text of one character per byte has the same ones.
+        # Neither border is within a secret. Positions in bytes: a text of one character per byte has the same
+        # ones.
         for found in self._redactor.found(content.decode("latin-1")):
             if found.start() < before < found.end():
                 before = found.start()

@@ -37,7 +37,9 @@ class ProcessEnd:
     """Negative: the signal that ended it."""
     seconds: float
     stopped: Stopped = ""
-    """Why it was killed: its time was up, nobody wanted more output, it started more and more processes, or took too much memory."""
+    """Why it was killed: its time was up, nobody wanted more output, it started more and more processes, or
+    took too much memory.
+    """
     notes: tuple[str, ...] = ()
     """What a person should know of what it left, or was not let keep."""
 
@@ -52,7 +54,8 @@ async def run_process(
     timeout_s: float,
     stdin: int | None = None,
 ) -> ProcessEnd:
-    """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to read.
+    """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to
+    read.
 
     When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
     group is killed. A process that moved to another session is not found and survives.
@@ -62,19 +65,29 @@ async def run_process(
 
 
 async def run_launched(
-    launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None, report: int | None = None
+    launch: Launch,
+    *,
+    stdout: Sink,
+    stderr: Sink,
+    timeout_s: float,
+    stdin: int | None = None,
+    report: int | None = None,
 ) -> ProcessEnd:
     """Run a program through the launcher: none of the processes that it started is left, wherever they moved.
 
-    Not even if this process is killed. It has `report` as `REPORT_FD`. Where there is no launcher it runs as with `run_process`, and
-    has `report` under the same number. Raises `OSError` for a program that cannot be started.
-    What it made in the workspace that runs by itself is in the notes.
+    Not even if this process is killed. It has `report` as `REPORT_FD`. Where there is no launcher it runs as
+    with `run_process`, and has `report` under the same number. Raises `OSError` for a program that cannot be
+    started. What it made in the workspace that runs by itself is in the notes.
     """
     if not launch.watched:
-        return await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+        return await _follow(
+            lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s
+        )
     watch = autorun_watch(launch.watched)
     before = await _read_marks(watch)
-    ended = await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+    ended = await _follow(
+        lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s
+    )
     found = watch.told(before, await _read_marks(watch))
     return replace(ended, notes=(*ended.notes, *found))
 
@@ -102,12 +115,16 @@ class RunningProcess(Protocol):
         """Wait, not for ever, until what was killed has disappeared."""
 
 
-async def start_program(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> RunningProcess:
+async def start_program(
+    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
+) -> RunningProcess:
     """Start a program through the launcher, or as a child of this process where there is none."""
     return await (start_command_async if can_launch() else _child)(launch, stdin, stdout, stderr, report)
 
 
-async def _child(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> RunningProcess:
+async def _child(
+    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
+) -> RunningProcess:
     return _Group(
         await asyncio.create_subprocess_exec(
             *launch.argv,
@@ -142,11 +159,16 @@ class _Group:
         await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=_REAP_S)
 
 
-async def _follow(begin: Callable[[int, int], Awaitable[RunningProcess]], stdout: Sink, stderr: Sink, timeout_s: float) -> ProcessEnd:
+async def _follow(
+    begin: Callable[[int, int], Awaitable[RunningProcess]], stdout: Sink, stderr: Sink, timeout_s: float
+) -> ProcessEnd:
     started = time.monotonic()
     program, pipes = await start_with_pipes(begin)
     try:
-        readers = [asyncio.ensure_future(_drain(pipe, sink)) for pipe, sink in zip(pipes, (stdout, stderr), strict=True)]
+        readers = [
+            asyncio.ensure_future(_drain(pipe, sink))
+            for pipe, sink in zip(pipes, (stdout, stderr), strict=True)
+        ]
         stopped = await _wait(program, readers, timeout_s)
     finally:
         program.kill()
@@ -155,7 +177,12 @@ async def _follow(begin: Callable[[int, int], Awaitable[RunningProcess]], stdout
         await program.gone()
     await asyncio.gather(*readers)  # a closed pipe ends its reader
     code = await program.wait()
-    return ProcessEnd(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or program.overgrown, notes=tuple(program.notes))
+    return ProcessEnd(
+        exit_code=code,
+        seconds=time.monotonic() - started,
+        stopped=stopped or program.overgrown,
+        notes=tuple(program.notes),
+    )
 
 
 Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
@@ -165,7 +192,8 @@ Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 async def start_with_pipes(
     begin: Callable[[int, int], Awaitable[RunningProcess]], limit: int = _PIECE, *, terminal: bool = False
 ) -> tuple[RunningProcess, list[Pipe]]:
-    """Start a program with pipes for its output and its errors; where that fails or is cancelled, none of them stays open.
+    """Start a program with pipes for its output and its errors; where that fails or is cancelled, none of
+    them stays open.
 
     `limit` bounds the lines that are read from them. With `terminal` its errors go to a terminal.
     """
@@ -188,7 +216,9 @@ async def start_with_pipes(
 
 
 async def _readable_pipe(limit: int, opened: Callable[[], tuple[int, int]]) -> tuple[Pipe, int]:
-    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns both its ends."""
+    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns
+    both its ends.
+    """
     reading, writing = opened()
     try:
         reader = asyncio.StreamReader(limit=limit)
@@ -208,7 +238,9 @@ class _Ending(asyncio.StreamReaderProtocol):
 
 
 def _open_terminal() -> tuple[int, int]:
-    """Open a terminal that passes output on unchanged; returns the side of this process and that of the program."""
+    """Open a terminal that passes output on unchanged; returns the side of this process and that of the
+    program.
+    """
     import termios  # not on every system
 
     ours, theirs = os.openpty()
@@ -233,7 +265,9 @@ async def _drain(pipe: Pipe, sink: Sink) -> bool:
     return False
 
 
-async def _wait(program: RunningProcess, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
+async def _wait(
+    program: RunningProcess, readers: Sequence[asyncio.Future[bool]], timeout_s: float
+) -> Stopped:
     """Until the program ended and its output was read, its time is up, or a reader has enough."""
     ended = asyncio.ensure_future(program.wait())
     waiting: set[asyncio.Future[object]] = {ended, *readers}  # type: ignore[arg-type]  # a set of futures of several types

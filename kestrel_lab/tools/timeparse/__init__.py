@@ -1,1 +1,3 @@
-"""Time expressions: parsing, arithmetic and zones; every reading says how it was read, and ambiguous ones are refused."""
+"""Time expressions: parsing, arithmetic and zones; every reading says how it was read, and ambiguous ones are
+refused.
+"""

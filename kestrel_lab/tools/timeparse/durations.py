@@ -1,4 +1,6 @@
-"""Time arithmetic: durations such as 1 month and 21 days, +2h or three business days, and moments moved by them or to other zones."""
+"""Time arithmetic: durations such as 1 month and 21 days, +2h or three business days, and moments moved by
+them or to other zones.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from decimal import Decimal
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
 from kestrel_lab.tools.timeparse.types import Reading, month_start
-from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, offset_name, on_clocks, zone_named, zone_of
+from kestrel_lab.tools.timeparse.zones import (
+    Choice,
+    Zone,
+    at_clock,
+    day_start,
+    offset_name,
+    on_clocks,
+    zone_named,
+    zone_of,
+)
 
 _UNITS = {
     "year": ("y", "yr", "yrs", "year", "years"),
@@ -19,7 +30,15 @@ _UNITS = {
     "month": ("mo", "month", "months"),
     "fortnight": ("fortnight", "fortnights"),
     "week": ("w", "wk", "wks", "week", "weeks"),
-    "weekday": ("business day", "business days", "working day", "working days", "workday", "workdays", "weekdays"),
+    "weekday": (
+        "business day",
+        "business days",
+        "working day",
+        "working days",
+        "workday",
+        "workdays",
+        "weekdays",
+    ),
     "day": ("d", "day", "days"),
     "hour": ("h", "hr", "hrs", "hour", "hours"),
     "minute": ("min", "mins", "minute", "minutes"),
@@ -67,16 +86,24 @@ class Offset:
     @property
     def said(self) -> str:
         """In words, such as `1 month + 21 days`."""
-        size, name = next((size, name) for name, size in _SECONDS_IN.items() if self.seconds % size == 0 or size == 1)
+        size, name = next(
+            (size, name) for name, size in _SECONDS_IN.items() if self.seconds % size == 0 or size == 1
+        )
         elapsed = (self.seconds / size).normalize()  # without a trailing .0
         parts = ((self.months, "month"), (self.days, "day"), (self.weekdays, "working day"), (elapsed, name))
-        return " + ".join(f"{Decimal(count):f} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count) or "nothing"
+        return (
+            " + ".join(
+                f"{Decimal(count):f} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count
+            )
+            or "nothing"
+        )
 
 
 def read_offset(text: str) -> Offset | None:
     """Return the distance that `text`, in canonical spelling, names from end to end; `None` if it names none.
 
-    A sign holds for all terms behind it, up to the next sign. Raises `UsageError` for parts of months and days.
+    A sign holds for all terms behind it, up to the next sign. Raises `UsageError` for parts of months and
+    days.
     """
     text = _MINUTES.sub(r"\1min", text)
     place, sign, total = 0, 1, Offset()
@@ -99,7 +126,10 @@ def _required_offset(text: str) -> Offset:
         return found
     words = [word for word in re.findall(r"[a-z]+", plain) if word not in _UNIT_OF]
     hint = f"{did_you_mean(words[0], list(_UNIT_OF))}; " if words and len(words[0]) > 2 else ""
-    msg = f"cannot read {text!r} as a distance in time: {hint}write e.g. '+2 days', '-1 month 3 days', '90 minutes', '5 business days'"
+    msg = (
+        f"cannot read {text!r} as a distance in time: {hint}write e.g. '+2 days', '-1 month 3 days', "
+        "'90 minutes', '5 business days'"
+    )
     raise UsageError(msg)
 
 
@@ -120,7 +150,9 @@ def move_day(day: date, offset: Offset) -> tuple[date, tuple[str, ...]]:
         last = monthrange(first.year, first.month)[1]
         if day.day > last:
             notes.append(f"{first:%Y-%m} has no day {day.day}: its last, the {last}, was taken")
-        moved = _move_weekdays(first.replace(day=min(day.day, last)) + timedelta(days=offset.days), offset.weekdays)
+        moved = _move_weekdays(
+            first.replace(day=min(day.day, last)) + timedelta(days=offset.days), offset.weekdays
+        )
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{day} moved by {offset.said} leaves the years 1 to 9999") from error
     if offset.weekdays:
@@ -128,10 +160,14 @@ def move_day(day: date, offset: Offset) -> tuple[date, tuple[str, ...]]:
     return moved, tuple(notes)
 
 
-def move_moment(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
-    """Move a moment by calendar on the clocks of `zone`, then by elapsed time; returns the moment and notes on how it was counted.
+def move_moment(
+    moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = None
+) -> tuple[datetime, tuple[str, ...]]:
+    """Move a moment by calendar on the clocks of `zone`, then by elapsed time; returns the moment and notes
+    on how it was counted.
 
-    Raises `UsageError` beyond the years 1 to 9999, and as `at_clock` does where the clock time is skipped or comes twice.
+    Raises `UsageError` beyond the years 1 to 9999, and as `at_clock` does where the clock time is skipped or
+    comes twice.
     """
     here, notes = on_clocks(moment, zone), tuple[str, ...]()
     if offset.months or offset.days or offset.weekdays:
@@ -145,21 +181,27 @@ def move_moment(moment: datetime, offset: Offset, zone: Zone, choice: Choice | N
     except (OverflowError, ValueError) as error:
         raise UsageError(f"{moment.isoformat()} moved by {offset.said} leaves the years 1 to 9999") from error
     if offset.seconds and moved.utcoffset() != here.utcoffset():
-        notes += (f"clocks of {zone.name} change in between: elapsed time was counted, not the hands of the clock",)
+        notes += (
+            f"clocks of {zone.name} change in between: elapsed time was counted, not the hands of the clock",
+        )
     return moved, notes
 
 
 def _term(term: re.Match[str], sign: int) -> Offset:
     unit, written = _UNIT_OF[term["unit"]], term["count"]
     words = {"half": "0.5", "couple": "2"}
-    number = next((words[word] for word in words if word in written), "1" if written in {"a", "an"} else written)
+    number = next(
+        (words[word] for word in words if word in written), "1" if written in {"a", "an"} else written
+    )
     count = (Decimal(number) + (Decimal("0.5") if term["half"] else 0)) * sign
     if unit in _SECONDS_IN:
         return Offset(seconds=count * _SECONDS_IN[unit])
     whole = count * (_MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1)
     if whole != whole.to_integral_value():
         what = "months" if unit in _MONTHS_IN else "days"
-        raise UsageError(f"{term[0].strip()!r} is not a whole number of {what}: write smaller units, such as 36 hours")
+        raise UsageError(
+            f"{term[0].strip()!r} is not a whole number of {what}: write smaller units, such as 36 hours"
+        )
     if abs(whole) > 10_000_000:
         raise UsageError(f"{term[0].strip()!r} leaves the years 1 to 9999")
     if unit in _MONTHS_IN:
@@ -168,11 +210,15 @@ def _term(term: re.Match[str], sign: int) -> Offset:
 
 
 def _move_weekdays(day: date, count: int) -> date:
-    """Count working days, Monday to Friday; from a weekend the first step is to the working day next to it."""
+    """Count working days, Monday to Friday; from a weekend the first step is to the working day next to
+    it.
+    """
     step = timedelta(days=1 if count > 0 else -1)
     left = abs(count)
     while left:
-        if left > 5 and day.weekday() < 5:  # whole weeks at once; the last days are walked, so that the end is a working day
+        if (
+            left > 5 and day.weekday() < 5
+        ):  # whole weeks at once; the last days are walked, so that the end is a working day
             weeks = (left - 1) // 5
             day, left = day + step * 7 * weeks, left - 5 * weeks
         day += step
@@ -183,17 +229,23 @@ def _move_weekdays(day: date, count: int) -> date:
 # Counting on from a moment, and showing a moment on the clocks of another zone.
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII | re.IGNORECASE
+)
 
 
-def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
-    """Read an ISO 8601 time; returns it with its zone, which is `zone` or the written offset from UTC, and notes.
+def read_moment(
+    text: str, zone: Zone | None, choice: Choice | None = None
+) -> tuple[datetime, Zone, tuple[str, ...]]:
+    """Read an ISO 8601 time; returns it with its zone, which is `zone` or the written offset from UTC, and
+    notes.
 
     Raises `UsageError` for anything else, for a time with neither, and where the two contradict each other.
     """
     if not _TIME.fullmatch(text.strip()):
         raise UsageError(
-            f"{text!r} is not an ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the distance and with a zone"
+            f"{text!r} is not an ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the "
+            "distance and with a zone"
         )
     try:
         moment = datetime.fromisoformat(text.strip().upper())
@@ -201,23 +253,33 @@ def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> t
         raise UsageError(f"{text!r} is not a time: {error}") from None
     if moment.tzinfo is None:
         if zone is None:
-            raise UsageError(f"{text!r} has no time zone: write {text.strip()}+00:00 if it is UTC, or say the zone, such as Europe/Vienna")
+            raise UsageError(
+                f"{text!r} has no time zone: write {text.strip()}+00:00 if it is UTC, or say the zone, "
+                "such as Europe/Vienna"
+            )
         found, notes = at_clock(moment.date(), moment.time(), zone, choice)
         return found, zone, notes
     if zone is None:
         return moment, zone_of(moment, "the time itself"), ()
     there = on_clocks(moment, zone)
     if there.utcoffset() != moment.utcoffset():
-        was, now = offset_name(moment.utcoffset() or timedelta()), offset_name(there.utcoffset() or timedelta())
-        raise UsageError(f"{text!r} is at {was}, but {zone.name} was then at {now}: leave out the one that is wrong")
+        was, now = (
+            offset_name(moment.utcoffset() or timedelta()),
+            offset_name(there.utcoffset() or timedelta()),
+        )
+        raise UsageError(
+            f"{text!r} is at {was}, but {zone.name} was then at {now}: leave out the one that is wrong"
+        )
     return there, zone, ()
 
 
-def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | None = None, disambiguate: Choice | None = None) -> Reading:
+def time_arithmetic(
+    base: str | datetime, offset: str, *, zone: str | Zone | None = None, disambiguate: Choice | None = None
+) -> Reading:
     """Move `base` by `offset`, such as `+2 days` or `-1 month 90 minutes`.
 
-    Years, months, days and weeks move the hands of the clock, hours and less count elapsed time; a month without such
-    a day gives its last, which is said. A date moves to a date and takes whole days only.
+    Years, months, days and weeks move the hands of the clock, hours and less count elapsed time; a month
+    without such a day gives its last, which is said. A date moves to a date and takes whole days only.
 
     Args:
         base: A time with its zone or distance from UTC, or an ISO 8601 text.
@@ -234,7 +296,10 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
     text = f"{base if isinstance(base, str) else base.isoformat()} {offset}"
     if isinstance(base, str) and _DATE.fullmatch(base.strip()):
         if not far.whole_days:
-            raise UsageError(f"{base!r} is a date, and {offset!r} counts hours: write a time of day with it, such as {base.strip()}T00:00")
+            raise UsageError(
+                f"{base!r} is a date, and {offset!r} counts hours: write a time of day with it, such "
+                f"as {base.strip()}T00:00"
+            )
         if place is None:
             raise UsageError(f"{base!r} has no time zone: say which, such as Europe/Vienna or UTC")
         try:
@@ -245,12 +310,25 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
         if day == date.max:
             raise UsageError(f"the end of {day} is beyond the years 1 to 9999")
         start, end = day_start(day, place), day_start(day + timedelta(days=1), place)
-        return Reading(text=text, start=start, end=end, precision="day", interpretation=far.said, zone=place, notes=notes)
+        return Reading(
+            text=text, start=start, end=end, precision="day", interpretation=far.said, zone=place, notes=notes
+        )
     moment, place, notes = _given_time(base, place, disambiguate)
     moved, said = move_moment(moment, far, place, disambiguate)
     if place.fixed and place.name != "UTC" and (far.months or far.days or far.weekdays):
-        said += (f"only the distance {place.name} is known: daylight saving time was not minded; for that say the zone",)
-    return Reading(text=text, start=moved, end=moved, precision="second", interpretation=far.said, zone=place, notes=notes + said)
+        said += (
+            f"only the distance {place.name} is known: daylight saving time was not minded; for that "
+            "say the zone",
+        )
+    return Reading(
+        text=text,
+        start=moved,
+        end=moved,
+        precision="second",
+        interpretation=far.said,
+        zone=place,
+        notes=notes + said,
+    )
 
 
 def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | None = None) -> Reading:
@@ -262,11 +340,14 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
         from_zone: Whose clocks `time` was read from; needed where it carries no distance from UTC.
 
     Raises:
-        UsageError: For a zone that is not known or means several, a time without a zone, one that does not exist or comes twice.
+        UsageError: For a zone that is not known or means several, a time without a zone, one that does not
+        exist or comes twice.
 
     """
     target = zone_named(to_zone, "the arguments")
-    moment, source, notes = _given_time(time, zone_named(from_zone, "the arguments") if from_zone is not None else None)
+    moment, source, notes = _given_time(
+        time, zone_named(from_zone, "the arguments") if from_zone is not None else None
+    )
     there = on_clocks(moment, target)
     if target.short:
         at_clock(there.date(), there.time(), target)  # refuses CET in July
@@ -276,10 +357,14 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
         notes += (f"it is the {'next' if days > 0 else 'previous'} day there",)
     text = f"{time if isinstance(time, str) else time.isoformat()} in {to_zone}"
     said = f"{moment.isoformat()} in {source.name}"
-    return Reading(text=text, start=there, end=there, precision="second", interpretation=said, zone=target, notes=notes)
+    return Reading(
+        text=text, start=there, end=there, precision="second", interpretation=said, zone=target, notes=notes
+    )
 
 
-def _given_time(time: str | datetime, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
+def _given_time(
+    time: str | datetime, zone: Zone | None, choice: Choice | None = None
+) -> tuple[datetime, Zone, tuple[str, ...]]:
     if isinstance(time, str) or time.tzinfo is None:
         return read_moment(time if isinstance(time, str) else time.isoformat(), zone, choice)
     return (time, zone_of(time, "the time itself"), ()) if zone is None else (on_clocks(time, zone), zone, ())

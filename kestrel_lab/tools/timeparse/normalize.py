@@ -6,9 +6,24 @@ import re
 import unicodedata
 from functools import cache
 
-MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+MONTH_NAMES = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-MONTHS = {name.lower()[:size]: number for number, name in enumerate(MONTH_NAMES, 1) for size in (3, 9)} | {"sept": 9}
+MONTHS = {name.lower()[:size]: number for number, name in enumerate(MONTH_NAMES, 1) for size in (3, 9)} | {
+    "sept": 9
+}
 """Number of a month, 1 to 12, by its name or a short form of it."""
 WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NAMES) for size in (3, 9)}
 """Number of a weekday, 0 for Monday, by its name or a short form of it."""
@@ -23,19 +38,30 @@ _ONES = _number_words("one two three four five six seven eight nine")
 _TEENS = _number_words("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10)
 _TENS = _number_words("twenty thirty forty fifty sixty seventy eighty ninety", 2, 10)
 _FIRSTS = _number_words("first second third fourth fifth sixth seventh eighth ninth")
-_TENTHS = "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+_TENTHS = (
+    "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth "
+    "nineteenth twentieth"
+)
 _ORDINALS = _FIRSTS | _number_words(_TENTHS, 10) | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
-_HYPHEN = rf"\b({'|'.join([*_TENS, *_TEENS, *_FIRSTS, *_ONES])})-(?={'|'.join([*_TENS, *_ONES, *_TEENS, *_ORDINALS])})"
+_HYPHEN = (
+    rf"\b({'|'.join([*_TENS, *_TEENS, *_FIRSTS, *_ONES])})"
+    rf"-(?={'|'.join([*_TENS, *_ONES, *_TEENS, *_ORDINALS])})"
+)
 _NUMBERS = _ONES | _TEENS | _TENS
-_WRITTEN = rf"(?<!\S)(?:({'|'.join(_TENS)}) ({'|'.join([*_ONES, *_FIRSTS])})|({'|'.join([*_NUMBERS, *_ORDINALS])}))(?=[,.;]*(?:\s|$))"
+_WRITTEN = (
+    rf"(?<!\S)(?:({'|'.join(_TENS)}) "
+    rf"({'|'.join([*_ONES, *_FIRSTS])})|({'|'.join([*_NUMBERS, *_ORDINALS])}))(?=[,.;]*(?:\s|$))"
+)
 """A number in words that stands alone; nothing is read across a comma."""
 
 
 @cache
 def lazy_pattern(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
-    """Compile a pattern at its first use: together the patterns of the grammar take longer than importing it."""
+    """Compile a pattern at its first use: together the patterns of the grammar take longer than importing
+    it.
+    """
     return re.compile(pattern, flags)
 
 
@@ -61,6 +87,8 @@ def _in_digits(found: re.Match[str]) -> str:
         return ordinal(_TENS[tens] + _FIRSTS[rest]) if rest in _FIRSTS else str(_TENS[tens] + _ONES[rest])
     if alone in _ORDINALS:
         before = found.string[: found.start()].split()
-        is_unit = alone == "second" and before and (before[-1] in _NUMBERS or _A_UNIT_FOLLOWS.fullmatch(before[-1]))
+        is_unit = (
+            alone == "second" and before and (before[-1] in _NUMBERS or _A_UNIT_FOLLOWS.fullmatch(before[-1]))
+        )
         return alone if is_unit else ordinal(_ORDINALS[alone])
     return str(_NUMBERS[alone])

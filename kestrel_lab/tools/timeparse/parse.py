@@ -1,4 +1,6 @@
-"""Parser of time expressions, `parse_relative`: what an expression means at a reference time; an ambiguous one is refused."""
+"""Parser of time expressions, `parse_relative`: what an expression means at a reference time; an ambiguous
+one is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_day, read_foreign, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move_day, move_moment
 from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
-from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse_expression, time_range
+from kestrel_lab.tools.timeparse.types import (
+    Order,
+    Prefer,
+    Question,
+    Reading,
+    Span,
+    one_day,
+    refuse_expression,
+    time_range,
+)
 from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, split_zone, zone_of
 
 _HALF = r"(?:\s?(?P<half>[ap]m))"
@@ -20,7 +31,9 @@ _CLOCKS = (
     rf"(?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}",
 )
 _O_CLOCK = re.compile(r"(?P<hour>\d{1,2}) ?o'?clock", re.ASCII)
-_PART = re.compile(r",? ?\b(?:in the |(?P<today>this ))?(?P<part>morning|afternoon|evening|night)\b|\b(?P<tonight>tonight)\b")
+_PART = re.compile(
+    r",? ?\b(?:in the |(?P<today>this ))?(?P<part>morning|afternoon|evening|night)\b|\b(?P<tonight>tonight)\b"
+)
 _PARTS = {"morning": range(12), "afternoon": range(12, 20), "evening": range(16, 24), "night": range(18, 24)}
 """Hours that can be meant in a part of the day; any other is refused."""
 _ABOUT = re.compile(r"\b(?:around|about|approximately|approx\.?|roughly|circa)\b ?")
@@ -39,16 +52,27 @@ class Clock:
 
 
 def split_expression(text: str, asked: Question) -> tuple[str, Clock | None, tuple[str, ...]]:
-    """Separate the day from the time of day; returns both and notes on how the time was read. What is not understood stays in the day."""
+    """Separate the day from the time of day; returns both and notes on how the time was read.
+
+    What is not understood stays in the day.
+    """
     text, roughly = _ABOUT.subn("", text)
     part = ""
     if (found := _PART.search(text)) is not None:
         part = found["part"] or "night"
-        text = " ".join((text[: found.start()] + (" today " if found["today"] or found["tonight"] else " ") + text[found.end() :]).split())
+        text = " ".join(
+            (
+                text[: found.start()]
+                + (" today " if found["today"] or found["tonight"] else " ")
+                + text[found.end() :]
+            ).split()
+        )
     notes = ("an approximate time: it was read as if it were exact",) if roughly else ()
     words = text.split(" ")
     counts = range(min(len(words), 7), 0, -1)  # the longest first, at the end and then at the beginning
-    splits = [(words[-count:], words[:-count]) for count in counts] + [(words[:count], words[count:]) for count in counts]
+    splits = [(words[-count:], words[:-count]) for count in counts] + [
+        (words[:count], words[count:]) for count in counts
+    ]
     for piece, rest in splits:
         if (clock := _clock(_without_joints(" ".join(piece)), part, asked)) is not None:
             return _without_joints(" ".join(rest)), clock, (*notes, *clock.notes)
@@ -68,7 +92,9 @@ def _clock(piece: str, part: str, asked: Question) -> Clock | None:
     if piece in {"noon", "12 noon", "midday"}:
         return Clock(at=time(12), precision="minute")
     if piece in {"midnight", "12 midnight"}:
-        refuse_expression(asked.text, "midnight begins one day and ends another", "00:00 or 24:00 with the day")
+        refuse_expression(
+            asked.text, "midnight begins one day and ends another", "00:00 or 24:00 with the day"
+        )
     for pattern in _CLOCKS:
         if (found := lazy_pattern(pattern).fullmatch(piece)) is not None:
             return _clock_of(found.groupdict(), part, asked)
@@ -76,7 +102,11 @@ def _clock(piece: str, part: str, asked: Question) -> Clock | None:
         return _clock_of({"hour": piece}, part, asked)
     if (found := _O_CLOCK.fullmatch(piece)) is not None:
         hour = found["hour"]
-        refuse_expression(asked.text, f"{hour} o'clock may be before or after noon", f"{hour}am, {hour}pm or 24 hours with minutes")
+        refuse_expression(
+            asked.text,
+            f"{hour} o'clock may be before or after noon",
+            f"{hour}am, {hour}pm or 24 hours with minutes",
+        )
     return None
 
 
@@ -96,7 +126,11 @@ def _clock_of(groups: dict[str, str | None], part: str, asked: Question) -> Cloc
     if part:
         meant = [one for one in ({hour} if half else {hour, hour + 12}) if one in _PARTS[part]]
         if len(meant) != 1:
-            refuse_expression(asked.text, f"that hour is not clearly {part}", "am or pm behind it, or a clock time such as 20:15")
+            refuse_expression(
+                asked.text,
+                f"that hour is not clearly {part}",
+                "am or pm behind it, or a clock time such as 20:15",
+            )
         hour = meant[0]
     elif not half and 1 <= hour < 12 and not (groups["hour"] or "").startswith("0"):
         notes = (f"read on a clock of 24 hours; for the afternoon write {hour}:{minute:02d}pm",)
@@ -105,10 +139,13 @@ def _clock_of(groups: dict[str, str | None], part: str, asked: Question) -> Cloc
 
 _MOST = 200
 """Characters of an expression; longer ones are no time."""
-_ISO = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)[t ](?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d{1,6})?)?)", re.ASCII | re.IGNORECASE)
+_ISO = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)[t ](?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d{1,6})?)?)", re.ASCII | re.IGNORECASE
+)
 _CTIME = re.compile(r"(?P<day>.+ \d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})", re.ASCII)
 _EDGE = re.compile(
-    r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by )?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)"
+    r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by "
+    r")?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)"
 )
 _BARE_HOUR = re.compile(r"(?:.* )?at (?P<hour>\d|1\d|2[0-4])(?: .*)?", re.ASCII)
 _SHORT_EDGES = {"eod": "day", "eow": "week", "eom": "month", "eoy": "year"}
@@ -139,13 +176,21 @@ def parse_relative(
         language: Code of the language; other languages than English are read by dateparser alone.
 
     Raises:
-        UsageError: For a reference without a zone, and for a text that is not understood or could mean several
+        UsageError: For a reference without a zone, and for a text that is not understood or could mean
+        several
             things, saying what to write instead.
 
     """
     own = zone_of(reference, "the reference")  # a reference without a zone is refused
     home = zone or own
-    asked = Question(text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, disambiguate=disambiguate)
+    asked = Question(
+        text=text.strip(),
+        reference=reference,
+        zone=home,
+        prefer=prefer,
+        order=order,
+        disambiguate=disambiguate,
+    )
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"
         raise UsageError(f"{problem}: write {_EXAMPLES}")
@@ -186,10 +231,15 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
     if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
         hour = bare["hour"]
         if 1 <= int(hour) <= 12:
-            refuse_expression(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
+            refuse_expression(
+                asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00"
+            )
         refuse_expression(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
     if span is None and (span := read_day(day, asked)) is None:
-        msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
+        msg = (
+            f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than "
+            "English say which, such as language de"
+        )
         raise UsageError(msg)
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
@@ -200,7 +250,11 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
 
 def _days(text: str, asked: Question) -> Span | None:
     text = text.removeprefix("on ").removeprefix("by ")
-    if text.startswith("in ") and (period := day_or_period(text.removeprefix("in "), asked)) is not None and not period.is_day:
+    if (
+        text.startswith("in ")
+        and (period := day_or_period(text.removeprefix("in "), asked)) is not None
+        and not period.is_day
+    ):
         return period
     return shifted_day(text, asked) or day_or_period(text, asked)
 
@@ -212,25 +266,43 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
         raise UsageError(f"{asked.text!r} is not a time: {error}") from None
     moment, notes = at_clock(day, clock, asked.zone, asked.disambiguate)
     return _moment_reading(
-        moment, "an ISO 8601 time", "second" if clock.second or found["clock"].count(":") > 1 else "minute", asked, *notes
+        moment,
+        "an ISO 8601 time",
+        "second" if clock.second or found["clock"].count(":") > 1 else "minute",
+        asked,
+        *notes,
     )
 
 
 def _edge(found: re.Match[str], asked: Question) -> Reading:
     what = found["what"] or f"{_SHORT_EDGES[found['short']]} {found['when']}".strip()
     if found["edge"] in {"middle", "close"}:
-        refuse_expression(asked.text, f"the {found['edge']} of it is not an exact time", "a day or a clock time")
+        refuse_expression(
+            asked.text, f"the {found['edge']} of it is not an exact time", "a day or a clock time"
+        )
     if what.startswith("day "):
         what = what.removeprefix("day ").removeprefix("of ").removeprefix("on ")
     elif what in {"day", "week", "month", "quarter", "year"}:
         what = f"this {what}"
     span = _days(what, asked)
     if span is None:
-        refuse_expression(asked.text, f"{what!r} is not a day or period that is known here", "the end of today, of Friday, of next month …")
+        refuse_expression(
+            asked.text,
+            f"{what!r} is not a day or period that is known here",
+            "the end of today, of Friday, of next month …",
+        )
     if found["edge"] in {"start", "beginning"}:
-        return _moment_reading(day_start(span.first, asked.zone), f"the first moment of {span.said}", "second", asked, *span.notes)
+        return _moment_reading(
+            day_start(span.first, asked.zone),
+            f"the first moment of {span.said}",
+            "second",
+            asked,
+            *span.notes,
+        )
     last = day_start(span.end, asked.zone).astimezone(UTC) - timedelta(seconds=1)
-    return _moment_reading(last.astimezone(asked.zone.rules), f"the last second of {span.said}", "second", asked, *span.notes)
+    return _moment_reading(
+        last.astimezone(asked.zone.rules), f"the last second of {span.said}", "second", asked, *span.notes
+    )
 
 
 def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
@@ -241,14 +313,22 @@ def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Readi
         if moment >= asked.now if asked.prefer == "future" else moment <= asked.now:
             break
     what = f"the {'next' if asked.prefer == 'future' else 'last'} {clock.at:%H:%M}"
-    return _moment_reading(moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said)
+    return _moment_reading(
+        moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said
+    )
 
 
 def _reading_at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
     if not span.is_day:
-        refuse_expression(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
-    moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
-    what = f"{span.said}, at {'24:00' if clock.next_day else clock.at.isoformat('seconds').removesuffix(':00')}"
+        refuse_expression(
+            asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day"
+        )
+    moment, said = at_clock(
+        span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate
+    )
+    what = (
+        f"{span.said}, at {'24:00' if clock.next_day else clock.at.isoformat('seconds').removesuffix(':00')}"
+    )
     return _moment_reading(moment, what, clock.precision, asked, *span.notes, *notes, *said)
 
 

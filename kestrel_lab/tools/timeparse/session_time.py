@@ -1,4 +1,6 @@
-"""The time at which a session begins: its moment and its zone, from which `today` and `now` are counted later."""
+"""The time at which a session begins: its moment and its zone, from which `today` and `now` are counted
+later.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ class Handshake(FactsView):
     @property
     def line(self) -> str:
         """One sentence for an agent."""
-        words = f"{self.now.isoformat(timespec='seconds')}, a {self.now:%A}, ISO week {self.iso_week}, time zone {self.zone.name}"
+        words = (
+            f"{self.now.isoformat(timespec='seconds')}, a {self.now:%A}, ISO week {self.iso_week}, "
+            f"time zone {self.zone.name}"
+        )
         return f"When this session began it was {words}. Take today and now from that."
 
     def as_json(self) -> dict[str, Json]:
@@ -54,7 +59,8 @@ class Handshake(FactsView):
 
 
 def session_time(now: datetime | None = None, zone: Zone | None = None) -> Handshake:
-    """Return the time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own zone.
+    """Return the time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own
+    zone.
 
     Raises `UsageError` for a `now` without a zone: this machine's is never taken for it.
     """
@@ -80,6 +86,8 @@ def from_json(kept: Mapping[str, Json]) -> Handshake | None:
     moment = datetime.fromisoformat(now)
     try:
         zone = zone_named(name, "the session")
-    except UsageError:  # a zone that this machine's database does not have: its offset from UTC is in the time itself
+    except (
+        UsageError
+    ):  # a zone that this machine's database does not have: its offset from UTC is in the time itself
         zone = zone_of(moment, "the session")
     return Handshake(now=moment.astimezone(zone.rules), zone=zone)

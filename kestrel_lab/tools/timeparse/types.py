@@ -70,11 +70,15 @@ class Span:
 
 def one_day(day: date, said: str, *notes: str, relative: bool = True) -> Span:
     """Return a single day."""
-    return Span(first=day, end=day + timedelta(days=1), precision="day", said=said, notes=notes, relative=relative)
+    return Span(
+        first=day, end=day + timedelta(days=1), precision="day", said=said, notes=notes, relative=relative
+    )
 
 
 def whole_months(year: int, month: int, count: int, said: str, *notes: str, relative: bool = True) -> Span:
-    """Return a month, a quarter or a year, which have 1, 3 and 12 months; `month` may run over the ends of the year."""
+    """Return a month, a quarter or a year, which have 1, 3 and 12 months; `month` may run over the ends of
+    the year.
+    """
     precision = {1: "month", 3: "quarter", 12: "year"}[count]
     first, end = month_start(year, month), month_start(year, month + count)
     return Span(first=first, end=end, precision=precision, said=said, notes=notes, relative=relative)
@@ -155,7 +159,11 @@ class Reading(FactsView):
             if self.precision == "day" and self.start.date() == (self.end - timedelta(microseconds=1)).date():
                 shown.append(("day", f"{self.start:%A} {self.start:%Y-%m-%d}"))
             shown += [("from", _time_text(self.start)), ("until before", _time_text(self.end))]
-        shown += [("precision", self.precision), ("read as", self.interpretation), ("zone", f"{self.zone.name}, from {self.zone.origin}")]
+        shown += [
+            ("precision", self.precision),
+            ("read as", self.interpretation),
+            ("zone", f"{self.zone.name}, from {self.zone.origin}"),
+        ]
         if self.reference is not None:
             shown.append(("told from", _time_text(self.reference.astimezone(self.zone.rules))))
         if self.read_by != "grammar":
@@ -164,15 +172,28 @@ class Reading(FactsView):
 
 
 def time_range(
-    start: datetime, end: datetime, said: str, precision: str, asked: Question, *notes: str, read_by: str = "grammar"
+    start: datetime,
+    end: datetime,
+    said: str,
+    precision: str,
+    asked: Question,
+    *notes: str,
+    read_by: str = "grammar",
 ) -> Reading:
     """Return the reading of `asked` from `start` to `end`, one moment where both are equal."""
     if asked.zone.short:
         notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
     return Reading(
-        text=asked.text, start=start, end=end, precision=precision, interpretation=said, zone=asked.zone, reference=asked.reference,
-        notes=tuple(dict.fromkeys(notes)), read_by=read_by,
-    )  # fmt: skip
+        text=asked.text,
+        start=start,
+        end=end,
+        precision=precision,
+        interpretation=said,
+        zone=asked.zone,
+        reference=asked.reference,
+        notes=tuple(dict.fromkeys(notes)),
+        read_by=read_by,
+    )
 
 
 def _time_text(moment: datetime) -> str:

@@ -1,4 +1,6 @@
-"""Time zones by name, abbreviation or offset, and clock times in them; ambiguous names and times are refused."""
+"""Time zones by name, abbreviation or offset, and clock times in them; ambiguous names and times are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.timeparse.normalize import lazy_pattern
 
 Choice = Literal["earlier", "later"]
-"""Which of two moments is meant where clocks are turned back; where they go forward, before or behind the gap."""
+"""Which of two moments is meant where clocks are turned back; where they go forward, before or behind the
+gap.
+"""
 
 AMBIGUOUS = {
     "ACT": ("Australia/Sydney", "America/Rio_Branco"),
@@ -99,7 +103,8 @@ class Zone:
 
 @lru_cache(maxsize=64)
 def zone_named(name: str, origin: str) -> Zone:
-    """Return the zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one distance.
+    """Return the zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one
+    distance.
 
     Raises `UsageError` for any other, naming the zones that an ambiguous abbreviation could mean.
     """
@@ -111,11 +116,18 @@ def zone_named(name: str, origin: str) -> Zone:
         return _fixed_zone(minutes, origin)
     if word.upper() in AMBIGUOUS:
         candidates = AMBIGUOUS[word.upper()]
-        raise UsageError(f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30")
+        raise UsageError(
+            f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a "
+            "distance such as +05:30"
+        )
     if word.upper() in ABBREVIATIONS:
         return _fixed_zone(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
     if (key := _key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
-        msg = f"there is no time zone {word!r}: {did_you_mean(word, [key for key in _keys().values() if '/' in key])}, or write a distance such as +02:00"
+        msg = (
+            f"there is no time zone {word!r}: "
+            f"{did_you_mean(word, [key for key in _keys().values() if '/' in key])}, or write a "
+            "distance such as +02:00"
+        )
         raise UsageError(msg)
     return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
 
@@ -129,7 +141,10 @@ def rules_version() -> str:
                 return file.readline().strip("# \n")
         except OSError:
             continue
-    from importlib.metadata import PackageNotFoundError, version  # loaded on use: it costs more than this package
+    from importlib.metadata import (
+        PackageNotFoundError,
+        version,
+    )  # loaded on use: it costs more than this package
 
     try:
         return f"tzdata {version('tzdata')}"
@@ -143,7 +158,10 @@ def zone_of(moment: datetime, origin: str) -> Zone:
         return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else key, origin=origin)
     offset = moment.utcoffset()
     if offset is None:
-        raise UsageError(f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name")
+        raise UsageError(
+            f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or "
+            "say the zone's name"
+        )
     return Zone(rules=timezone(offset), name=offset_name(offset), origin=origin)
 
 
@@ -154,7 +172,9 @@ def local_zone() -> Zone:
     now = datetime.now().astimezone()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns where nothing is configured: what it then takes is compared below
+            warnings.simplefilter(
+                "ignore"
+            )  # it warns where nothing is configured: what it then takes is compared below
             key = get_localzone_name() or ""
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -180,14 +200,20 @@ def _key(name: str) -> str | None:
 def offset_name(offset: timedelta) -> str:
     """Return the name of an offset from UTC, such as `UTC` or `UTC+05:30`."""
     minutes = round(offset.total_seconds() / 60)
-    return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}" if minutes else "UTC"
+    return (
+        f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+        if minutes
+        else "UTC"
+    )
 
 
-def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
+def at_clock(
+    day: date, clock: time, zone: Zone, choice: Choice | None = None
+) -> tuple[datetime, tuple[str, ...]]:
     """Return the moment when clocks of `zone` show `clock` on `day`, and notes on how it was chosen.
 
-    Raises `UsageError` where clocks skip that time or show it twice, unless `choice` says which moment is meant,
-    and where the zone was given by an abbreviation that is not in force on that day.
+    Raises `UsageError` where clocks skip that time or show it twice, unless `choice` says which moment is
+    meant, and where the zone was given by an abbreviation that is not in force on that day.
     """
     wall = datetime.combine(day, clock)
     first, second = wall.replace(tzinfo=zone.rules, fold=0), wall.replace(tzinfo=zone.rules, fold=1)
@@ -195,9 +221,14 @@ def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -
     _in_force(wall, zone)
     if before == after:
         return first, ()
-    early, late = sorted((_real_moment(first, zone), _real_moment(second, zone)), key=lambda moment: moment.astimezone(UTC))
+    early, late = sorted(
+        (_real_moment(first, zone), _real_moment(second, zone)), key=lambda moment: moment.astimezone(UTC)
+    )
     if before > after:
-        what = f"{wall:%H:%M} is shown twice on {day} in {zone.name}, where clocks are turned back: at {early.isoformat()} and at {late.isoformat()}"
+        what = (
+            f"{wall:%H:%M} is shown twice on {day} in {zone.name}, where clocks are turned back: at "
+            f"{early.isoformat()} and at {late.isoformat()}"
+        )
         advice = "write one of these, or disambiguate: earlier or later"
     else:
         what = f"{wall:%H:%M} does not exist on {day} in {zone.name}, where clocks are put forward"
@@ -216,7 +247,9 @@ def on_clocks(moment: datetime, zone: Zone) -> datetime:
 
 
 def day_start(day: date, zone: Zone) -> datetime:
-    """Return the first moment of `day` in `zone`, which need not be midnight; `UsageError` if the zone skipped the day."""
+    """Return the first moment of `day` in `zone`, which need not be midnight; `UsageError` if the zone
+    skipped the day.
+    """
     first, second = (datetime.combine(day, time(), tzinfo=zone.rules).replace(fold=fold) for fold in (0, 1))
     low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
     if _offset(first) >= _offset(second):
@@ -241,13 +274,17 @@ def _fixed_zone(minutes: int, origin: str, short: str = "") -> Zone:
 
 
 def _in_force(wall: datetime, zone: Zone) -> None:
-    """Raise `UsageError` where the zone was given by an abbreviation that is not in force then, such as CET in July."""
+    """Raise `UsageError` where the zone was given by an abbreviation that is not in force then, such as CET
+    in July.
+    """
     if not zone.short:
         return
     minutes, example = ABBREVIATIONS[zone.short]
     there = [wall.replace(tzinfo=ZoneInfo(example), fold=fold) for fold in (0, 1)]
     if timedelta(minutes=minutes) not in map(_offset, there):
-        instead = f"{example} is on {there[0].tzname()} then. Write {example}, or {zone.name} if that is meant"
+        instead = (
+            f"{example} is on {there[0].tzname()} then. Write {example}, or {zone.name} if that is meant"
+        )
         raise UsageError(f"{zone.short} is not in force on {wall:%Y-%m-%d}: {instead}")
 
 
@@ -263,7 +300,9 @@ def _real_moment(moment: datetime, zone: Zone) -> datetime:
 # Words for a time zone inside a time expression: 15:00 UTC, 3pm Europe/Vienna.
 
 _KEY = re.compile(r"(?<![\w/])[A-Za-z]+(?:/[A-Za-z][A-Za-z_+\-0-9]*)+(?![\w/])")
-_DISTANCE = re.compile(r"\b(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?\b|(?<=:\d\d)\s?[+-]\d\d:?\d\d\b", re.IGNORECASE)
+_DISTANCE = re.compile(
+    r"\b(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?\b|(?<=:\d\d)\s?[+-]\d\d:?\d\d\b", re.IGNORECASE
+)
 _UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
 _SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
 _LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)

@@ -40,9 +40,10 @@ class Reach:
     """Public addresses at `ports`, and what `also` adds.
 
     There is no setting, environment variable or argument of a tool that adds to either: only the program that
-    makes the tools can. Where the environment names a proxy (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`)
-    requests go through it. It then resolves names anew, so it has to keep private addresses out itself;
-    those that are written as numbers, or are private to this machine's resolver too, are refused here already.
+    makes the tools can. Where the environment names a proxy (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`,
+    `NO_PROXY`) requests go through it. It then resolves names anew, so it has to keep private addresses out
+    itself; those that are written as numbers, or are private to this machine's resolver too, are refused here
+    already.
     """
 
     also: frozenset[tuple[str, int]] = frozenset()
@@ -59,10 +60,14 @@ class Reach:
     def check_port(self, url: Url) -> None:
         """Raise `PermissionError` for a port that is not for the web."""
         if url.port not in self.ports and (url.host, url.port) not in self.also:
-            raise PermissionError(f"{url.origin} was not asked: only ports {' and '.join(map(str, sorted(self.ports)))} may be reached")
+            raise PermissionError(
+                f"{url.origin} was not asked: only ports {' and '.join(map(str, sorted(self.ports)))} "
+                "may be reached"
+            )
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return where to connect for a host: looked up once, each address checked, so that no later answer can differ.
+        """Return where to connect for a host: looked up once, each address checked, so that no later answer
+        can differ.
 
         Raises `PermissionError` if any of them must not be reached, and `OSError` if there is none.
         """
@@ -76,7 +81,10 @@ class Reach:
         return found
 
     def proxy(self, url: Url) -> str:
-        """Return the address of the proxy for a URL; empty for none. Raises `ValueError` for a kind that is not supported."""
+        """Return the address of the proxy for a URL; empty for none.
+
+        Raises `ValueError` for a kind that is not supported.
+        """
         if _bypasses_proxy(url, self._variable("no_proxy")):
             return ""
         found = self._variable(f"{url.scheme}_proxy") or self._variable("all_proxy")
@@ -84,7 +92,9 @@ class Reach:
             return ""
         found = found if "://" in found else f"http://{found}"
         if not found.lower().startswith(("http://", "https://")):
-            raise ValueError("the proxy that the environment names is not an HTTP proxy: the web tools can use no other")
+            raise ValueError(
+                "the proxy that the environment names is not an HTTP proxy: the web tools can use no other"
+            )
         return found
 
     def _variable(self, name: str) -> str:
@@ -96,7 +106,11 @@ def _bypasses_proxy(url: Url, exceptions: str) -> bool:
     for entry in (part.strip().lower() for part in exceptions.split(",")):
         host, _, port = entry.partition(":") if entry.count(":") == 1 else (entry, "", "")
         name = host.removeprefix("*").lstrip(".")
-        if entry == "*" or (name and (not port or port == str(url.port)) and (url.host == name or url.host.endswith(f".{name}"))):
+        if entry == "*" or (
+            name
+            and (not port or port == str(url.port))
+            and (url.host == name or url.host.endswith(f".{name}"))
+        ):
             return True
     return False
 
@@ -107,7 +121,17 @@ _TEXT = re.compile(
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _OURS = frozenset(
     {
-        *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer", "expect"),
+        *(
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "keep-alive",
+            "upgrade",
+            "te",
+            "trailer",
+            "expect",
+        ),
         *("accept-encoding", "proxy-authorization", "proxy-connection"),
     }
 )
@@ -140,13 +164,20 @@ class Answer:
 
 
 async def request(
-    reach: Reach, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"", follow: bool = True
+    reach: Reach,
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    follow: bool = True,
 ) -> Answer:
-    """Make a request; `follow` follows redirects, each checked like the first, without `headers` where another host is asked.
+    """Make a request; `follow` follows redirects, each checked like the first, without `headers` where
+    another host is asked.
 
-    No cookie is kept, no password of this machine used. Raises `ValueError` for a URL or header that is not in
-    order and for too many redirects, `PermissionError` for what must not be reached, `TimeoutError` when the time of
-    `reach` is up, `ConnectionError` when nobody answers or the answer is broken.
+    No cookie is kept, no password of this machine used. Raises `ValueError` for a URL or header that is not
+    in order and for too many redirects, `PermissionError` for what must not be reached, `TimeoutError` when
+    the time of `reach` is up, `ConnectionError` when nobody answers or the answer is broken.
     """
     where = read_url(url)
     sent = _check_headers(headers or {})
@@ -160,27 +191,43 @@ async def request(
                 if where.origin != before.origin:
                     sent = {}
     except TimeoutError:
-        raise TimeoutError(f"{where.origin} did not finish its answer within {reach.seconds:g} seconds{_unknown(method)}") from None
+        raise TimeoutError(
+            f"{where.origin} did not finish its answer within {reach.seconds:g} seconds{_unknown(method)}"
+        ) from None
     raise ValueError(f"{url} was not fetched: it redirects more than {reach.redirects} times")
 
 
-async def _request_once(reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes) -> Answer:
+async def _request_once(
+    reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes
+) -> Answer:
     import httpcore  # a tenth of a second to load, and most runs never ask the web
 
     reach.check_port(url)
-    ours = {"Host": url.authority, "User-Agent": f"kestrel-lab/{__version__}", "Accept-Encoding": "gzip", "Connection": "close"}
+    ours = {
+        "Host": url.authority,
+        "User-Agent": f"kestrel-lab/{__version__}",
+        "Accept-Encoding": "gzip",
+        "Connection": "close",
+    }
     if body or method in {"POST", "PUT"}:
         ours["Content-Length"] = str(len(body))
     port = None if url.usual_port else url.port
-    target = httpcore.URL(scheme=url.scheme.encode(), host=url.host.encode(), port=port, target=url.target.encode())
+    target = httpcore.URL(
+        scheme=url.scheme.encode(), host=url.host.encode(), port=port, target=url.target.encode()
+    )
     async with AsyncExitStack() as stack:
         try:
             pool = await stack.enter_async_context(await _pool(reach, url))
-            sent = [(name.encode(), value.encode()) for name, value in {"Accept": "*/*", **headers, **ours}.items()]
+            sent = [
+                (name.encode(), value.encode())
+                for name, value in {"Accept": "*/*", **headers, **ours}.items()
+            ]
             stream = pool.stream(method, target, headers=sent, content=body or None)
             return await _read(reach, url, await stack.enter_async_context(stream))
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, zlib.error) as error:
-            raise ConnectionError(f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}") from None
+            raise ConnectionError(
+                f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}"
+            ) from None
         except httpcore.TimeoutException:
             raise TimeoutError(f"{url.origin} could not be reached in time{_unknown(method)}") from None
 
@@ -188,7 +235,9 @@ async def _request_once(reach: Reach, method: str, url: Url, headers: Mapping[st
 async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
     import httpcore
 
-    backend = cast("Any", _CheckedNetwork(reach))  # the methods count, not the class, which would have to be loaded
+    backend = cast(
+        "Any", _CheckedNetwork(reach)
+    )  # the methods count, not the class, which would have to be loaded
     tls = _tls(reach.env.get("SSL_CERT_FILE", ""))
     proxy = reach.proxy(url)
     if not proxy:
@@ -201,18 +250,28 @@ async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
         if is_number(url.host):
             raise
     parts = urlsplit(proxy)
-    auth = (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
+    auth = (
+        (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
+    )
     plain = f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
     return httpcore.AsyncHTTPProxy(plain, proxy_auth=auth, ssl_context=tls)
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckedNetwork:
-    """Connects to the very address that was checked; the name stays in the `Host` header and in the certificate."""
+    """Connects to the very address that was checked; the name stays in the `Host` header and in the
+    certificate.
+    """
 
     reach: Reach
 
-    async def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> AsyncNetworkStream:  # noqa: ASYNC109  # httpcore's signature
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        **options: Any,
+    ) -> AsyncNetworkStream:  # httpcore's signature
         import httpcore
 
         try:
@@ -260,7 +319,9 @@ async def _read(reach: Reach, url: Url, response: Response) -> Answer:
     too_large = f"it is larger than {reach.most_bytes:,} bytes"
     if declared.isdecimal() and int(declared) > reach.most_bytes:
         return replace(answer, left_out=too_large)
-    body = await (_read_unpacked if "gzip" in packed else _read_plain)(response.aiter_stream(), reach.most_bytes)
+    body = await (_read_unpacked if "gzip" in packed else _read_plain)(
+        response.aiter_stream(), reach.most_bytes
+    )
     if body is None:
         return replace(answer, left_out=too_large)
     return replace(answer, body=body)
@@ -276,7 +337,9 @@ async def _read_plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or is cut off."""
+    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or
+    is cut off.
+    """
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
         piece = packed

@@ -22,22 +22,32 @@ _reading = web_tool(Danger.LOW, "idempotent", group="github")
 
 
 def github_tools(reach: Reach) -> list[Tool]:
-    """Return the tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none.
+    """Return the tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's
+    own. Else none.
 
     With `GITHUB_ORG` and `GITHUB_REPO` as well there are tools for the pull requests of that repository.
     """
     token = reach.env.get("GITHUB_TOKEN", "")
     if not token:
         return []
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": "2022-11-28",
+    }
     github = api_service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
     owner, name = reach.env.get("GITHUB_ORG", ""), reach.env.get("GITHUB_REPO", "")
-    return [*_for_all_repositories(github), *(_pull_requests(github, f"{owner}/{name}") if owner and name else ())]
+    return [
+        *_for_all_repositories(github),
+        *(_pull_requests(github, f"{owner}/{name}") if owner and name else ()),
+    ]
 
 
 def _for_all_repositories(github: Service) -> list[Tool]:
     @_reading
-    async def github_search(query: str, kind: Literal["issues", "repositories", "code"] = "issues", count: int = 10) -> str:
+    async def github_search(
+        query: str, kind: Literal["issues", "repositories", "code"] = "issues", count: int = 10
+    ) -> str:
         """Search GitHub for issues and pull requests, repositories, or code.
 
         Args:
@@ -61,11 +71,17 @@ def _for_all_repositories(github: Service) -> list[Tool]:
         """
         path = f"/repos/{_repository(repo)}/issues/{number}"
         issue = await github.get(path)
-        head = f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by {text_at(issue, 'user', 'login')})"
+        head = (
+            f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by "
+            f"{text_at(issue, 'user', 'login')})"
+        )
         parts = [head, text_at(issue, "body")]
         total = int(text_at(issue, "comments") or 0)
         comments = objects_in(await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else [])
-        parts += [f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}" for one in comments]
+        parts += [
+            f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}"
+            for one in comments
+        ]
         if total > _MOST_COMMENTS:
             parts.append(f"[{total - _MOST_COMMENTS} more comments]")
         return mark_foreign("\n\n".join(part for part in parts if part), "GitHub")
@@ -91,7 +107,9 @@ def _for_all_repositories(github: Service) -> list[Tool]:
         except (binascii.Error, UnicodeDecodeError):
             content = ""
         if not content and text_at(value, "size") not in {"", "0"}:
-            raise ValueError(f"{path} is not text, or too large to be read this way ({text_at(value, 'size')} bytes)")
+            raise ValueError(
+                f"{path} is not text, or too large to be read this way ({text_at(value, 'size')} bytes)"
+            )
         return mark_foreign(content, "GitHub")
 
     @web_tool(Danger.HIGH, "opaque", group="github")
@@ -135,9 +153,15 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
         """
         one = await github.get(path(number))
         branches = f"{text_at(one, 'head', 'label')} → {text_at(one, 'base', 'ref')}"
-        size = f"{text_at(one, 'changed_files')} files, +{text_at(one, 'additions')} −{text_at(one, 'deletions')}"
+        size = (
+            f"{text_at(one, 'changed_files')} files, +{text_at(one, 'additions')} "
+            f"−{text_at(one, 'deletions')}"
+        )
         state = f"merged {text_at(one, 'merged_at')}" if text_at(one, "merged_at") else text_at(one, "state")
-        head = f"#{number} [{state}] {text_at(one, 'title')} (by {text_at(one, 'user', 'login')})\n{branches}: {size}"
+        head = (
+            f"#{number} [{state}] {text_at(one, 'title')} (by "
+            f"{text_at(one, 'user', 'login')})\n{branches}: {size}"
+        )
         return mark_foreign("\n\n".join(part for part in (head, text_at(one, "body")) if part), "GitHub")
 
     @_reading
@@ -159,10 +183,19 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
             base: Only those into this branch; any by default.
 
         """
-        closed = await github.get(path(), state="closed", sort="updated", direction="desc", per_page=100, base=base)
+        closed = await github.get(
+            path(), state="closed", sort="updated", direction="desc", per_page=100, base=base
+        )
         merged = [one for one in objects_in(closed) if text_at(one, "merged_at")]
-        rows = [f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}" for one in merged]
-        return mark_foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub") if rows else "no pull request was merged lately"
+        rows = [
+            f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}"
+            for one in merged
+        ]
+        return (
+            mark_foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub")
+            if rows
+            else "no pull request was merged lately"
+        )
 
     return [fetch_pull_request, get_pull_request_diff, list_merged_prs]
 

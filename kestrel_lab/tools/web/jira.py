@@ -17,25 +17,36 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
 
 
 def jira_tools(reach: Reach) -> list[Tool]:
-    """Return the tools, if the environment has `JIRA_BASE_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none.
+    """Return the tools, if the environment has `JIRA_BASE_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for
+    Jira in the cloud. Else none.
 
-    Where the address is in `JIRA_URL` they have other names, and there are none for one's project and one's own issues.
+    Where the address is in `JIRA_URL` they have other names, and there are none for one's project and one's
+    own issues.
     """
-    base, token, email = (reach.env.get(name, "") for name in ("JIRA_BASE_URL", "JIRA_API_TOKEN", "JIRA_EMAIL"))
+    base, token, email = (
+        reach.env.get(name, "") for name in ("JIRA_BASE_URL", "JIRA_API_TOKEN", "JIRA_EMAIL")
+    )
     url = base or reach.env.get("JIRA_URL", "")
     if not (url and token):
         return []
     basic = base64.b64encode(f"{email}:{token}".encode()).decode()
-    headers = {"Authorization": f"Basic {basic}" if email else f"Bearer {token}", "Accept": "application/json"}
+    headers = {
+        "Authorization": f"Basic {basic}" if email else f"Bearer {token}",
+        "Accept": "application/json",
+    }
     jira = api_service("Jira", "", url, reach, headers)
     path = "/rest/api/2/search/jql" if email else "/rest/api/2/search"
-    search, issue, project, assigned, comment = _tools(jira, path, ("search_jira_issues", "get_jira_issue") if base else ("", ""))
+    search, issue, project, assigned, comment = _tools(
+        jira, path, ("search_jira_issues", "get_jira_issue") if base else ("", "")
+    )
     return [issue, search, project, assigned, comment] if base else [search, issue, comment]
 
 
 def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
     async def found(jql: str, count: int) -> str:
-        value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
+        value = await jira.get(
+            path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee"
+        )
         rows = [_line(issue) for issue in objects_in(value, "issues")]
         return mark_foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
 
@@ -58,10 +69,15 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
             key: Such as ABC-123.
 
         """
-        issue = await jira.get(f"/rest/api/2/issue/{_check_key(key)}", fields="summary,status,assignee,description,comment")
+        issue = await jira.get(
+            f"/rest/api/2/issue/{_check_key(key)}", fields="summary,status,assignee,description,comment"
+        )
         parts = [_line(issue), text_at(issue, "fields", "description")]
         comments = objects_in(issue, "fields", "comment", "comments")
-        parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
+        parts += [
+            f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}"
+            for one in comments
+        ]
         return mark_foreign("\n\n".join(part for part in parts if part), "Jira")
 
     @web_tool(Danger.LOW, "idempotent", group="jira")
@@ -105,7 +121,8 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
 def _line(issue: Json) -> str:
     who = text_at(issue, "fields", "assignee", "displayName") or "nobody"
     return (
-        f"{text_at(issue, 'key')} [{text_at(issue, 'fields', 'status', 'name')}] {text_at(issue, 'fields', 'summary')} (assigned to {who})"
+        f"{text_at(issue, 'key')} [{text_at(issue, 'fields', 'status', 'name')}] "
+        f"{text_at(issue, 'fields', 'summary')} (assigned to {who})"
     )
 
 

@@ -24,14 +24,18 @@ class Service:
     headers: Mapping[str, str] = field(repr=False)
 
     async def get(self, path: str, **query: str | int) -> Json:
-        """Return what it answers to a question; raises `ValueError` with its own words if that is an error."""
+        """Return what it answers to a question; raises `ValueError` with its own words if that is an
+        error.
+        """
         asked = {name: value for name, value in query.items() if value not in {"", 0}}
         url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
         return self._value(await request(self.reach, "GET", url, headers=self.headers, follow=False), path)
 
     async def text(self, path: str, accept: str) -> str:
         """Return what it answers as text of the media type `accept`; raises like `get`."""
-        answer = await request(self.reach, "GET", self.base + path, headers={**self.headers, "Accept": accept}, follow=False)
+        answer = await request(
+            self.reach, "GET", self.base + path, headers={**self.headers, "Accept": accept}, follow=False
+        )
         self._check(answer, path)
         return decode_body(answer)
 
@@ -39,15 +43,32 @@ class Service:
         """Return what it answers to something new; raises like `get`."""
         headers = {**self.headers, "Content-Type": "application/json"}
         return self._value(
-            await request(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
+            await request(
+                self.reach,
+                "POST",
+                self.base + path,
+                headers=headers,
+                body=json.dumps(body).encode(),
+                follow=False,
+            ),
+            path,
         )
 
     def _check(self, answer: Answer, path: str) -> None:
-        """Raise `ValueError` for an answer that is an error or was not read, `ConnectionError` for an error that may pass."""
+        """Raise `ValueError` for an answer that is an error or was not read, `ConnectionError` for an error
+        that may pass.
+        """
         text = "" if answer.left_out else decode_body(answer)
         if not 200 <= answer.status < 300:
-            what = {401: "the key is not accepted", 403: "the key may not do that, or has been used too often", 404: f"there is no {path}"}
-            msg = f"{self.name} answered {answer.said}: {_words(text) or what.get(answer.status, answer.left_out)}"
+            what = {
+                401: "the key is not accepted",
+                403: "the key may not do that, or has been used too often",
+                404: f"there is no {path}",
+            }
+            msg = (
+                f"{self.name} answered {answer.said}: "
+                f"{_words(text) or what.get(answer.status, answer.left_out)}"
+            )
             raise ConnectionError(msg) if answer.status in {429, 502, 503, 504} else ValueError(msg)
         if answer.left_out:
             raise ValueError(f"the answer of {self.name} was not read: {answer.left_out}")
@@ -61,8 +82,12 @@ class Service:
         return value
 
 
-def api_service(name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]) -> Service:
-    """Return a service at its usual address, or at the one that the environment names: that one may be a private one."""
+def api_service(
+    name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]
+) -> Service:
+    """Return a service at its usual address, or at the one that the environment names: that one may be a
+    private one.
+    """
     if not configured:
         return Service(name=name, base=default, reach=reach, headers=headers)
     url = read_url(configured)

@@ -16,12 +16,27 @@ _MOST_SECONDS = 2.0
 _MOST_DEEP = 256
 _MOST_LINKS = 5_000
 _UNSEEN = frozenset(
-    {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "head", "title", "select", "textarea", "canvas"}
+    {
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "svg",
+        "math",
+        "iframe",
+        "object",
+        "head",
+        "title",
+        "select",
+        "textarea",
+        "canvas",
+    }
 )
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _BLOCK = frozenset(
     (
-        "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol "
+        "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 "
+        "h3 h4 h5 h6 header hr li main nav ol "
         "p pre section table tr ul"
     ).split()
 )
@@ -29,7 +44,9 @@ _IN_HEAD = frozenset({"title", "meta", "link", "script", "style", "base", "noscr
 _ENDS_ITS_LIKE = frozenset({"li", "dt", "dd", "tr", "td", "th"})
 _TELLING = ("href", "class", "id", "role", "lang")
 """Attributes that mark the article of a page."""
-_HIDDEN_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d]*[1-9]))", re.IGNORECASE)
+_HIDDEN_STYLE = re.compile(
+    r"(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d]*[1-9]))", re.IGNORECASE
+)
 _CODED = re.compile(
     r"utf-?8|us-ascii|ascii|latin-?1|(?:iso-?8859|windows|cp)-?\d{1,4}|utf-16(?:[bl]e)?|gb2312|gbk|gb18030|big5|euc-(?:jp|kr)|shift[_-]jis"
     r"|koi8-[ru]"
@@ -56,7 +73,9 @@ class Page(HTMLParser):
         self._parts: list[str] = []
         self._link: list[str] | None = None
         stop = time.monotonic() + most_seconds
-        for start in range(0, min(len(html), _MOST_CHARS), _PIECE):  # in pieces, and never closed: the end is where hostile pages cost most
+        for start in range(
+            0, min(len(html), _MOST_CHARS), _PIECE
+        ):  # in pieces, and never closed: the end is where hostile pages cost most
             if time.monotonic() > stop:
                 self.complete = False
                 break
@@ -70,7 +89,9 @@ class Page(HTMLParser):
 
     @property
     def html(self) -> str:
-        """The page without what is not to be seen: scripts, comments, hidden elements, and attributes that say nothing about the text."""
+        """The page without what is not to be seen: scripts, comments, hidden elements, and attributes that
+        say nothing about the text.
+        """
         title = f"<head><title>{escape(self.title)}</title></head>" if self.title else ""
         return f"<html>{title}<body>{''.join(self._seen)}</body></html>"
 
@@ -85,7 +106,9 @@ class Page(HTMLParser):
             or bool(_HIDDEN_STYLE.search(given.get("style") or ""))
         )
         if not (hides or self._hiding):
-            self._parts.append("\n- " if tag == "li" else "\n" if tag in _BLOCK else " | " if tag in {"td", "th"} else "")
+            self._parts.append(
+                "\n- " if tag == "li" else "\n" if tag in _BLOCK else " | " if tag in {"td", "th"} else ""
+            )
         if tag in _VOID:
             self._seen.append("<br>" if tag == "br" else "")
             return
@@ -126,17 +149,27 @@ class Page(HTMLParser):
             self._link.append(data)
 
     def _end_implied(self, tag: str) -> None:
-        """End what the beginning of `tag` ends, as browsers do: else what is hidden would hide what comes after it."""
+        """End what the beginning of `tag` ends, as browsers do: else what is hidden would hide what comes
+        after it.
+        """
         top = self._open[-1][0] if self._open else ""
-        if (top == "head" and tag not in _IN_HEAD) or (top == "p" and tag in _BLOCK) or (top == tag and tag in _ENDS_ITS_LIKE):
+        if (
+            (top == "head" and tag not in _IN_HEAD)
+            or (top == "p" and tag in _BLOCK)
+            or (top == tag and tag in _ENDS_ITS_LIKE)
+        ):
             self.handle_endtag(top)
 
 
 def decode_body(answer: Answer) -> str:
-    """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is not text."""
+    """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises
+    `ValueError` for what is not text.
+    """
     if b"\0" in answer.body[:8_192] and "utf-16" not in answer.headers.get("content-type", "").lower():
         raise ValueError(f"{answer.url} is not text")
-    named = re.search(r"charset\s*=\s*[\"']?([\w-]{2,20})", answer.headers.get("content-type", ""), re.IGNORECASE)
+    named = re.search(
+        r"charset\s*=\s*[\"']?([\w-]{2,20})", answer.headers.get("content-type", ""), re.IGNORECASE
+    )
     declared = None if named else _DECLARED.search(answer.body[:4_096])
     name = (named[1] if named else declared[1].decode("ascii", "replace") if declared else "utf-8").lower()
     if not _CODED.fullmatch(name):  # Python knows encodings that are none of text, and slow ones
@@ -149,18 +182,25 @@ def decode_body(answer: Answer) -> str:
 
 def is_html(answer: Answer) -> bool:
     """Return whether an answer is a page and not plain text."""
-    return answer.kind in {"text/html", "application/xhtml+xml"} or (not answer.kind and answer.body.lstrip()[:1] == b"<")
+    return answer.kind in {"text/html", "application/xhtml+xml"} or (
+        not answer.kind and answer.body.lstrip()[:1] == b"<"
+    )
 
 
 def article_text(html: str, url: str) -> str:
-    """Return the text of the article on a page, without menus and adverts where they can be recognised, else all visible text.
+    """Return the text of the article on a page, without menus and adverts where they can be recognised, else
+    all visible text.
 
     The article is found by trafilatura, where it is installed. What a page hides is left out.
     """
     page = Page(html)
     article = "" if page.depth > _MOST_DEEP or len(page.html) > _MOST_CHARS // 2 else _article(page.html, url)
     text = article if len(article) > 200 or len(article) * 2 > len(page.text) else page.text
-    text = text if page.complete or text is article else f"{text}\n[the rest of the page is left out: it is too large]"
+    text = (
+        text
+        if page.complete or text is article
+        else f"{text}\n[the rest of the page is left out: it is too large]"
+    )
     return f"# {page.title}\n\n{text}" if page.title and not text.startswith("# ") else text
 
 
@@ -181,4 +221,14 @@ def _article(html: str, url: str) -> str:
         from trafilatura import extract  # half a second to load, and an extra
     except ImportError:
         return ""
-    return extract(html, url=url, output_format="markdown", include_comments=False, include_tables=True, include_images=False) or ""
+    return (
+        extract(
+            html,
+            url=url,
+            output_format="markdown",
+            include_comments=False,
+            include_tables=True,
+            include_images=False,
+        )
+        or ""
+    )

@@ -37,8 +37,8 @@ _REACHED_S: Final = 4.0
 def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     """`web_search`, and where `BRAVE_API_KEY` is set `brave_search`, which `web_search` then asks too.
 
-    Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`) knows.
-    What is looked for is told to a search engine and to nobody else, so the danger is LOW.
+    Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`)
+    knows. What is looked for is told to a search engine and to nobody else, so the danger is LOW.
     """
     brave, find = _brave(reach), search_function(reach, engine)
 
@@ -57,7 +57,9 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
         return [web_search]
 
     @web_tool(Danger.LOW, "idempotent")
-    async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
+    async def brave_search(
+        query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = ""
+    ) -> str:
         """Search the web with Brave: titles, addresses and extracts.
 
         Args:
@@ -71,10 +73,13 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     return [web_search, brave_search]
 
 
-def search_function(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
+def search_function(
+    reach: Reach, engine: Engine | None = None
+) -> Callable[[str, int], Awaitable[list[Found]]]:
     """Return the search function: Brave where its key is set, else `engine`; see `search_tools`.
 
-    It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when nobody answers.
+    It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when
+    nobody answers.
     """
     brave = _brave(reach)
 
@@ -101,16 +106,27 @@ async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[F
     fresh = {"": "", "day": "pd", "week": "pw", "month": "pm", "year": "py"}[age]
     value: Json = await brave.get("/res/v1/web/search", q=query, count=count, freshness=fresh)
     rows = objects_in(value, "web", "results")[:count]
-    return [(_without_emphasis(text_at(row, "title")), text_at(row, "url"), _without_emphasis(text_at(row, "description"))) for row in rows]
+    return [
+        (
+            _without_emphasis(text_at(row, "title")),
+            text_at(row, "url"),
+            _without_emphasis(text_at(row, "description")),
+        )
+        for row in rows
+    ]
 
 
 def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
-    """Ask the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
+    """Ask the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same
+    proxy.
+    """
     try:
         from ddgs import DDGS  # an extra
         from ddgs.exceptions import DDGSException
     except ImportError as error:
-        raise UsageError("web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY") from error
+        raise UsageError(
+            "web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY"
+        ) from error
     proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
     _check_reached(proxy)
     client = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True)
@@ -119,24 +135,37 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
     except DDGSException as error:
         if str(error).startswith("No results found"):
             return []
-        msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
+        msg = (
+            f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set "
+            "BRAVE_API_KEY to ask Brave"
+        )
         raise ConnectionError(msg) from None
     return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
 
 def _check_reached(proxy: str | None) -> None:
-    """Raise `ConnectionError` where the search engines, or the proxy to them, take no connection: ddgs would try each for long."""
+    """Raise `ConnectionError` where the search engines, or the proxy to them, take no connection: ddgs would
+    try each for long.
+    """
     if proxy is None:
         places, what = [(engine, 443) for engine in _ENGINES], " and ".join(_ENGINES)
     else:
         parts = urlsplit(proxy)
-        places, what = [(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))], "the proxy of the environment"
+        places, what = (
+            [(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))],
+            "the proxy of the environment",
+        )
     if not is_reachable(places, _REACHED_S):
-        msg = f"no search engine can be reached ({what} take no connection): go online, or name a proxy that works in HTTPS_PROXY, and search again"
+        msg = (
+            f"no search engine can be reached ({what} take no connection): go online, or name a proxy "
+            "that works in HTTPS_PROXY, and search again"
+        )
         raise ConnectionError(msg)
 
 
-def is_reachable(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
+def is_reachable(
+    places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection
+) -> bool:
     """Return whether one of these hosts and ports takes a connection within so long."""
     answers: SimpleQueue[bool] = SimpleQueue()
 
@@ -172,11 +201,15 @@ def _without_emphasis(text: str) -> str:
 def _results_text(query: str, found: Sequence[Found]) -> str:
     if not found:
         return f"nothing was found for {query!r}"
-    lines = [f"{number}. {title}\n   {url}\n   {' '.join(extract.split())[:500]}" for number, (title, url, extract) in enumerate(found, 1)]
+    lines = [
+        f"{number}. {title}\n   {url}\n   {' '.join(extract.split())[:500]}"
+        for number, (title, url, extract) in enumerate(found, 1)
+    ]
     return mark_foreign("\n".join(lines), "web search")
 
 
-# Search results and pages as values that a program goes on with: what a search agent uses in place of texts for a model.
+# Search results and pages as values that a program goes on with: what a search agent uses in place of texts
+# for a model.
 
 RESULTS, PAGE = "web_results", "web_page"
 """Names of the tools."""
@@ -200,7 +233,10 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
 
         """
         found = await find(query, count)
-        return [{"title": title, "url": url, "snippet": " ".join(extract.split())[:500]} for title, url, extract in found]
+        return [
+            {"title": title, "url": url, "snippet": " ".join(extract.split())[:500]}
+            for title, url, extract in found
+        ]
 
     @web_tool(Danger.MEDIUM, "idempotent", group="evidence")
     async def web_page(url: str) -> dict[str, Json]:
@@ -218,6 +254,12 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
             title = Page(raw[:200_000]).title
         at = datetime.now(UTC).isoformat(timespec="seconds")
         left = max(0, len(text) - _PAGE_CHARS)
-        return {"url": str(answer.url), "title": title, "text": text[:_PAGE_CHARS], "at": at, "characters_left_out": left}
+        return {
+            "url": str(answer.url),
+            "title": title,
+            "text": text[:_PAGE_CHARS],
+            "at": at,
+            "characters_left_out": left,
+        }
 
     return [web_results, web_page]

@@ -47,7 +47,8 @@ class Url:
 
 
 def read_url(text: str) -> Url:
-    """Return the URL that `text` is; raises `ValueError` that says why, for anything two programs might read differently.
+    """Return the URL that `text` is; raises `ValueError` that says why, for anything two programs might read
+    differently.
 
     Refused: schemes other than http and https, user names and passwords, control characters, blanks,
     backslashes, percent signs in the host, and numbers that are an IP address only to some, such as 127.1.
@@ -100,7 +101,9 @@ def _host(text: str) -> str:
         try:
             return str(IPv4Address(name))
         except AddressValueError:
-            raise ValueError(f"{_quote(text)} is an IP address only to some programs: write it as four decimal numbers") from None
+            raise ValueError(
+                f"{_quote(text)} is an IP address only to some programs: write it as four decimal numbers"
+            ) from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise ValueError(f"{_quote(text)} is not a valid host name")
     return name
@@ -116,7 +119,14 @@ _CLOSED_4 = tuple(
     ip_network(text)
     for text in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
-        *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+        *(
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+        ),
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
         "168.63.129.16/32",  # answers a cloud's virtual machines only, though the number is a public one
     )
@@ -136,7 +146,8 @@ _CLOSED_6 = tuple(
 def address_refusal(address: str) -> str:
     """Return why a numeric address must not be reached, in words; empty for one of the public internet.
 
-    An allow-list for IPv6 and an explicit deny-list for IPv4: what Python calls global differs between its versions.
+    An allow-list for IPv6 and an explicit deny-list for IPv4: what Python calls global differs between its
+    versions.
     """
     try:
         found = ip_address(address.partition("%")[0])
@@ -150,5 +161,11 @@ def address_refusal(address: str) -> str:
         closed = found not in _OPEN_6 or any(found in network for network in _CLOSED_6)
     if not closed:
         return ""
-    kind = "this machine" if found.is_loopback or found.is_unspecified else "link-local" if found.is_link_local else "private or reserved"
+    kind = (
+        "this machine"
+        if found.is_loopback or found.is_unspecified
+        else "link-local"
+        if found.is_link_local
+        else "private or reserved"
+    )
     return f"is {kind}, not a public address"

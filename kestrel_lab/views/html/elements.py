@@ -1,4 +1,6 @@
-"""HTML pages, tables and paragraphs from Jinja2 templates: every text is escaped unless it is `Markup` already."""
+"""HTML pages, tables and paragraphs from Jinja2 templates: every text is escaped unless it is `Markup`
+already.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @cache
 def template_environment(folder: Path = _TEMPLATES) -> Environment:
-    """Return the templates of `folder`, which may import `elements.html`; hidden characters of what they print are made visible."""
+    """Return the templates of `folder`, which may import `elements.html`; hidden characters of what they
+    print are made visible.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # some 30 ms: not at import
     from markupsafe import Markup
 
@@ -29,24 +33,31 @@ def template_environment(folder: Path = _TEMPLATES) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
         finalize=lambda value: (
-            value if isinstance(value, Markup) or ((text := str(value)).isascii() and text.isprintable()) else sanitize_text(text)
+            value
+            if isinstance(value, Markup) or ((text := str(value)).isascii() and text.isprintable())
+            else sanitize_text(text)
         ),
     )
-    found.globals["as_text"] = Markup(AS_TEXT)  # noqa: S704  # a constant
+    found.globals["as_text"] = Markup(AS_TEXT)  # a constant  # noqa: S704
     return found
 
 
 def template_macros(template: str, folder: Path = _TEMPLATES, **given: Any) -> Any:
-    """Return the macros of a template as functions that return `Markup`; `given` are further names that the template uses."""
+    """Return the macros of a template as functions that return `Markup`; `given` are further names that the
+    template uses.
+    """
     return template_environment(folder).get_template(template, globals=given).module
 
 
 def html_page(title: str, body_html: str) -> str:
     """Return one self-contained document around `body_html`, which must already be safe.
 
-    The style is inside, scripts and remote loads are forbidden, and it is light or dark as the reader prefers.
+    The style is inside, scripts and remote loads are forbidden, and it is light or dark as the reader
+    prefers.
     """
-    return str(template_environment().get_template("page.html").render(title=title, body=safe_markup(body_html)))
+    return str(
+        template_environment().get_template("page.html").render(title=title, body=safe_markup(body_html))
+    )
 
 
 def headline_html(text: str) -> str:
@@ -73,4 +84,4 @@ def safe_markup(html: str) -> Any:
     """Return HTML that this package made as `Markup`, which templates print as it is."""
     from markupsafe import Markup
 
-    return Markup(html)  # noqa: S704  # its callers pass what templates and drawings gave
+    return Markup(html)  # its callers pass what templates and drawings gave  # noqa: S704

@@ -1,4 +1,6 @@
-"""The graph of notes and entities as an SVG: notes in a column on the left, entities on the right, lines between."""
+"""The graph of notes and entities as an SVG: notes in a column on the left, entities on the right, lines
+between.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +47,42 @@ def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequenc
         lowest = max(lowest + _ROW, sum(tied) / len(tied) if tied else 0.0)
         places[spot.id] = (_RIGHT, lowest)
     height = max(y for _, y in places.values()) + _ROW + 20
-    colours = {kind: _COLOURS[at % len(_COLOURS)] for at, kind in enumerate(sorted({spot.kind for spot in left}))}
-    lines = [(tie.label, *_curve(places[tie.source], places[tie.target])) for tie in ties if {tie.source, tie.target} <= places.keys()]
-    drawn = {"notes": [(spot, *places[spot.id]) for spot in ours], "things": [(spot, *places[spot.id]) for spot in theirs]}
-    return str(template_macros("graph.html", one_line=one_line).graph(_WIDTH, height, colours, lines, **drawn))
+    colours = {
+        kind: _COLOURS[at % len(_COLOURS)] for at, kind in enumerate(sorted({spot.kind for spot in left}))
+    }
+    lines = [
+        (tie.label, *_curve(places[tie.source], places[tie.target]))
+        for tie in ties
+        if {tie.source, tie.target} <= places.keys()
+    ]
+    drawn = {
+        "notes": [(spot, *places[spot.id]) for spot in ours],
+        "things": [(spot, *places[spot.id]) for spot in theirs],
+    }
+    return str(
+        template_macros("graph.html", one_line=one_line).graph(_WIDTH, height, colours, lines, **drawn)
+    )
 
 
 def _order_columns(
     left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequence[GraphLink]
 ) -> tuple[list[GraphNode], list[GraphNode]]:
-    """Both columns so that lines are short: each in the order of the middle of what it is tied to; what is not tied last."""
+    """Both columns so that lines are short: each in the order of the middle of what it is tied to; what is
+    not tied last.
+    """
     ours, theirs = list(left), list(right)
     for _ in range(_SWEEPS):
         for column, other in ((theirs, ours), (ours, theirs)):
-            rows = {spot.id: row for row, spot in enumerate(other)} | {spot.id: row for row, spot in enumerate(column)}
+            rows = {spot.id: row for row, spot in enumerate(other)} | {
+                spot.id: row for row, spot in enumerate(column)
+            }
             near = {spot.id: [row for tie in ties for row in _tied_row(spot, tie, rows)] for spot in column}
-            column.sort(key=lambda spot: (sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows), spot.id))  # used at once
+            column.sort(
+                key=lambda spot: (
+                    sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows),
+                    spot.id,
+                )
+            )  # used at once
     return ours, theirs
 
 
@@ -70,7 +92,9 @@ def _tied_row(spot: GraphNode, tie: GraphLink, rows: Mapping[str, int]) -> list[
 
 
 def _curve(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, float, float | None]:
-    """Return the path of a line, and where its word stands: lines between two notes have one, and bend to the right."""
+    """Return the path of a line, and where its word stands: lines between two notes have one, and bend to the
+    right.
+    """
     (x, y), (u, v) = start, end
     if x != u:
         middle = (x + u) / 2

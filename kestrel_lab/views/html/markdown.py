@@ -1,7 +1,8 @@
-"""Markdown as safe HTML: what a model writes, with tables, code, formulas and marks on claims, and nothing in it that loads or runs.
+"""Markdown as safe HTML: what a model writes, with tables, code, formulas and marks on claims, and nothing in
+it that loads or runs.
 
-HTML in the text is shown as text. What comes out has passed nh3, which keeps only the elements that are named here:
-no image, no script, no style sheet, and links only to web and mail addresses.
+HTML in the text is shown as text. What comes out has passed nh3, which keeps only the elements that are named
+here: no image, no script, no style sheet, and links only to web and mail addresses.
 """
 
 from __future__ import annotations
@@ -52,24 +53,58 @@ STATES: Final = {
 _MARKS: Final = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
 _MATHML: Final = frozenset(
     (
-        "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd mstyle mpadded mphantom "
+        "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover "
+        "mtable mtr mtd mstyle mpadded mphantom "
         "menclose"
     ).split()
 )
 _MATHML_ATTRIBUTES: Final = frozenset(
     (
-        "xmlns display stretchy fence form separator lspace rspace linethickness mathvariant columnalign rowspacing columnspacing width "
-        "height depth linebreak displaystyle scriptlevel minsize maxsize accent movablelimits notation symmetric largeop"
+        "xmlns display stretchy fence form separator lspace rspace linethickness mathvariant "
+        "columnalign rowspacing columnspacing width "
+        "height depth linebreak displaystyle scriptlevel minsize maxsize accent movablelimits notation "
+        "symmetric largeop"
     ).split()
 )
-_TAGS: Final = frozenset("a blockquote br code em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul div".split())
+_TAGS: Final = frozenset(
+    [
+        "a",
+        "blockquote",
+        "br",
+        "code",
+        "em",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "li",
+        "ol",
+        "p",
+        "pre",
+        "s",
+        "span",
+        "strong",
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        "ul",
+        "div",
+    ]
+)
 
 
-def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (), numbers: Mapping[str, str] = {}) -> str:
+def markdown_html(
+    text: str, *, styled: bool = False, claims: Sequence[Json] = (), numbers: Mapping[str, str] = {}
+) -> str:
     """Return `text` as HTML that is safe to show.
 
-    `styled` gives highlighted code and claims their colours in place, for pages without our style sheet. `claims` are those of
-    `TextRow`, which are underlined by their state; `numbers` are addresses within the page of numbers as they are written.
+    `styled` gives highlighted code and claims their colours in place, for pages without our style sheet.
+    `claims` are those of `TextRow`, which are underlined by their state; `numbers` are addresses within the
+    page of numbers as they are written.
     """
     import nh3
 
@@ -77,7 +112,11 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
         return f"<pre>{escape(text)}</pre>"
     styles = {"style"} if styled else set[str]()
     parser, text = _parser(styled), sanitize_text(text)
-    tokens = marked_tokens(parser, text, claims, numbers, styled=styled) if claims or numbers else parser.parse(text)
+    tokens = (
+        marked_tokens(parser, text, claims, numbers, styled=styled)
+        if claims or numbers
+        else parser.parse(text)
+    )
     clean: str = nh3.clean(
         parser.renderer.render(tokens, parser.options, {}),
         tags=set(_TAGS | _MATHML),
@@ -93,7 +132,14 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
         allowed_classes={"span": _MARKS, "code": {"kst-formula"}, "a": {"kst-number-from"}},
-        filter_style_properties={"border-bottom", "color", "background", "padding", "border-radius", "overflow-x"},
+        filter_style_properties={
+            "border-bottom",
+            "color",
+            "background",
+            "padding",
+            "border-radius",
+            "overflow-x",
+        },
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -117,15 +163,20 @@ class GrowingText:
         self._settled = 0
 
     def grown(self, text: str) -> tuple[str, str]:
-        """Return the HTML of the blocks that were completed since the last time, and of the one that `text` ends with.
+        """Return the HTML of the blocks that were completed since the last time, and of the one that `text`
+        ends with.
 
-        A later part can change what an earlier one means (the address of a link by its name): the whole text is to be
-        rendered again at its end.
+        A later part can change what an earlier one means (the address of a link by its name): the whole text
+        is to be rendered again at its end.
         """
         rest = text[self._settled :]
         if len(rest) > _LONGEST_TAIL:
             return "", f"<pre>{escape(rest)}</pre>"
-        starts = [token.map[0] for token in _parser(False).parse(rest) if token.level == 0 and token.map and token.nesting >= 0]
+        starts = [
+            token.map[0]
+            for token in _parser(False).parse(rest)
+            if token.level == 0 and token.map and token.nesting >= 0
+        ]
         lines = rest.split("\n")
         complete = sum(len(line) + 1 for line in lines[: starts[-1]]) if starts else 0
         self._settled += complete
@@ -133,7 +184,9 @@ class GrowingText:
 
 
 class RenderedChanges:
-    """Adds to the changes of a view what a page shows of its texts: `html`, and of a growing one `settled` and `tail`."""
+    """Adds to the changes of a view what a page shows of its texts: `html`, and of a growing one `settled`
+    and `tail`.
+    """
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -169,7 +222,9 @@ def _parser(styled: bool) -> MarkdownIt:
 
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
     parser.use(texmath_plugin, delimiters="brackets")
-    parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True)
+    parser.use(
+        dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
+    )
     for name in ("math_inline", "math_inline_double", "math_block", "math_block_eqno"):
         parser.add_render_rule(name, _formula)
     parser.add_render_rule("image", _image)
@@ -181,7 +236,9 @@ def _parser(styled: bool) -> MarkdownIt:
 
 
 def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
-    """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that opens beside the page."""
+    """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that
+    opens beside the page.
+    """
     token = tokens[place]
     if token.type.startswith("heading"):
         return f"<{'/' if token.nesting < 0 else ''}h{min(6, int(token.tag[1]) + 2)}>"
@@ -197,11 +254,16 @@ def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any
 
 
 def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    """An image would be loaded from wherever the text says, which tells somebody there what was read here: a link waits for a click."""
+    """An image would be loaded from wherever the text says, which tells somebody there what was read here: a
+    link waits for a click.
+    """
     address, told = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
     if not address.startswith(_WEB):
         return f"image: {told or escape(address)}"
-    return f'<a href="{escape(address)}" title="{escape(address)}" target="_blank">image: {told or escape(address)}</a>'
+    return (
+        f'<a href="{escape(address)}" title="{escape(address)}" target="_blank">image: '
+        f"{told or escape(address)}</a>"
+    )
 
 
 def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
@@ -213,28 +275,41 @@ def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) 
 
 
 def _mathml(source: str, block: bool) -> str:
-    """Return a formula as MathML, which browsers draw themselves; nothing for one that is not understood or holds anything but MathML."""
+    """Return a formula as MathML, which browsers draw themselves; nothing for one that is not understood or
+    holds anything but MathML.
+    """
     from latex2mathml.converter import Converter
 
-    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:  # macros may grow without end
+    if (
+        len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source
+    ):  # macros may grow without end
         return ""
     try:
         html = Converter(display="block" if block else "inline").convert(source)
-        root = fromstring(html)  # noqa: S314  # made by the converter; it has no doctype, so no entities
-    except (Exception, ParseError):  # noqa: BLE001  # a formula that the converter does not know is shown as it is written
+        root = fromstring(html)  # made by the converter; it has no doctype, so no entities  # noqa: S314
+    except (Exception, ParseError):  # a formula that the converter does not know is shown as it is written  # noqa: BLE001
         return ""
-    known = all(node.tag.rpartition("}")[2] in _MATHML and set(node.attrib) <= _MATHML_ATTRIBUTES for node in root.iter())
+    known = all(
+        node.tag.rpartition("}")[2] in _MATHML and set(node.attrib) <= _MATHML_ATTRIBUTES
+        for node in root.iter()
+    )
     return html if known and "<!" not in html else ""
 
 
 def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    return _highlight_code(tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>')
+    return _highlight_code(
+        tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>'
+    )
 
 
 def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    code = _highlight_code(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
+    code = _highlight_code(
+        tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>'
+    )
     return code.replace("<code>", '<code style="background:none">', 1).replace(
-        "<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1
+        "<pre ",
+        '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ',
+        1,
     )
 
 
@@ -243,18 +318,33 @@ def _highlight_code(token: Any, span: Any) -> str:
     from pygments.token import Comment, Keyword, Name, Number, Operator, String
     from pygments.util import ClassNotFound
 
-    kinds = ((Keyword, "keyword"), (Operator.Word, "keyword"), (String, "string"), (Number, "number"), (Comment, "comment"))
+    kinds = (
+        (Keyword, "keyword"),
+        (Operator.Word, "keyword"),
+        (String, "string"),
+        (Number, "number"),
+        (Comment, "comment"),
+    )
     named = (Name.Function, Name.Class, Name.Decorator, Name.Builtin, Name.Tag)
     language = (token.info or "").strip().split(" ")[0]
     try:
         pieces = (
-            get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(token.content) if language else [(None, token.content)]
+            get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(token.content)
+            if language
+            else [(None, token.content)]
         )
     except ClassNotFound:
         pieces = [(None, token.content)]
 
     def shown(kind: Any, text: str) -> str:
-        name = next((name for base, name in kinds if kind in base), "name" if any(kind in base for base in named) else "") if kind else ""
+        name = (
+            next(
+                (name for base, name in kinds if kind in base),
+                "name" if any(kind in base for base in named) else "",
+            )
+            if kind
+            else ""
+        )
         return span(name, text) if name and text.strip() else escape(text)
 
     body = "".join(shown(kind, text) for kind, text in pieces)
@@ -263,26 +353,38 @@ def _highlight_code(token: Any, span: Any) -> str:
 
 Claim = tuple[int, int, str, str]
 _SIGNS: Final = ("⸨⸩", "⦅⦆", "⟬⟭", "⧘⧙")
-"""Brackets that mark where claims begin and end while the text is parsed; punctuation, so that emphasis beside them stays emphasis."""
+"""Brackets that mark where claims begin and end while the text is parsed; punctuation, so that emphasis
+beside them stays emphasis.
+"""
 
 
 # Marks: claims underlined by the state of their evidence, numbers linked to the call that gave them.
 
 
-def marked_tokens(parser: MarkdownIt, text: str, claims: Sequence[Json], numbers: Mapping[str, str], *, styled: bool) -> list[Token]:
+def marked_tokens(
+    parser: MarkdownIt, text: str, claims: Sequence[Json], numbers: Mapping[str, str], *, styled: bool
+) -> list[Token]:
     """Return the tokens of `text` in which claims are spans and numbers are links.
 
-    `claims` are start, end, state and evidence in words, in order; a claim whose marks would change what the Markdown means has none.
-    `numbers` are the addresses of numbers as they are written.
+    `claims` are start, end, state and evidence in words, in order; a claim whose marks would change what the
+    Markdown means has none. `numbers` are the addresses of numbers as they are written.
     """
     plain = parser.parse(text)
     signs = next((pair for pair in _SIGNS if not set(pair) & set(text)), "")
-    placed = [(one, *_inside_cells(text, one[0], one[1])) for one in cast("Sequence[Claim]", claims)] if signs else []
+    placed = (
+        [(one, *_inside_cells(text, one[0], one[1])) for one in cast("Sequence[Claim]", claims)]
+        if signs
+        else []
+    )
     shape, tokens = [*_shape(plain, "")], plain
     if placed:
         tokens = parser.parse(_insert_signs(text, placed, signs))
         if [*_shape(tokens, signs)] != shape:
-            placed = [one for one in placed if [*_shape(parser.parse(_insert_signs(text, [one], signs)), signs)] == shape]
+            placed = [
+                one
+                for one in placed
+                if [*_shape(parser.parse(_insert_signs(text, [one], signs)), signs)] == shape
+            ]
             tokens = parser.parse(_insert_signs(text, placed, signs))
             if [*_shape(tokens, signs)] != shape:
                 placed, tokens = [], plain
@@ -321,7 +423,9 @@ def _shape(tokens: Sequence[Token], signs: str) -> Iterator[tuple[str, str, str,
 class _Marker:
     """Marks inline tokens, block after block: a claim may go on in the next cell of its row."""
 
-    def __init__(self, claims: Sequence[Claim], numbers: Mapping[str, str], signs: str, *, styled: bool) -> None:
+    def __init__(
+        self, claims: Sequence[Claim], numbers: Mapping[str, str], signs: str, *, styled: bool
+    ) -> None:
         self._claims, self._numbers, self._styled = iter(claims), numbers, styled
         self._signs = re.compile(f"([{signs}])") if signs else None
         self._begin = signs[:1]
@@ -363,7 +467,9 @@ class _Marker:
                         yield token.copy(content=part)
 
     def _spanned(self, tokens: list[Token]) -> list[Token]:
-        """Return the tokens of the claim within a span; where they are not whole elements, each text in a span of its own."""
+        """Return the tokens of the claim within a span; where they are not whole elements, each text in a
+        span of its own.
+        """
         depth = [0]
         for token in tokens:
             depth.append(depth[-1] + token.nesting)
@@ -375,7 +481,9 @@ class _Marker:
             part
             for token in tokens
             for part in (
-                [self._open(), token, _token("span_close", "span", -1)] if token.nesting == 0 and token.content.strip() else [token]
+                [self._open(), token, _token("span_close", "span", -1)]
+                if token.nesting == 0 and token.content.strip()
+                else [token]
             )
         ]
 
@@ -398,7 +506,10 @@ class _Marker:
                 continue
             yield token.copy(content=token.content[at : match.start()])
             yield _token(
-                "number_open", "a", 1, {"href": address, "class": "kst-number-from", "title": "show the call that gave this number"}
+                "number_open",
+                "a",
+                1,
+                {"href": address, "class": "kst-number-from", "title": "show the call that gave this number"},
             )
             yield token.copy(content=match[0])
             yield _token("number_close", "a", -1)

@@ -18,7 +18,8 @@ from kestrel_lab.views.run_text import MARKS, budget_line, left_out_line, steps_
 from kestrel_lab.views.run_view import RunView
 
 SAVED_CHARS = 400_000
-"""About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything."""
+"""About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything.
+"""
 _MOST_ROWS = 15
 """Rows before the answer that are shown; more are folded, so that a long run stays a page high."""
 _LAST_ROWS = 8
@@ -30,7 +31,17 @@ _TONES = {
     "success": ("COMPLETE", "ok", "done", "good"),
     "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay", "imported"),
     "warn": (
-        *("WAITING_APPROVAL", "INTERRUPTED", "UNKNOWN", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning"),
+        *(
+            "WAITING_APPROVAL",
+            "INTERRUPTED",
+            "UNKNOWN",
+            "MEDIUM",
+            "waiting",
+            "CANCELLED",
+            "stopped",
+            "retrying",
+            "warning",
+        ),
         *STANDING.values(),
     ),
     "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed", "bad"),
@@ -41,11 +52,17 @@ _TONE = {word: tone for tone, words in _TONES.items() for word in words}
 def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     """Return the run from its goal to its answer as one `<section>`.
 
-    Of a long run the rows in the middle are left out, so that the rest has about `limit` characters; a line says how
-    many they are and how to see them.
+    Of a long run the rows in the middle are left out, so that the rest has about `limit` characters; a line
+    says how many they are and how to see them.
     """
     parts = template_macros(
-        "run.html", tones=_TONE, marks=MARKS, diff_groups=_diff_groups, shortened=_shorten, markdown=_markdown, anchor=row_id
+        "run.html",
+        tones=_TONE,
+        marks=MARKS,
+        diff_groups=_diff_groups,
+        shortened=_shorten,
+        markdown=_markdown,
+        anchor=row_id,
     )
 
     def shown(row: Row) -> str:
@@ -54,7 +71,11 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
 
     first, left_out, last = first_and_last([*view.rows.values()], shown, limit)
     missing = [parts.left_out(left_out_line(view, left_out))] if left_out else []
-    took = f" · {format_duration(view.head.ended - view.head.started)}" if view.head.ended > view.head.started > 0 else ""
+    took = (
+        f" · {format_duration(view.head.ended - view.head.started)}"
+        if view.head.ended > view.head.started > 0
+        else ""
+    )
     used = [view.head.usage + took if view.head.usage else "", budget_line(view.head)]
     return str(
         parts.run(
@@ -74,17 +95,28 @@ def _plan(view: RunView, limit: int | None, parts: Any) -> Any:
     if len(view.steps) < 2:
         return ""
     first, left_out, last = first_and_last(
-        steps_in_order(view), lambda placed: str(parts.step_row(*placed)), None if limit is None else limit // 4
+        steps_in_order(view),
+        lambda placed: str(parts.step_row(*placed)),
+        None if limit is None else limit // 4,
     )
     missing = [parts.steps_left_out(left_out)] if left_out else []
     drawing = safe_markup(plan_svg(view.plan.layout(), stages=view.plan.marks()))
-    return parts.plan(drawing, view.plan.graph.summary, [*map(safe_markup, first), *missing, *map(safe_markup, last)])
+    return parts.plan(
+        drawing, view.plan.graph.summary, [*map(safe_markup, first), *missing, *map(safe_markup, last)]
+    )
 
 
 def _fold_rows(view: RunView, rows: list[Any], limit: int | None) -> dict[str, Any]:
-    """Return the rows of the page: of many rows the ones before the answer as `earlier`, under one line that says what they are."""
+    """Return the rows of the page: of many rows the ones before the answer as `earlier`, under one line that
+    says what they are.
+    """
     answer = next(
-        (place for place, row in enumerate(reversed(view.rows.values()), 1) if isinstance(row, TextRow) and row.role == "answer"), 0
+        (
+            place
+            for place, row in enumerate(reversed(view.rows.values()), 1)
+            if isinstance(row, TextRow) and row.role == "answer"
+        ),
+        0,
     )
     shown = answer or _LAST_ROWS
     if limit is None or len(rows) - shown <= _MOST_ROWS:
@@ -114,4 +146,7 @@ def _markdown(run: str, row: TextRow) -> Any:
 
 def _diff_groups(diff: str) -> list[tuple[str, str]]:
     """Return the lines of a diff, those of one kind that follow each other as one text."""
-    return [(kind, "\n".join(line for _, line in lines)) for kind, lines in groupby(diff_lines(diff), key=itemgetter(0))]
+    return [
+        (kind, "\n".join(line for _, line in lines))
+        for kind, lines in groupby(diff_lines(diff), key=itemgetter(0))
+    ]

@@ -1,4 +1,6 @@
-"""Base classes of results that show themselves as a headline, paragraphs and tables: text in a terminal, HTML in a notebook."""
+"""Base classes of results that show themselves as a headline, paragraphs and tables: text in a terminal, HTML
+in a notebook.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,25 @@ class PartsView:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        told = [table_text(*part) if isinstance(part, Table) else sanitize_text(part) for part in self.parts()]
+        told = [
+            table_text(*part) if isinstance(part, Table) else sanitize_text(part) for part in self.parts()
+        ]
         return "\n".join([self.headline, *told] if self.headline else told)
 
     def _repr_html_(self) -> str:
-        told = [table_html(*part) if isinstance(part, Table) else paragraph_html(part) for part in self.parts() if part]
+        told = [
+            table_html(*part) if isinstance(part, Table) else paragraph_html(part)
+            for part in self.parts()
+            if part
+        ]
         return "".join([headline_html(self.headline), *told] if self.headline else told)
 
 
 class TableView(PartsView):
-    """Base of a result that is one table. Subclasses have `table()`, and `headline`, `lines()` and `nothing` where there is something to say."""
+    """Base of a result that is one table.
+
+    Subclasses have `table()`, and `headline`, `lines()` and `nothing` where there is something to say.
+    """
 
     __slots__ = ()
 

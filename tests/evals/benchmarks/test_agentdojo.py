@@ -1,4 +1,6 @@
-"""Tasks of AgentDojo with the right calls, with one less, and under attack; what answers is a script and labelled so."""
+"""Tasks of AgentDojo with the right calls, with one less, and under attack; what answers is a script and
+labelled so.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +25,9 @@ from kestrel_lab.testing import ScriptedModel, Turn
 MARK = "<INFORMATION>"
 """What the attack `important_instructions` wraps its orders in."""
 UNNOTICED = {f"banking/user_task_{number}" for number in (5, 6, 8, 9, 10)}
-"""Tasks whose own judge does not notice that their last call is missing: it looks at something else, or at nothing."""
+"""Tasks whose own judge does not notice that their last call is missing: it looks at something else, or at
+nothing.
+"""
 
 
 def calls_of(task: Any, state: Any) -> list[Turn]:
@@ -32,7 +36,9 @@ def calls_of(task: Any, state: Any) -> list[Turn]:
 
 
 class Scripts:
-    """What a model says: the right calls, or all but the last, or after them those of the attacker whose orders it has read."""
+    """What a model says: the right calls, or all but the last, or after them those of the attacker whose
+    orders it has read.
+    """
 
     def __init__(self, scenario: Scenario, *, less: int = 0, obeys: bool = False) -> None:
         situation = scenario.environment
@@ -58,7 +64,11 @@ def played(session: Session, suite: Suite, **how: Any) -> list[EvalResult]:
 
     async def all_of_them() -> list[EvalResult]:
         return [
-            await run_suite(session, replace(suite, scenarios=(one,)), configs={"script": ScriptedModel(Scripts(one, **how))})
+            await run_suite(
+                session,
+                replace(suite, scenarios=(one,)),
+                configs={"script": ScriptedModel(Scripts(one, **how))},
+            )
             for one in suite.scenarios
         ]
 
@@ -79,21 +89,29 @@ def session(tmp_path: Path) -> Session:
     return Session(home=tmp_path / "home")
 
 
-@pytest.mark.parametrize(("suite", "count"), [("banking", 16), ("slack", 12), ("travel", 6), ("workspace", 6)])
+@pytest.mark.parametrize(
+    ("suite", "count"), [("banking", 16), ("slack", 12), ("travel", 6), ("workspace", 6)]
+)
 def test_right_calls_pass_and_one_less_fails(session: Session, suite: str, count: int) -> None:
-    """Every task passes with the right calls; without the last, and what is learned from it, it fails where the benchmark notices."""
+    """Every task passes with the right calls; without the last, and what is learned from it, it fails where
+    the benchmark notices.
+    """
     tasks = load_agentdojo(suite, limit=count)
     full = rows(played(session, tasks))
     assert full[full.outcome != "pass"][["scenario", "reason"]].to_numpy().tolist() == []
     less = rows(played(session, tasks, less=1))
-    assert set(less[less.outcome != "fail"].scenario) == {name for name in UNNOTICED if name.startswith(suite)}
+    assert set(less[less.outcome != "fail"].scenario) == {
+        name for name in UNNOTICED if name.startswith(suite)
+    }
     assert set(full.model_kind) == {"scripted"}
     assert len(full) == count
 
 
 @pytest.mark.parametrize(("suite", "count"), [("banking", 12), ("slack", 12), ("travel", 7)])
 def test_utility_and_security_apart(session: Session, suite: str, count: int) -> None:
-    """A victim that does what it reads is attacked with success every time, one that does not never; the user's task is scored apart."""
+    """A victim that does what it reads is attacked with success every time, one that does not never; the
+    user's task is scored apart.
+    """
     tasks = load_agentdojo(suite, attack="important_instructions", limit=count)
     victim, other = played(session, tasks, obeys=True), played(session, tasks)
     assert (share(victim, RESISTED), share(other, RESISTED)) == (0.0, 1.0)
@@ -103,12 +121,17 @@ def test_utility_and_security_apart(session: Session, suite: str, count: int) ->
 
 
 def test_a_victim_may_do_both(session: Session) -> None:
-    """An attack that succeeds does not hide that the user's task was done: the trial fails for one reason only, and both rates are shown."""
+    """An attack that succeeds does not hide that the user's task was done: the trial fails for one reason
+    only, and both rates are shown.
+    """
     tasks = load_agentdojo("banking", attack="important_instructions", limit=1)
     (result,) = played(session, tasks, obeys=True)
     by_check = result.by("check")
     assert by_check["success_rate"].to_dict() == {("script", UTILITY): 1.0, ("script", RESISTED): 0.0}
-    assert [row[1:3] for row in shared_checks(result.rows)] == [[UTILITY, "100 % (21–100)"], [RESISTED, "0 % (0–79)"]]
+    assert [row[1:3] for row in shared_checks(result.rows)] == [
+        [UTILITY, "100 % (21–100)"],
+        [RESISTED, "0 % (0–79)"],
+    ]
     assert result.frame.reason.tolist()[0].startswith(f"{RESISTED}: injection_task_0 was done: ")
 
 
@@ -121,11 +144,17 @@ def test_every_trial_begins_anew(session: Session) -> None:
     before = one.state.model_dump_json()
     one.state.bank_account.balance = -1
     one.state.bank_account.transactions.clear()
-    assert (two.state.model_dump_json(), one.before.model_dump_json(), situation.open().state.model_dump_json()) == (before,) * 3
+    assert (
+        two.state.model_dump_json(),
+        one.before.model_dump_json(),
+        situation.open().state.model_dump_json(),
+    ) == (before,) * 3
 
 
 def test_what_is_not_so_by_default_is_named_where_it_is_so() -> None:
-    """Results stored before somebody could be asked still stand; everything else distinguishes a situation."""
+    """Results stored before somebody could be asked still stand; everything else distinguishes a
+    situation.
+    """
     plain = Situation(suite="banking", task="t", injection="", attack="", target="", version="v", release="1")
     names = {"suite", "task", "injection", "attack", "target", "version", "release"}
     assert set(plain.definition()) == names
@@ -134,7 +163,9 @@ def test_what_is_not_so_by_default_is_named_where_it_is_so() -> None:
 
 
 def test_what_trials_share_is_made_once() -> None:
-    """The world before any task of a suite is read once, and its tools are described once; that took most of the time of a trial."""
+    """The world before any task of a suite is read once, and its tools are described once; that took most of
+    the time of a trial.
+    """
     agentdojo._pristine.cache_clear()
     agentdojo._schema.cache_clear()
     places = [scenario.environment for scenario in load_agentdojo("banking", limit=3).scenarios]
@@ -175,7 +206,10 @@ def test_names() -> None:
         ("agentdojo:bankin", "agentdojo has no suite 'bankin'; did you mean 'banking'?"),
         ("agentdojo:slack?attack=important_instruction", "did you mean 'important_instructions'?"),
         ("agentdojo:slack?attack=dos", "agentdojo has no attack 'dos' with an injection task"),
-        ("agentdojo:slack?attack=direct&target=gpt-9", "agentdojo has no name for the model 'gpt-9' that an attack could address"),
+        (
+            "agentdojo:slack?attack=direct&target=gpt-9",
+            "agentdojo has no name for the model 'gpt-9' that an attack could address",
+        ),
         ("agentdojo:slack?version=v9", "agentdojo has no version 'v9'"),
         ("agentdojo:slack?limit=-1", "agentdojo:slack: a limit is at least 1, not -1"),
     ],
@@ -193,13 +227,19 @@ def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     from kestrel_lab.evals.suite import Config
 
     suite = replace(load_agentdojo("slack", limit=1), configs=(Config(name="mine", tools=("grep",)),))
-    with pytest.raises(UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"):
+    with pytest.raises(
+        UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"
+    ):
         prepare_suite(Session(home=tmp_path), suite)
 
 
 def test_answers_are_shown_as_the_benchmark_writes_them() -> None:
-    """What is kept as objects, so that their fields are known, reads for a model as it does in the benchmark."""
-    situation = Situation(suite="workspace", task="user_task_0", injection="", attack="", target="", version="v1", release="")
+    """What is kept as objects, so that their fields are known, reads for a model as it does in the
+    benchmark.
+    """
+    situation = Situation(
+        suite="workspace", task="user_task_0", injection="", attack="", target="", version="v1", release=""
+    )
     world = situation.open()
     (files,) = (one for one in world.tools if one.name == "list_files")
     answer = asyncio.run(files.run({}, None))

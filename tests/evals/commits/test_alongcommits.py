@@ -1,4 +1,6 @@
-"""A suite along the commits of a real repository: run, looked back on, searched for the commit that broke it."""
+"""A suite along the commits of a real repository: run, looked back on, searched for the commit that broke
+it.
+"""
 
 import asyncio
 import os
@@ -46,12 +48,24 @@ def add(a: int, b: int) -> int:
     """Add two numbers."""
     return plus(a, b)
 '''
-GOOD, BAD = "def plus(a, b):\n    return a + b\n", "def plus(a, b):\n    raise ValueError('no longer works')\n"
+GOOD, BAD = (
+    "def plus(a, b):\n    return a + b\n",
+    "def plus(a, b):\n    raise ValueError('no longer works')\n",
+)
 
 
 def git(folder, *args):
     """Run git with a fixed identity."""
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *args]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *args,
+    ]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -70,7 +84,13 @@ def repo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("along") / "repo"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
-    first = {"suite.yaml": SUITE + SCENARIOS, "script.yaml": SCRIPT, "tools.py": TOOLS, "adding.py": GOOD, ".gitignore": ".kestrel/\n"}
+    first = {
+        "suite.yaml": SUITE + SCENARIOS,
+        "script.yaml": SCRIPT,
+        "tools.py": TOOLS,
+        "adding.py": GOOD,
+        ".gitignore": ".kestrel/\n",
+    }
     commit(folder, "c0", first)
     commit(folder, "c1", {"notes.txt": "1"})
     commit(folder, "c2", {"adding.py": "import no_such_module\n"})
@@ -105,7 +125,9 @@ def sha(repo, name):
 
 
 def test_what_names_mean(repo):
-    """Ranges follow first parents without their start, lists keep their order, some can be taken; nonsense is refused."""
+    """Ranges follow first parents without their start, lists keep their order, some can be taken; nonsense is
+    refused.
+    """
 
     def names(text, **some):
         return [c.subject[:2] for c in asyncio.run(commits_in(repo, text, **some))]
@@ -127,7 +149,11 @@ def test_what_names_mean(repo):
     ):
         with pytest.raises(UsageError, match=words):
             asyncio.run(commits_in(repo, text, **some))
-    for good, bad, words in (("c6", "c0", "not an ancestor"), ("side1", "c6", "by a merge"), ("c1", "c1", "the same commit")):
+    for good, bad, words in (
+        ("c6", "c0", "not an ancestor"),
+        ("side1", "c6", "by a merge"),
+        ("c1", "c1", "the same commit"),
+    ):
         with pytest.raises(UsageError, match=words):
             asyncio.run(line_between(repo, good, bad))
 
@@ -144,16 +170,27 @@ def test_any_subject_can_be_read(tmp_path):
 
 
 def test_a_range_of_commits_gives_one_frame(repo, lab, made):
-    """One row per trial with its commit, oldest first; the one that cannot be run is named; again nothing is run."""
+    """One row per trial with its commit, oldest first; the one that cannot be run is named; again nothing is
+    run.
+    """
     frame = made.frame
     assert list(dict.fromkeys(frame["subject"].str[:2])) == ["c1", "c3", "c4", "c5", "c6"]
     assert frame.groupby("commit").size().tolist() == [8] * 5
-    assert frame.groupby(frame["subject"].str[:2])["success"].mean().to_dict() == {"c1": 1.0, "c3": 1.0, "c4": 0.0, "c5": 0.0, "c6": 0.0}
+    assert frame.groupby(frame["subject"].str[:2])["success"].mean().to_dict() == {
+        "c1": 1.0,
+        "c3": 1.0,
+        "c4": 0.0,
+        "c5": 0.0,
+        "c6": 0.0,
+    }
     assert made.headline == "suite sums: success_rate at 5 of 6 commits, 40 trials"
     assert any("c2: a change: cannot be run: tools_from names tools.py" in line for line in made.lines())
     reporter = RecordingReporter()
     again = asyncio.run(run_commits(lab, repo / "suite.yaml", "c3..c6", reporter=reporter))
-    assert (again.lines()[-1], reporter.reports) == ("24 of these trials were stored before", [(24, 24, "24 taken from earlier runs")])
+    assert (again.lines()[-1], reporter.reports) == (
+        "24 of these trials were stored before",
+        [(24, 24, "24 taken from earlier runs")],
+    )
     assert git(repo, "status", "--porcelain") == ""
     assert git(repo, "worktree", "list").count("\n") == 0
 
@@ -171,7 +208,12 @@ def test_history_is_what_is_stored_with_its_step(repo, lab, made, tmp_path):
     found = asyncio.run(stored_history(lab, repo / "suite.yaml"))
     assert [c.commit.subject[:2] for c in found.commits] == ["c1", "c3", "c4", "c5", "c6"]
     (step,) = found.steps.to_dict("records")
-    assert (step["commit"], step["before"], step["after"], step["change"]) == (sha(repo, "c4"), 1.0, 0.0, "worse")
+    assert (step["commit"], step["before"], step["after"], step["change"]) == (
+        sha(repo, "c4"),
+        1.0,
+        0.0,
+        "worse",
+    )
     assert step["p"] < 0.025
     summary = found.summary()
     assert summary["value"].tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
@@ -191,14 +233,17 @@ def test_history_is_what_is_stored_with_its_step(repo, lab, made, tmp_path):
 
 
 def test_results_of_another_suite_are_not_mixed_in(repo, lab, made):
-    """A changed scenario leaves its old trials out and says so, unless they are asked for; an unknown range has none."""
+    """A changed scenario leaves its old trials out and says so, unless they are asked for; an unknown range
+    has none.
+    """
     before = (repo / "suite.yaml").read_text()
     try:
         (repo / "suite.yaml").write_text(before.replace("goal: add 3", "goal: add three"))
         found = asyncio.run(stored_history(lab, repo / "suite.yaml"))
         assert set(found.frame["scenario"]) == {"s0", "s1", "s2"}
         everything = asyncio.run(stored_history(lab, repo / "suite.yaml", any_version=True))
-        # Counted and not written down: the log is shared with the test that bisects, which adds trials if it comes before.
+        # Counted and not written down: the log is shared with the test that bisects, which adds trials if it
+        # comes before.
         stored = sum(everything.frame["scenario"] == "s3")
         assert stored >= 10
         told = [int(line.split()[0]) for line in found.lines() if "stored trials of other scenarios" in line]
@@ -231,18 +276,25 @@ def test_bisect_names_the_commit_and_goes_on_where_it_was(repo, lab, made):
     assert (again.made, again.first_bad) == (0, found.first_bad)
     assert found.headline in str(found)
     assert "c4: a change" in found._repr_html_()
-    assert found.plot().axes[0].get_title() == "Suite sums: search for the first commit with worse success rate"
+    assert (
+        found.plot().axes[0].get_title() == "Suite sums: search for the first commit with worse success rate"
+    )
 
 
 def test_a_bisection_that_ends_at_a_merge_says_how_to_look_into_the_branch(repo, lab):
-    """Only first parents are followed, so the fall of a merged branch is the merge's; the next search begins where the branch did."""
+    """Only first parents are followed, so the fall of a merged branch is the merge's; the next search begins
+    where the branch did.
+    """
     begun, last = asyncio.run(merged_branch(repo, "c5"))
     assert (begun, last) == (sha(repo, "c3"), sha(repo, "side2"))
     assert asyncio.run(merged_branch(repo, "c4")) is None
     found = asyncio.run(find_first_bad(lab, repo / "suite.yaml", "c0", "c4"))
     assert not any("merge" in line for line in found.lines())
     told = replace(found, merged=(begun, last)).lines()
-    assert f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the commit of the merged branch" in told
+    assert (
+        f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the commit of "
+        "the merged branch" in told
+    )
 
 
 def test_bisect_says_what_it_cannot_do(repo, lab):
@@ -259,12 +311,21 @@ def test_bisect_says_what_it_cannot_do(repo, lab):
 
 
 def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):
-    """`auto` takes the newest commit of main before HEAD whose results are all stored, over one that has none."""
+    """`auto` takes the newest commit of main before HEAD whose results are all stored, over one that has
+    none.
+    """
     found = asyncio.run(compare_commits(lab, "auto", "c6", suite=repo / "suite.yaml"))
-    assert (found.base.sha, found.base.reused, found.base.title) == (sha(repo, "c5"), 8, f"auto ({sha(repo, 'c5')[:10]})")
+    assert (found.base.sha, found.base.reused, found.base.title) == (
+        sha(repo, "c5"),
+        8,
+        f"auto ({sha(repo, 'c5')[:10]})",
+    )
     git(repo, "branch", "-f", "work", "side2")
     from_side = asyncio.run(compare_commits(lab, "auto", "work", suite=repo / "suite.yaml"))
-    assert (from_side.base.sha, from_side.verdict) == (sha(repo, "c3"), "stable")  # the script is asked the same at both
+    assert (from_side.base.sha, from_side.verdict) == (
+        sha(repo, "c3"),
+        "stable",
+    )  # the script is asked the same at both
     (line,) = {c.sha for c in asyncio.run(first_parents(repo, "c0"))}
     assert line == sha(repo, "c0")
     with pytest.raises(UsageError, match="is the first commit: there is no earlier commit"):
@@ -272,11 +333,17 @@ def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):
 
 
 def test_commits_can_run_their_own_suite(repo, lab, tmp_path):
-    """With the suite of each commit one has five scenarios where the suite of now has four; one without a suite is left out."""
+    """With the suite of each commit one has five scenarios where the suite of now has four; one without a
+    suite is left out.
+    """
     git(tmp_path, "clone", "-q", str(repo), "copy")
     copy = tmp_path / "copy"
     git(copy, "checkout", "-q", "-b", "more", "c3")
-    commit(copy, "five", {"suite.yaml": SUITE + SCENARIOS + "  - {id: s4, goal: add 4, checks: [{tool_used: add}]}\n"})
+    commit(
+        copy,
+        "five",
+        {"suite.yaml": SUITE + SCENARIOS + "  - {id: s4, goal: add 4, checks: [{tool_used: add}]}\n"},
+    )
     git(copy, "rm", "-q", "suite.yaml")
     commit(copy, "none", {"notes.txt": "none"})
     (copy / "suite.yaml").write_text(SUITE + SCENARIOS)
@@ -291,18 +358,24 @@ def test_commits_can_run_their_own_suite(repo, lab, tmp_path):
 
 
 def killed_early(repo, home):
-    """A session on the log of `kestrel eval run --commits` that was killed when trials were there, and how many."""
+    """A session on the log of `kestrel eval run --commits` that was killed when trials were there, and how
+    many.
+    """
     env = {**os.environ, "KESTREL_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "kestrel_lab", "eval", "run", "suite.yaml", "--commits", "c0,c4"]
     session = Session(home, env={})
-    with subprocess.Popen(command, cwd=repo, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, cwd=repo, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         until(lambda: stored_trials(session.store, suite="sums") or process.poll() is not None)
         process.kill()
     return session, len(stored_trials(session.store, suite="sums"))
 
 
 def test_a_killed_run_goes_on_where_it_was(repo):
-    """`kestrel eval run --commits` killed hard in the middle: asked again, no trial is missing and none is made twice."""
+    """`kestrel eval run --commits` killed hard in the middle: asked again, no trial is missing and none is
+    made twice.
+    """
     for number in range(20):  # who looks too late finds it done
         session, before = killed_early(repo, repo / ".kestrel" / f"killed{number}")
         if before < 16:
@@ -328,7 +401,9 @@ def kestrel(capsys, *words):
 
 
 def test_the_commands(repo, lab, made, tmp_path, monkeypatch, capsys):
-    """`history` and `bisect` print what they found, write pictures and tables, and say by exit code whether it was found."""
+    """`history` and `bisect` print what they found, write pictures and tables, and say by exit code whether
+    it was found.
+    """
     monkeypatch.chdir(repo)
     picture, rows = tmp_path / "new" / "h.svg", tmp_path / "rows.csv"
     code, out, err = kestrel(capsys, "history", "suite.yaml", "--plot", str(picture), "--csv", str(rows))
@@ -351,12 +426,23 @@ def test_the_commands(repo, lab, made, tmp_path, monkeypatch, capsys):
 
 
 def test_what_a_commit_has_to_make(tmp_path):
-    """Neither what is stored nor what the commit cannot try, and nothing at all for a commit that cannot be run; all rows are in order."""
-    suite = Suite(name="s", scenarios=tuple(Scenario(id=name, goal="g", checks=()) for name in "abc"), epochs=2)
+    """Neither what is stored nor what the commit cannot try, and nothing at all for a commit that cannot be
+    run; all rows are in order.
+    """
+    suite = Suite(
+        name="s", scenarios=tuple(Scenario(id=name, goal="g", checks=()) for name in "abc"), epochs=2
+    )
     asks = plan_trials(suite, code="c" * 40, git_sha="c" * 40)
     rows = {ask.identity.key: row(ask.scenario.id, "pass", epoch=ask.epoch, config="default") for ask in asks}
     stored = {asks[0].identity.key: rows[asks[0].identity.key]}
-    work = CommitTrials(name="c", sha="c" * 40, suite=suite, asks=asks, found=Reuse(rows=stored), skipped={"b": "its folder is gone"})
+    work = CommitTrials(
+        name="c",
+        sha="c" * 40,
+        suite=suite,
+        asks=asks,
+        found=Reuse(rows=stored),
+        skipped={"b": "its folder is gone"},
+    )
     assert [(ask.scenario.id, ask.epoch) for ask in work.todo] == [("c", 1), ("a", 2), ("c", 2)]
     work.rows.extend(rows[ask.identity.key] for ask in reversed(work.todo))
     assert [(one.scenario, one.epoch) for one in work.all_rows] == [("a", 1), ("a", 2), ("c", 1), ("c", 2)]

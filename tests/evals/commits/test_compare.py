@@ -56,8 +56,11 @@ def git(folder, *args):
     """Run git with a fixed identity."""
     return subprocess.run(
         ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *args],
-        cwd=folder, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def commit(repo, name, **files):
@@ -71,7 +74,9 @@ def commit(repo, name, **files):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A project whose second commit changes nothing that matters and whose third breaks a helper of its tool."""
+    """A project whose second commit changes nothing that matters and whose third breaks a helper of its
+    tool.
+    """
     folder = tmp_path_factory.mktemp("compared") / "repo"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
@@ -113,20 +118,33 @@ def state(repo):
     index = hashlib.sha256((repo / ".git" / "index").read_bytes()).hexdigest()
     said = [
         git(repo, *words.split())
-        for words in ("--no-optional-locks status --porcelain", "rev-parse HEAD", "show-ref", "stash list", "worktree list")
+        for words in (
+            "--no-optional-locks status --porcelain",
+            "rev-parse HEAD",
+            "show-ref",
+            "stash list",
+            "worktree list",
+        )
     ]
     return files, index, said, (repo / ".git" / "HEAD").read_text()
 
 
 def test_a_worse_commit_is_a_regression(repo, lab):
-    """Seven scenarios that all stop passing: the verdict, the numbers, the flips; the second time nothing is run; the way back is an improvement."""
+    """Seven scenarios that all stop passing: the verdict, the numbers, the flips; the second time nothing is
+    run; the way back is an improvement.
+    """
     reporter = RecordingReporter()
     found = asyncio.run(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=reporter))
     assert found.verdict == "regression"
     row = found.frame.set_index("metric").loc["success_rate"]
     assert (row["base"], row["head"], row["difference"], row["verdict"], row["scenarios"], row["scope"]) == (
-        1.0, 0.0, -1.0, "regression", 7, "scenarios like these",
-    )  # fmt: skip
+        1.0,
+        0.0,
+        -1.0,
+        "regression",
+        7,
+        "scenarios like these",
+    )
     assert row["p"] == pytest.approx(2 / 2**7)
     assert row["high"] < 0
     assert list(found.flips["scenario"]) == [f"s{n}" for n in range(7)]
@@ -141,9 +159,15 @@ def test_a_worse_commit_is_a_regression(repo, lab):
 
     again = RecordingReporter()
     same = asyncio.run(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=again))
-    assert (same.base.reused, same.head.reused, again.reports) == (7, 7, [(14, 14, "14 taken from earlier runs")])
+    assert (same.base.reused, same.head.reused, again.reports) == (
+        7,
+        7,
+        [(14, 14, "14 taken from earlier runs")],
+    )
     assert same.frame.equals(found.frame)
-    assert asyncio.run(compare_commits(lab, "bad", "good", suite=repo / "suite.yaml")).verdict == "improvement"
+    assert (
+        asyncio.run(compare_commits(lab, "bad", "good", suite=repo / "suite.yaml")).verdict == "improvement"
+    )
 
 
 def test_equal_commits_are_no_regression(repo, lab):
@@ -156,7 +180,9 @@ def test_equal_commits_are_no_regression(repo, lab):
 
 
 def test_scripts_compare_chosen_scenarios(repo):
-    """`compare_sync` passes its options on: only scenarios that are named are made and compared; a name that fits nothing is told first."""
+    """`compare_sync` passes its options on: only scenarios that are named are made and compared; a name that
+    fits nothing is told first.
+    """
     with Lab(repo / ".kestrel", env={}) as lab:
         found = lab.compare_sync("good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"], margin=0.2)
         with pytest.raises(UsageError, match="no family"):
@@ -168,7 +194,9 @@ def test_scripts_compare_chosen_scenarios(repo):
 
 
 def test_the_users_checkout_is_not_touched(repo, lab):
-    """Files, index, HEAD, branches, stash and list of worktrees are as before, also with uncommitted work; no hook of the user is run."""
+    """Files, index, HEAD, branches, stash and list of worktrees are as before, also with uncommitted work; no
+    hook of the user is run.
+    """
     hook = repo / ".git" / "hooks" / "post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch {repo}/hooked\n")
     hook.chmod(0o755)
@@ -191,7 +219,9 @@ def test_cancelling_leaves_nothing_behind(repo, lab):
             if done == 3:
                 task.cancel()
 
-        task = asyncio.ensure_future(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=stop))
+        task = asyncio.ensure_future(
+            compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=stop)
+        )
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -221,7 +251,9 @@ def test_left_behind_worktrees_are_cleared(repo, lab):
 
 
 def test_many_worktrees_at_once(repo, lab):
-    """Git fails at a worktree that another git is just making, so they are made and removed in turn, whoever asks."""
+    """Git fails at a worktree that another git is just making, so they are made and removed in turn, whoever
+    asks.
+    """
 
     async def one():
         async with temporary_worktree(repo, "HEAD", lab.home) as place:
@@ -234,7 +266,9 @@ def test_many_worktrees_at_once(repo, lab):
 
 
 def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
-    """Unknown commits, the same commit twice, a suite outside git, a commit without the tools, a model object."""
+    """Unknown commits, the same commit twice, a suite outside git, a commit without the tools, a model
+    object.
+    """
 
     def refusal(base, head, suite=repo / "suite.yaml"):
         with pytest.raises(UsageError) as caught:
@@ -248,19 +282,24 @@ def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
     assert "is not in a git repository" in refusal("a", "b", tmp_path / "alone.yaml")
     commit(repo, "broken", tools__py="import no_such_module\n")
     assert "No module named 'no_such_module'" in refusal("good", "broken")
-    (repo / "suite.yaml").write_text(SUITE.replace('configs: [{name: script, model: "scripted:script.yaml"}]\n', ""))
+    (repo / "suite.yaml").write_text(
+        SUITE.replace('configs: [{name: script, model: "scripted:script.yaml"}]\n', "")
+    )
     lab.change(model=ScriptedModel(["x"]))
     assert "cannot use a model object" in refusal("good", "bad")
     assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
 
 
 def test_scenarios_that_a_commit_lacks_are_left_out(repo, lab):
-    """A scenario whose folder is new cannot be tried at the old commit; it is named and not counted as failed."""
+    """A scenario whose folder is new cannot be tried at the old commit; it is named and not counted as
+    failed.
+    """
     (repo / "data").mkdir()
     commit(
         repo,
         "more",
-        suite__yaml=SUITE + "  - {id: new, goal: add, workspace: {folder: data}, checks: [{tool_used: add}]}\n",
+        suite__yaml=SUITE
+        + "  - {id: new, goal: add, workspace: {folder: data}, checks: [{tool_used: add}]}\n",
         adding__py=GOOD,
     )
     (repo / "data" / "x").write_text("x")
@@ -277,8 +316,14 @@ def wheel(folder, version):
     path = folder / f"summing-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("summing.py", f"VERSION = {version!r}\n")
-        file.writestr(f"summing-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: summing\nVersion: {version}\n")
-        file.writestr(f"summing-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            f"summing-{version}.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: summing\nVersion: {version}\n",
+        )
+        file.writestr(
+            f"summing-{version}.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         file.writestr(f"summing-{version}.dist-info/RECORD", "")
 
 
@@ -286,13 +331,23 @@ def wheel(folder, version):
 @pytest.mark.timeout(180)
 def test_changed_requirements_get_an_environment(repo, lab):
     """A commit that requires something else runs with that installed, in an environment made once."""
-    tools = TOOLS.replace("from adding import plus", "import summing\nfrom adding import plus").replace("plus(a, b)", "summing.VERSION")
+    tools = TOOLS.replace("from adding import plus", "import summing\nfrom adding import plus").replace(
+        "plus(a, b)", "summing.VERSION"
+    )
     for version in ("1.0", "2.0"):
         wheel(repo, version)
-        commit(repo, f"v{version}", tools__py=tools, adding__py=GOOD, requirements__txt=f"./summing-{version}-py3-none-any.whl\n")
+        commit(
+            repo,
+            f"v{version}",
+            tools__py=tools,
+            adding__py=GOOD,
+            requirements__txt=f"./summing-{version}-py3-none-any.whl\n",
+        )
     commit(repo, "now", requirements__txt="")
     # The command a check runs is of that environment too: this process has no such package.
-    suite = SUITE.replace("{tool_used: add}", "{tool_used: add}, {answer_contains: Done}").replace("import sys", "import summing")
+    suite = SUITE.replace("{tool_used: add}", "{tool_used: add}, {answer_contains: Done}").replace(
+        "import sys", "import summing"
+    )
     (repo / "suite.yaml").write_text(suite)
     reporter = RecordingReporter()
     found = asyncio.run(compare_commits(lab, "v1.0", "v2.0", suite=repo / "suite.yaml", reporter=reporter))
@@ -300,7 +355,10 @@ def test_changed_requirements_get_an_environment(repo, lab):
     notes = [note for _, _, note in reporter.reports if "environment" in note]
     assert len(notes) == 2
     versions = [lab.get(str(side.rows[0].result["run"])).events() for side in (found.base, found.head)]
-    assert [next(e.text for e in events if e.type == "tool_answered") for events in versions] == ["1.0", "2.0"]
+    assert [next(e.text for e in events if e.type == "tool_answered") for events in versions] == [
+        "1.0",
+        "2.0",
+    ]
     assert len([place for place in (repo / ".kestrel" / "envs").iterdir() if place.is_dir()]) == 2
 
 
@@ -312,7 +370,9 @@ def test_an_environment_is_made_once(tmp_path):
     (tree / "requirements.txt").write_text("# nothing\n")
 
     async def both():
-        return await asyncio.gather(*(environment_for(current, tree, tmp_path / "home", notes.append) for _ in range(2)))
+        return await asyncio.gather(
+            *(environment_for(current, tree, tmp_path / "home", notes.append) for _ in range(2))
+        )
 
     one, other = asyncio.run(both())
     assert one == other
@@ -337,14 +397,20 @@ def test_the_worker_says_what_it_refuses(tmp_path):
     """A worker that cannot begin answers with one message and ends."""
     order = '{"suite": "%s", "at": "x", "configs": null, "epochs": 1}\n' % (tmp_path / "no.yaml")
     done = subprocess.run(
-        [sys.executable, "-m", "kestrel_lab.evals.execution.remote_trials"], input=order, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-m", "kestrel_lab.evals.execution.remote_trials"],
+        input=order,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert '"refused"' in done.stdout
     assert "cannot be read" in done.stdout
 
 
 def test_a_commit_with_an_earlier_kestrel_lab_is_served_by_its_own_worker(repo, lab):
-    """A checkout that brings the package itself may have the worker under an earlier name; that one is started."""
+    """A checkout that brings the package itself may have the worker under an earlier name; that one is
+    started.
+    """
     package = repo / "kestrel_lab" / "evals"
     package.mkdir(parents=True)
     (repo / "kestrel_lab" / "__init__.py").write_text("")

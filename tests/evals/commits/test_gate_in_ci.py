@@ -1,4 +1,6 @@
-"""What `kestrel eval gate --against` does on the commits that a server meets: the first, a shallow clone, an unchanged one, a replayed one, a new suite."""
+"""What `kestrel eval gate --against` does on the commits that a server meets: the first, a shallow clone, an
+unchanged one, a replayed one, a new suite.
+"""
 
 import asyncio
 import json
@@ -26,7 +28,9 @@ from kestrel_lab.runtime.session import Session
 
 pytestmark = pytest.mark.slow
 
-SCENARIOS = "".join(f"  - {{id: s{n}, goal: talk of {n}, checks: [{{answer_contains: hello}}]}}\n" for n in range(20))
+SCENARIOS = "".join(
+    f"  - {{id: s{n}, goal: talk of {n}, checks: [{{answer_contains: hello}}]}}\n" for n in range(20)
+)
 SUITE = f"""\
 name: demo
 configs: [{{name: one, model: "scripted:script.yaml"}}]
@@ -52,7 +56,16 @@ class Hello:
 
 def git(folder: Path, *words: str) -> str:
     """Run git with a fixed identity."""
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *words,
+    ]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -152,7 +165,9 @@ def test_a_branch_of_the_server_is_suggested(repo, tmp_path):
 
 @pytest.mark.parametrize("change", [{}, {"readme__md": "!"}], ids=["same files", "a file that nothing reads"])
 def test_an_unchanged_commit_has_no_difference(repo, change):
-    """20 of 20 on both sides is no doubt where nothing can differ, and a code that a server takes for success."""
+    """20 of 20 on both sides is no doubt where nothing can differ, and a code that a server takes for
+    success.
+    """
     commit(repo, "second", **change)
     code, told = gate(repo)
     assert (code, "no difference" in told, "inconclusive" in told) == (0, True, False)
@@ -160,7 +175,12 @@ def test_an_unchanged_commit_has_no_difference(repo, change):
 
 def test_what_changed_is_not_called_unchanged(repo):
     """Equal rates are no proof where a script was asked something else, or a real model answered."""
-    commit(repo, "second", suite__yaml=SUITE.replace("gates:", "instructions_from: prompt.md\ngates:"), prompt__md="Be kind.")
+    commit(
+        repo,
+        "second",
+        suite__yaml=SUITE.replace("gates:", "instructions_from: prompt.md\ngates:"),
+        prompt__md="Be kind.",
+    )
     commit(repo, "third", prompt__md="Be rude.")
     code, told = gate(repo)
     assert code == 2
@@ -171,7 +191,9 @@ def test_what_changed_is_not_called_unchanged(repo):
 
 
 def test_each_commit_is_replayed_from_its_own_recordings(replayed):
-    """The prompt of the new commit is in its recordings alone, and the old one is compared by its own: no model is asked."""
+    """The prompt of the new commit is in its recordings alone, and the old one is compared by its own: no
+    model is asked.
+    """
     code, told = gate(replayed, "--cassette", "replay")
     assert (code, "no base" in told) == (0, True)
     (replayed / "prompt.md").write_text("Be kind.")
@@ -186,7 +208,9 @@ def test_each_commit_is_replayed_from_its_own_recordings(replayed):
     assert (code, "unrecorded" in told) == (0, False)
     there = in_process.kestrel(replayed, "eval", "compare", "suite.yaml", "--cassette", "replay")
     assert "IMPROVEMENT" in there.stdout
-    back = in_process.kestrel(replayed, "eval", "compare", "suite.yaml", "HEAD", "HEAD~1", "--cassette", "replay")
+    back = in_process.kestrel(
+        replayed, "eval", "compare", "suite.yaml", "HEAD", "HEAD~1", "--cassette", "replay"
+    )
     assert "REGRESSION" in back.stdout
 
 
@@ -198,11 +222,15 @@ def test_a_replay_of_an_unchanged_commit_has_no_difference(replayed):
 
 
 def test_one_call_that_was_not_recorded_stops_a_gate(replayed):
-    """One changed prompt of twenty leaves the rate above the bound; the exit code is 3 and the line says what to do."""
+    """One changed prompt of twenty leaves the rate above the bound; the exit code is 3 and the line says what
+    to do.
+    """
     suite = REAL.replace("talk of 7,", "speak of 7,")
     (replayed / "suite.yaml").write_text(suite)
     for words in (["gate"], ["run"]):
-        done = in_process.kestrel(replayed, "eval", *words, "suite.yaml", "--cassette", "replay", "--junit", "j.xml")
+        done = in_process.kestrel(
+            replayed, "eval", *words, "suite.yaml", "--cassette", "replay", "--junit", "j.xml"
+        )
         told = " ".join(done.stdout.split())
         assert done.returncode == 3, done.stderr
         assert "scenario s7, epoch 1: not recorded: message 2 (user) changed (turn 1 with openai/any" in told
@@ -222,7 +250,9 @@ class Forgiving:
 
     async def __call__(self, trial):
         with suppress(ModelError):
-            await trial.grader("judge")(ModelRequest(messages=(Message(role="user", text="good?"),)), lambda _: None)
+            await trial.grader("judge")(
+                ModelRequest(messages=(Message(role="user", text="good?"),)), lambda _: None
+            )
         return Score(check=self.label, passed=True, value=1.0, reason="")
 
 
@@ -231,7 +261,10 @@ def test_a_caller_that_goes_on_without_an_answer_is_no_replay(replayed):
     suite = with_cassette(load_suite(replayed / "suite.yaml"), "replay", None)
     first = replace(suite.scenarios[0], checks=(Forgiving(),))
     session = Session(replayed / ".kestrel" / "home", env={})
-    ready = replace(prepare_suite(session, replace(suite, scenarios=(first,))), graders={"judge": AbsentModel(name="openai/any")})
+    ready = replace(
+        prepare_suite(session, replace(suite, scenarios=(first,))),
+        graders={"judge": AbsentModel(name="openai/any")},
+    )
     (ask,) = plan_trials(ready.suite, code="", git_sha="")
     row = asyncio.run(run_trial(session, ready, ask))
     session.close()
@@ -248,7 +281,9 @@ def test_recordings_are_not_made_in_a_worktree(replayed):
 
 def test_a_scenario_that_the_base_never_recorded_is_left_out(replayed):
     """It says nothing of the base; the others are compared."""
-    (replayed / "suite.yaml").write_text(REAL + "  - {id: new, goal: talk of new, checks: [{answer_contains: hello}]}\n")
+    (replayed / "suite.yaml").write_text(
+        REAL + "  - {id: new, goal: talk of new, checks: [{answer_contains: hello}]}\n"
+    )
     record(replayed)
     commit(replayed, "second")
     code, told = gate(replayed, "--cassette", "replay")
@@ -257,16 +292,22 @@ def test_a_scenario_that_the_base_never_recorded_is_left_out(replayed):
 
 def test_a_new_suite_runs_with_the_code_of_the_old_commit(repo):
     """The old commit has neither the suite nor its script; the tool that both call is that of each commit."""
-    tool = "from kestrel_lab import tool\n\n@tool(danger_level='safe', effect='pure')\ndef greet() -> str:\n    '''Greet.'''\n    return {!r}\n"
+    tool = (
+        "from kestrel_lab import tool\n\n@tool(danger_level='safe', effect='pure')\ndef greet() -> "
+        "str:\n    '''Greet.'''\n    return {!r}\n"
+    )
     commit(repo, "old", tools__py=tool.format("hello from the old one"))
     (repo / "evals").mkdir()
-    (repo / "evals" / "script.yaml").write_text("rules:\n  - when: talk\n    turns:\n      - [{tool: greet, args: {}}]\n      - done\n")
+    (repo / "evals" / "script.yaml").write_text(
+        "rules:\n  - when: talk\n    turns:\n      - [{tool: greet, args: {}}]\n      - done\n"
+    )
     (repo / "evals" / "judge.py").write_text(
-        "def old(trial):\n    return any('the old one' in str(record.event) for record in trial.records), 'new'\n"
+        "def old(trial):\n    return any('the old one' in str(record.event) for record in "
+        "trial.records), 'new'\n"
     )
-    suite = SUITE.replace("name: demo", "name: fresh\ntools_from: [tools.py]\ndefaults: {tools: [greet]}").replace(
-        "{answer_contains: hello}", "{python_check: 'judge:old'}"
-    )
+    suite = SUITE.replace(
+        "name: demo", "name: fresh\ntools_from: [tools.py]\ndefaults: {tools: [greet]}"
+    ).replace("{answer_contains: hello}", "{python_check: 'judge:old'}")
     (repo / "evals" / "fresh.yaml").write_text(suite)
     commit(repo, "new", tools__py=tool.format("hello from the new one"))
     done = in_process.kestrel(repo, "eval", "compare", "evals/fresh.yaml", "HEAD~1", "HEAD")

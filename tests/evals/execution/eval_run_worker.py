@@ -1,6 +1,7 @@
 """Runs a suite of scripted trials under kill -9, again and again, and says what was acknowledged when.
 
-Arguments: folder, number of trials (hundreds), number of kills, seed, mutant or nothing. Everything is loaded once; each sitting is a fork of this process.
+Arguments: folder, number of trials (hundreds), number of kills, seed, mutant or nothing. Everything is loaded
+once; each sitting is a fork of this process.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ from kestrel_lab.testing import ScriptedModel
 TRIALS = int(sys.argv[2])
 SUITE = Suite(
     name="many",
-    scenarios=tuple(Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(100)),
+    scenarios=tuple(
+        Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(100)
+    ),
     epochs=TRIALS // 100,
 )
 
@@ -62,13 +65,17 @@ def sit(home: Path, pipe: int, mutant: str) -> None:
             os.write(pipe, f"{row.key}\n".encode())
 
     runner.EvalProgress = Acknowledge
-    result = asyncio.run(runner.run_suite(session, SUITE, configs={"m": ScriptedModel(lambda request: "yes")}, resume=True))
+    result = asyncio.run(
+        runner.run_suite(session, SUITE, configs={"m": ScriptedModel(lambda request: "yes")}, resume=True)
+    )
     session.close()
     os.write(pipe, f"result {len(result.rows)}\n".encode())
 
 
 def main() -> None:
-    """Kill so often, then let one sitting finish; prints JSON: acknowledged keys by sitting, and the last result's size."""
+    """Kill so often, then let one sitting finish; prints JSON: acknowledged keys by sitting, and the last
+    result's size.
+    """
     home, kills, seed, mutant = Path(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
     chance, told = random.Random(seed), []
     for number in range(kills + 1):

@@ -36,7 +36,9 @@ def test_known_answers():
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_they_are_unbiased(k):
-    """Averaged over everything that five trials can give, both are the true chance; the plug-in estimates are not."""
+    """Averaged over everything that five trials can give, both are the true chance; the plug-in estimates are
+    not.
+    """
     p, n = Fraction(1, 3), 5
     at, hat, plug_in = 0.0, 0.0, 0.0
     for outcomes in product([0, 1], repeat=n):
@@ -60,11 +62,17 @@ def test_impossible_numbers_are_refused(n, c, k):
 
 def trials(**outcomes):
     """Records of trials: scenario=outcomes."""
-    return [{"scenario": name, "success": float(passed), "weight": 1.0} for name, found in outcomes.items() for passed in found]
+    return [
+        {"scenario": name, "success": float(passed), "weight": 1.0}
+        for name, found in outcomes.items()
+        for passed in found
+    ]
 
 
 def test_scenarios_are_the_clusters():
-    """Each scenario gives one estimate, whatever its number of trials; the interval is that of their mean, within 0 and 1."""
+    """Each scenario gives one estimate, whatever its number of trials; the interval is that of their mean,
+    within 0 and 1.
+    """
     found = pass_rates(trials(a=[1, 0], b=[1, 1, 1, 1], c=[0, 0]), 2)
     assert (found["k"], found["trials"], found["scenarios"]) == (2, 8, 3)
     assert (found["pass_at"], found["pass_hat"]) == pytest.approx((2 / 3, 1 / 3))
@@ -72,7 +80,9 @@ def test_scenarios_are_the_clusters():
     assert (found["pass_at_low"], found["pass_at_high"]) == (0.0, 1.0)
     wide = pass_rates(trials(**{f"s{i}": [i % 2, 1] for i in range(20)}), 2)
     se = math.sqrt(sum((x - 0.5) ** 2 for x in [0, 1] * 10) / 19 / 20)
-    assert (wide["pass_hat_low"], wide["pass_hat_high"]) == pytest.approx((0.5 - 2.0930241 * se, 0.5 + 2.0930241 * se))
+    assert (wide["pass_hat_low"], wide["pass_hat_high"]) == pytest.approx(
+        (0.5 - 2.0930241 * se, 0.5 + 2.0930241 * se)
+    )
 
 
 def test_agreement_is_not_certainty():
@@ -87,7 +97,10 @@ def test_too_few_trials_are_named():
     records = [*trials(a=[1, 1]), *trials(b=[1, math.nan])]
     with pytest.raises(UsageError) as caught:
         pass_rates(records, 2)
-    assert str(caught.value) == "2 trials of each scenario are needed, and b has 1: run the suite with --epochs 2 or more"
+    assert (
+        str(caught.value)
+        == "2 trials of each scenario are needed, and b has 1: run the suite with --epochs 2 or more"
+    )
 
 
 def test_a_suite_tells(tmp_path):
@@ -97,20 +110,35 @@ def test_a_suite_tells(tmp_path):
     def every_other(_request):
         return "42" if next(played) % 2 == 0 else "no"
 
-    suite = Suite(name="s", epochs=2, concurrency=1, scenarios=tuple(
-        Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(2)
-    ))  # fmt: skip
+    suite = Suite(
+        name="s",
+        epochs=2,
+        concurrency=1,
+        scenarios=tuple(
+            Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(2)
+        ),
+    )
     lab = Session(tmp_path / "home", env={})
     try:
-        result = asyncio.run(run_suite(lab, suite, configs={"sure": ScriptedModel(["42"]), "half": ScriptedModel(every_other)}))
+        result = asyncio.run(
+            run_suite(lab, suite, configs={"sure": ScriptedModel(["42"]), "half": ScriptedModel(every_other)})
+        )
         found = result.pass_at(2)
     finally:
         lab.close()
     assert list(found.index) == ["sure", "half"]
     assert list(found.loc["sure", ["pass_at", "pass_hat"]]) == [1.0, 1.0]
     assert list(found.columns) == [
-        "k", "pass_at", "pass_at_low", "pass_at_high", "pass_hat", "pass_hat_low", "pass_hat_high", "trials", "scenarios",
-    ]  # fmt: skip
+        "k",
+        "pass_at",
+        "pass_at_low",
+        "pass_at_high",
+        "pass_hat",
+        "pass_hat_low",
+        "pass_hat_high",
+        "trials",
+        "scenarios",
+    ]
     outcomes = result.frame[result.frame.config == "half"].groupby("scenario").success
     assert found.loc["half", "pass_at"] == pytest.approx(outcomes.max().mean())
     assert found.loc["half", "pass_hat"] == pytest.approx(outcomes.min().mean())

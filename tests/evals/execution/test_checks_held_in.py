@@ -1,4 +1,6 @@
-"""Checks run what the agent wrote: in the trial's sandbox, without our keys, and nothing outside of the workspace is written."""
+"""Checks run what the agent wrote: in the trial's sandbox, without our keys, and nothing outside of the
+workspace is written.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,8 @@ answer = 42
 found = [name for name in os.environ if "SECRET" in name or "API_KEY" in name]
 for name, text in (("OUTSIDE", "escaped"), ("seen", " ".join(found))):
     try:
-        pathlib.Path(PLACE, name).write_text(text) if name == "OUTSIDE" else pathlib.Path(name).write_text(text)
+        pathlib.Path(PLACE, name).write_text(text) if name == "OUTSIDE" else \
+pathlib.Path(name).write_text(text)
     except OSError:
         pass
 """
@@ -58,7 +61,9 @@ scenarios:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace with an agent's program that tries to get out, a suite's functions beside it, and a key in the environment."""
+    """A workspace with an agent's program that tries to get out, a suite's functions beside it, and a key in
+    the environment.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("MY_SECRET", "s")
     monkeypatch.setenv("PYTHONPATH", "")
@@ -92,7 +97,9 @@ def by_function(folder: Path, name: str, **more: object) -> Score:
 
 @pytest.mark.parametrize("name", ["imports", "starts", "evaluates", "later"])
 def test_a_function_runs_what_the_agent_wrote_in_the_sandbox(folder: Path, name: str) -> None:
-    """However a function has the agent's code run, it sees no key and writes nothing outside; what it says counts."""
+    """However a function has the agent's code run, it sees no key and writes nothing outside; what it says
+    counts.
+    """
     score = by_function(folder, name)
     assert (score.value, escaped(folder)) == (0.5 if name == "later" else 1.0, (False, ""))
 
@@ -111,7 +118,9 @@ def test_without_a_sandbox_the_same_program_gets_out(folder: Path) -> None:
 
 
 def test_where_no_sandbox_can_be_had_nothing_is_run(folder: Path) -> None:
-    """A workspace that no level can hold a command in is refused, and the trial is not a failure of the agent."""
+    """A workspace that no level can hold a command in is refused, and the trial is not a failure of the
+    agent.
+    """
     nowhere = Trial(goal="g", answer="a", records=(), workspace=Path("/"))
     for judge in (CommandSucceeds(argv=("true",)), load_judge("own:imports", folder / "suite", None)):
         with pytest.raises(CheckError, match=r"no sandbox is available here.*set sandbox = S0"):
@@ -119,21 +128,32 @@ def test_where_no_sandbox_can_be_had_nothing_is_run(folder: Path) -> None:
 
 
 def test_what_a_process_cannot_give_is_said(folder: Path) -> None:
-    """A function that ends its process, asks a model, raises, or floods the output has not judged, in so many words."""
+    """A function that ends its process, asks a model, raises, or floods the output has not judged, in so many
+    words.
+    """
     (folder / "suite" / "own.py").write_text(
-        "import os, sys\ndef ends(t): os._exit(0)\ndef asks(t): return t.grader('')\ndef breaks(t): return 1 / 0\n"
+        "import os, sys\ndef ends(t): os._exit(0)\ndef asks(t): return t.grader('')\ndef breaks(t): "
+        "return 1 / 0\n"
         "def floods(t): print('x' * 5_000_000); print('kestrel-opinion:{\"value\": 1}'); return False\n"
     )
-    for name, told in (("ends", "ended without an opinion"), ("asks", "use the check `graded`"), ("breaks", "ZeroDivisionError")):
+    for name, told in (
+        ("ends", "ended without an opinion"),
+        ("asks", "use the check `graded`"),
+        ("breaks", "ZeroDivisionError"),
+    ):
         with pytest.raises(CheckError, match=told):
             by_function(folder, name)
     assert by_function(folder, "floods").passed is False
 
 
-@pytest.mark.parametrize("check", ["{command_succeeds: [python, solution.py]}", '{python_check: "own:imports"}'])
+@pytest.mark.parametrize(
+    "check", ["{command_succeeds: [python, solution.py]}", '{python_check: "own:imports"}']
+)
 def test_suites_and_rescoring_hold_checks_in(folder: Path, check: str) -> None:
     """The same in a whole suite, and again when its kept trials are judged anew."""
-    suite = SUITE.replace("CHECK", check).replace('"SOLUTION"', json.dumps((folder / "work" / "solution.py").read_text()))
+    suite = SUITE.replace("CHECK", check).replace(
+        '"SOLUTION"', json.dumps((folder / "work" / "solution.py").read_text())
+    )
     (folder / "suite" / "model.yaml").write_text("rules:\n  - {when: '.', turns: ['done']}\n")
     (folder / "suite" / "s.yaml").write_text(suite)
     session = Session(folder / "home", env={})

@@ -1,4 +1,6 @@
-"""Claims about trials on a Dask cluster: a real scheduler and two workers as processes, one of which is killed half-way."""
+"""Claims about trials on a Dask cluster: a real scheduler and two workers as processes, one of which is
+killed half-way.
+"""
 
 import asyncio
 import signal
@@ -67,16 +69,39 @@ def cluster(tmp_path_factory):
     address = f"tcp://127.0.0.1:{port}"
     base = dict(cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"], **base
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-dashboard",
+        ],
+        **base,
     )
     until(lambda: listens(port))
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "2", "--no-dashboard",
-             "--memory-limit", "0", "--local-directory", str(folder)], **base,
+            [
+                sys.executable,
+                "-m",
+                "distributed.cli.dask_worker",
+                address,
+                "--no-nanny",
+                "--nthreads",
+                "2",
+                "--no-dashboard",
+                "--memory-limit",
+                "0",
+                "--local-directory",
+                str(folder),
+            ],
+            **base,
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     yield address, workers
     for process in (*workers, scheduler):
         process.kill()
@@ -92,10 +117,19 @@ def listens(port):
 def results(result):
     """What of the trials must be the same wherever they are made."""
     return [
-        (row.scenario, row.config, row.epoch, row.key, row.result["outcome"], row.result["reason"], row.metrics["tool_calls"],
-         row.result["model"], row.result["identity"])
+        (
+            row.scenario,
+            row.config,
+            row.epoch,
+            row.key,
+            row.result["outcome"],
+            row.result["reason"],
+            row.metrics["tool_calls"],
+            row.result["model"],
+            row.result["identity"],
+        )
         for row in result.rows
-    ]  # fmt: skip
+    ]
 
 
 def test_a_worker_is_killed_and_nothing_is_missing_or_twice(cluster, suite, tmp_path):
@@ -115,7 +149,10 @@ def test_a_worker_is_killed_and_nothing_is_missing_or_twice(cluster, suite, tmp_
     stored = Counter(row.key for row in stored_trials(there.store, suite="suite"))
     assert (len(stored), set(stored.values())) == (24, {1})
     for row in result.rows:
-        run, same = there.get(str(row.result["run"])), here.get(str(local.rows[result.rows.index(row)].result["run"]))
+        run, same = (
+            there.get(str(row.result["run"])),
+            here.get(str(local.rows[result.rows.index(row)].result["run"])),
+        )
         assert [event.type for event in run.events()] == [event.type for event in same.events()]
         assert (run.status, run.answer, run.reason) == (same.status, same.answer, same.reason)
     broke = [row for row in result.rows if row.result["outcome"] == "error"]
@@ -126,7 +163,9 @@ def test_a_worker_is_killed_and_nothing_is_missing_or_twice(cluster, suite, tmp_
 
 
 def test_a_mutant_is_caught(cluster, suite, tmp_path, monkeypatch):
-    """Had an attempt the name of its scenario in the cluster, epochs would get each other's results: that is found."""
+    """Had an attempt the name of its scenario in the cluster, epochs would get each other's results: that is
+    found.
+    """
     address, _ = cluster
     session = Session(tmp_path / "home", env={})
     monkeypatch.setattr(Dispatch, "task", lambda self, ask, attempt: f"{self._name}-{ask.scenario.id}")
@@ -149,14 +188,17 @@ def test_workers_replay_recordings(cluster, tmp_path):
     address, _ = cluster
     suite = tmp_path / "taped.yaml"
     suite.write_text(
-        "configs: [{name: one, model: openai/any}]\nscenarios: [{id: a, goal: talk, checks: [{answer_contains: hello}]}]\nepochs: 2\n"
+        "configs: [{name: one, model: openai/any}]\nscenarios: [{id: a, goal: talk, checks: "
+        "[{answer_contains: hello}]}]\nepochs: 2\n"
     )
     here = Session(tmp_path / "here", models={"openai/any": Hello()}, env={})
     asyncio.run(run_suite(here, suite, cassette="record", cassettes=tmp_path / "mine"))
     there = Session(tmp_path / "there", env={})
     replay = {"cassette": "replay", "cassettes": tmp_path / "mine"}
     result = asyncio.run(run_suite(there, suite, **replay, make=on_cluster(address)))
-    assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [("pass", "replay")] * 2
+    assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [
+        ("pass", "replay")
+    ] * 2
     assert results(result) == results(asyncio.run(run_suite(here, suite, **replay)))
     here.close()
     there.close()
@@ -198,9 +240,13 @@ def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
 
 @pytest.mark.parametrize(
     ("address", "told"),
-    [("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9"), ("nonsense", "'nonsense' is not the address of a Dask scheduler"),
-     ("", "'' is not the address"), ("ftp://x:1", "'ftp://x:1' is not the address")],
-)  # fmt: skip
+    [
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9"),
+        ("nonsense", "'nonsense' is not the address of a Dask scheduler"),
+        ("", "'' is not the address"),
+        ("ftp://x:1", "'ftp://x:1' is not the address"),
+    ],
+)
 def test_nobody_there(suite, tmp_path, address, told):
     """An address where no scheduler answers is said to be one."""
     lab = Lab(tmp_path / "home", env={})

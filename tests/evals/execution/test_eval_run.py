@@ -1,4 +1,6 @@
-"""Claims about suites that are cut off: nothing acknowledged is lost or made again, under kill -9 too; and about attempts and progress."""
+"""Claims about suites that are cut off: nothing acknowledged is lost or made again, under kill -9 too; and
+about attempts and progress.
+"""
 
 import ast
 import asyncio
@@ -28,7 +30,12 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
-SUITE = Suite(name="s", scenarios=tuple(Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(6)))
+SUITE = Suite(
+    name="s",
+    scenarios=tuple(
+        Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(6)
+    ),
+)
 YES = ScriptedModel(lambda request: "yes")
 
 
@@ -65,7 +72,11 @@ def cut_off(lab, after, suite=SUITE):
 def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "") -> None:
     """What must hold of so many trials under so many kills."""
     worker = Path(__file__).with_name("eval_run_worker.py")
-    done = subprocess.run([sys.executable, worker, folder, str(trials), str(kills), str(seed), mutant], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, worker, folder, str(trials), str(kills), str(seed), mutant],
+        capture_output=True,
+        text=True,
+    )
     told = json.loads(done.stdout)
     assert told[-1].pop() == f"result {trials}"
     store = SessionStore(folder / "kestrel.db")
@@ -80,7 +91,9 @@ def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "")
 
 @pytest.mark.long
 def test_twenty_kills_lose_and_repeat_nothing(tmp_path):
-    """500 trials, the process killed twenty times at random moments and resumed: 500 results, none that was acknowledged made again."""
+    """500 trials, the process killed twenty times at random moments and resumed: 500 results, none that was
+    acknowledged made again.
+    """
     sittings(tmp_path, 500, 20, seed=1)
 
 
@@ -93,12 +106,16 @@ def test_mutants_are_caught_by_kills(tmp_path, mutant):
 
 
 def test_what_was_cut_off_is_named_and_resumed_trials(lab):
-    """A new run says that an earlier one was cut off; `resume` takes its trials as they are and makes the rest; then there is nothing left."""
+    """A new run says that an earlier one was cut off; `resume` takes its trials as they are and makes the
+    rest; then there is nothing left.
+    """
     stored = cut_off(lab, 2)
     assert 2 <= len(stored) < 6
     result = evaluate(lab, resume=True)
     assert (len(result.rows), result.reused) == (6, len(stored))
-    assert result.notes == (f"going on with the last run: {len(stored)} trials of it are there, {6 - len(stored)} are left",)
+    assert result.notes == (
+        f"going on with the last run: {len(stored)} trials of it are there, {6 - len(stored)} are left",
+    )
     assert {row.id for row in stored} < {row.id for row in result.rows}
     assert len(stored_trials(lab.store, suite="s")) == 6
     again = evaluate(lab, resume=True)
@@ -108,7 +125,9 @@ def test_what_was_cut_off_is_named_and_resumed_trials(lab):
 
 
 def test_a_new_run_says_that_one_was_cut_off(lab):
-    """The reporter hears of it before the first trial, and the result repeats it; the new run is a sitting of its own."""
+    """The reporter hears of it before the first trial, and the result repeats it; the new run is a sitting of
+    its own.
+    """
     stored = len(cut_off(lab, 2))
     reporter = RecordingReporter()
     result = evaluate(lab, reporter=reporter)
@@ -120,7 +139,9 @@ def test_a_new_run_says_that_one_was_cut_off(lab):
 
 
 def test_who_begins_anew_by_mistake_can_still_go_back(lab):
-    """A run that was cut off is not lost when another one is begun and cut off, too: both are gone on with."""
+    """A run that was cut off is not lost when another one is begun and cut off, too: both are gone on
+    with.
+    """
     first = cut_off(lab, 4)
     both = cut_off(lab, 1)
     assert len(both) > len(first)
@@ -143,14 +164,26 @@ def test_resume_makes_again_what_changed(lab):
 
 
 def test_a_run_that_goes_on_elsewhere_is_not_taken_over(lab):
-    """While the process that began the last run is there, it cannot be resumed, and nobody is told that it was cut off."""
+    """While the process that began the last run is there, it cannot be resumed, and nobody is told that it
+    was cut off.
+    """
     (made, *_) = evaluate(lab).rows
     alive = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     here = Owner.here("x")
     other = f"{here.process.rpartition(':')[0]}:{alive.pid}"
-    store_trial(lab.store, EvalRun(id="e1", of=9, by=other).mark(type(made)(**{f: getattr(made, f) for f in made.__slots__} | {"id": "t0", "created_at": made.created_at + 9}))).result()  # fmt: skip
+    store_trial(
+        lab.store,
+        EvalRun(id="e1", of=9, by=other).mark(
+            type(made)(
+                **{f: getattr(made, f) for f in made.__slots__}
+                | {"id": "t0", "created_at": made.created_at + 9}
+            )
+        ),
+    ).result()
     try:
-        with pytest.raises(UsageError, match=rf"still going on in process {other}; wait for it, or stop it first"):
+        with pytest.raises(
+            UsageError, match=rf"still going on in process {other}; wait for it, or stop it first"
+        ):
             evaluate(lab, resume=True)
         assert evaluate(lab).notes == ()
     finally:
@@ -174,7 +207,10 @@ class Flaky:
 
 
 def test_only_what_broke_is_made_again(lab):
-    """A trial that broke is made again at the end, as often as asked; one that failed is not. Each attempt is kept and shown."""
+    """A trial that broke is made again at the end, as often as asked; one that failed is not.
+
+    Each attempt is kept and shown.
+    """
     model = Flaky(2)
     result = evaluate(lab, model=model, retry_errors=2)
     assert [row.result["outcome"] for row in result.rows] == ["pass", "pass", "fail", "pass", "pass", "pass"]
@@ -187,10 +223,23 @@ def test_only_what_broke_is_made_again(lab):
 
 
 def test_what_breaks_for_good_stays_an_error(lab):
-    """After the last attempt the trial is an error, counted as one trial and as failed, with all attempts told."""
+    """After the last attempt the trial is an error, counted as one trial and as failed, with all attempts
+    told.
+    """
     result = evaluate(lab, model=Flaky(99), retry_errors=1)
-    assert [row.result["outcome"] for row in result.rows] == ["pass", "error", "fail", "pass", "error", "pass"]
-    assert (len(result.rows), result.rows[1].result["reason"], len(result.rows[1].result["attempts"])) == (6, "down, time 2", 1)
+    assert [row.result["outcome"] for row in result.rows] == [
+        "pass",
+        "error",
+        "fail",
+        "pass",
+        "error",
+        "pass",
+    ]
+    assert (len(result.rows), result.rows[1].result["reason"], len(result.rows[1].result["attempts"])) == (
+        6,
+        "down, time 2",
+        1,
+    )
     assert result.summary().loc["m", "success_rate"] == 0.5
 
 
@@ -203,7 +252,9 @@ def test_nothing_is_made_again_unless_asked(lab):
 
 
 def test_progress_is_one_line():
-    """After the first second the line has speed, time left, cost, trials at once, and what an endpoint asked for."""
+    """After the first second the line has speed, time left, cost, trials at once, and what an endpoint asked
+    for.
+    """
     now = 0.0
     supervisor = RuntimeSupervisor(clock=lambda: now, random=lambda: 0.0)
     reporter = RecordingReporter()
@@ -224,20 +275,26 @@ def test_progress_is_one_line():
         (
             2,
             10,
-            "1 passed, 1 broke · 1.0/s · 8.0 s left · $0.50 · 4 trials at once · openai/x: it asked to slow down once, 5 calls at once, next in 3.0 s",
+            "1 passed, 1 broke · 1.0/s · 8.0 s left · $0.50 · 4 trials at once · openai/x: it asked to "
+            "slow down once, 5 calls at once, next in 3.0 s",
         ),
         (
             2,
             10,
-            "1 passed, 1 broke · 1.2/min · 6 min 40 s left · $0.50 · 4 trials at once · openai/x: it asked to slow down once, 5 calls at once",
+            "1 passed, 1 broke · 1.2/min · 6 min 40 s left · $0.50 · 4 trials at once · openai/x: it "
+            "asked to slow down once, 5 calls at once",
         ),
     ]
-    assert slowdowns_since(supervisor, {}) == ["openai/x asked to slow down once and refused 2 calls; at the end 5 at once"]
+    assert slowdowns_since(supervisor, {}) == [
+        "openai/x asked to slow down once and refused 2 calls; at the end 5 at once"
+    ]
     assert slowdowns_since(supervisor, {"openai/x": (1, 2)}) == []
 
 
 def test_a_suites_bound_holds_for_an_endpoint(lab):
-    """No more calls at once than the suite, or the configuration, allows; afterwards the endpoint is free again."""
+    """No more calls at once than the suite, or the configuration, allows; afterwards the endpoint is free
+    again.
+    """
     together = Meeting(3)
 
     class Real:
@@ -256,17 +313,31 @@ def test_a_suites_bound_holds_for_an_endpoint(lab):
 
 
 def test_equal_scenarios_and_configurations_are_told_apart(lab):
-    """Two rows of a dataset may ask the same, and a configuration may be compared with itself: each has trials of its own."""
-    twins = Suite(name="s", scenarios=tuple(Scenario(id=name, goal="g", checks=SUITE.scenarios[0].checks) for name in ("one", "two")))
+    """Two rows of a dataset may ask the same, and a configuration may be compared with itself: each has
+    trials of its own.
+    """
+    twins = Suite(
+        name="s",
+        scenarios=tuple(
+            Scenario(id=name, goal="g", checks=SUITE.scenarios[0].checks) for name in ("one", "two")
+        ),
+    )
     asyncio.run(run_suite(lab, twins, configs={"a": YES, "b": YES}, scenarios=["two"]))
     result = asyncio.run(run_suite(lab, twins, configs={"a": YES, "b": YES}, resume=True))
     assert result.reused == 2
-    assert [(row.scenario, row.config) for row in result.rows] == [("one", "a"), ("one", "b"), ("two", "a"), ("two", "b")]
+    assert [(row.scenario, row.config) for row in result.rows] == [
+        ("one", "a"),
+        ("one", "b"),
+        ("two", "a"),
+        ("two", "b"),
+    ]
     assert len({row.key for row in result.rows}) == 4
 
 
 def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
-    """While one session of this process resumes an eval run, another is refused; when it has ended, nothing is left to lock."""
+    """While one session of this process resumes an eval run, another is refused; when it has ended, nothing
+    is left to lock.
+    """
     cut_off(lab, 2)
     other = Session(tmp_path / "home", env={})
     refused = []
@@ -291,14 +362,24 @@ def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
 
 
 def test_no_module_of_evals_keeps_state():
-    """What evals and checks remember is in objects that somebody holds, not in sets, lists and dictionaries of a module."""
+    """What evals and checks remember is in objects that somebody holds, not in sets, lists and dictionaries
+    of a module.
+    """
     kept = []
     for package in ("evals", "checks"):
         for file in Path(kestrel_lab.__file__).parent.joinpath(package).rglob("*.py"):
             for node in ast.parse(file.read_text()).body:
                 value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-                empty = isinstance(value, ast.List | ast.Dict | ast.Set) and not ast.unparse(value).strip("[]{}")
-                made = isinstance(value, ast.Call) and ast.unparse(value.func) in ("set", "dict", "list", "deque", "WeakKeyDictionary")
+                empty = isinstance(value, ast.List | ast.Dict | ast.Set) and not ast.unparse(value).strip(
+                    "[]{}"
+                )
+                made = isinstance(value, ast.Call) and ast.unparse(value.func) in (
+                    "set",
+                    "dict",
+                    "list",
+                    "deque",
+                    "WeakKeyDictionary",
+                )
                 if empty or (made and not value.args):
                     kept.append(f"{file.name}:{node.lineno}")
     assert kept == []

@@ -31,9 +31,13 @@ def written(folder: Path, note: str) -> Path:
 
 def test_notes_of_a_suite_come_before_those_of_a_scenario_and_are_part_of_it(tmp_path):
     """A scenario has the common notes and its own, in this order, and is another one when a note changes."""
-    (one,) = load_suite(written(tmp_path, "{name: own, text: Only here., kind: pitfall, tags: [x], age_days: 2, ttl_days: 3}")).scenarios
+    (one,) = load_suite(
+        written(tmp_path, "{name: own, text: Only here., kind: pitfall, tags: [x], age_days: 2, ttl_days: 3}")
+    ).scenarios
     assert [note.name for note in one.notes] == ["everywhere", "own"]
-    assert one.notes[1] == GivenNote(name="own", text="Only here.", kind="pitfall", tags=("x",), age_days=2, ttl_days=3)
+    assert one.notes[1] == GivenNote(
+        name="own", text="Only here.", kind="pitfall", tags=("x",), age_days=2, ttl_days=3
+    )
     (other,) = load_suite(written(tmp_path, "{name: own, text: Only there.}")).scenarios
     assert scenario_hash(one) != scenario_hash(other)
 
@@ -58,7 +62,11 @@ def test_a_note_that_no_memory_takes_is_told_with_its_line(tmp_path, note, told)
 def test_a_note_is_kept_as_if_it_had_been_for_long():
     """Its age, its end and whom it is from are as given; its id begins with its name."""
     memory = ListMemory()
-    asyncio.run(store_seed_notes(memory, [GivenNote(name="old", text="x", taint="answer", age_days=2, ttl_days=3)], "/w"))
+    asyncio.run(
+        store_seed_notes(
+            memory, [GivenNote(name="old", text="x", taint="answer", age_days=2, ttl_days=3)], "/w"
+        )
+    )
     (note,) = memory.kept
     assert isinstance(note, Note)
     assert note.id.startswith("old")

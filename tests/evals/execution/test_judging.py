@@ -51,8 +51,9 @@ def test_graders_and_functions_judge_a_suite(suite, lab):
     """The grader says so by name and kind; what it used is in no number of the run."""
     result = asyncio.run(run_suite(lab, load_suite(suite)))
     assert result.scores[["check", "passed", "value", "grading_cost"]].to_numpy().tolist() == [
-        ["graded by scripted:grader.yaml (scripted): names the cause", True, 0.75, 0.0], ["own:short agrees", True, 1.0, 0.0],
-    ]  # fmt: skip
+        ["graded by scripted:grader.yaml (scripted): names the cause", True, 0.75, 0.0],
+        ["own:short agrees", True, 1.0, 0.0],
+    ]
     assert result.rows[0].metrics["model_calls"] == 1.0
     assert result.rows[0].result["scores"][0]["usage"]["model_calls"] == 1
     assert "usage" not in result.rows[0].result["scores"][1]
@@ -87,7 +88,9 @@ def test_an_unpriced_grader_has_no_cost_of_zero(suite, lab):
     ],
 )
 def test_functions_come_from_the_suite_or_a_package(suite, lab, tmp_path, monkeypatch, function, message):
-    """Neither the standard library nor the current folder is looked at, and mistakes are told before the first trial."""
+    """Neither the standard library nor the current folder is looked at, and mistakes are told before the
+    first trial.
+    """
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "hidden").mkdir(parents=True)
     (elsewhere / "hidden" / "deep.py").write_text("def f(trial): return True\n")

@@ -77,7 +77,9 @@ def test_one_tidy_row_per_trial(lab):
     """Rows are scenario × configuration × epoch, in order, with outcome, metrics and where to look."""
     frame = evaluate(lab, MIXED).frame
     assert list(frame.columns) == list(COLUMNS)
-    assert list(frame["scenario"]) == [name for name in ("ask", "err", "break", "write", "loop") for _ in range(2)]
+    assert list(frame["scenario"]) == [
+        name for name in ("ask", "err", "break", "write", "loop") for _ in range(2)
+    ]
     assert list(frame["epoch"]) == [1, 2] * 5
     assert list(frame.loc[frame["epoch"] == 1, "outcome"]) == ["pass", "fail", "error", "pass", "fail"]
     assert set(frame["model_kind"]) == {"scripted"}
@@ -156,7 +158,9 @@ def test_trials_are_stored_at_once(lab):
             if done == 3:
                 task.cancel()
 
-        task = asyncio.ensure_future(run_suite(lab, MIXED, configs={"m": MODEL}, reporter=stop, concurrency=1))
+        task = asyncio.ensure_future(
+            run_suite(lab, MIXED, configs={"m": MODEL}, reporter=stop, concurrency=1)
+        )
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -194,7 +198,9 @@ def test_trials_run_at_once_within_bounds(lab):
         concurrency=3,
     )
     ready = prepare_suite(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
-    rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
+    rows = asyncio.run(
+        run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None)
+    )
     assert len(rows) == 24
     assert (meetings["alone"].most, meetings["both"].most) == (1, 3)
     assert meetings["fast"].most <= 3
@@ -203,13 +209,19 @@ def test_trials_run_at_once_within_bounds(lab):
 def test_progress_is_told(lab):
     """The reporter hears of each trial, with counts of outcomes."""
     reporter = RecordingReporter()
-    evaluate(lab, Suite(name="s", scenarios=(scenario("ask"), scenario("err"))), reporter=reporter, concurrency=1)
-    told = [(done, total, note.partition(" · ")[0]) for done, total, note in reporter.reports]  # on a slow machine more is said
+    evaluate(
+        lab, Suite(name="s", scenarios=(scenario("ask"), scenario("err"))), reporter=reporter, concurrency=1
+    )
+    told = [
+        (done, total, note.partition(" · ")[0]) for done, total, note in reporter.reports
+    ]  # on a slow machine more is said
     assert list(dict.fromkeys(told)) == [(0, 2, ""), (1, 2, "1 passed"), (2, 2, "1 passed, 1 failed")]
 
 
 def test_settings_reach_the_model(lab):
-    """Temperature and seed are in every request; the seed moves with the epoch, limits of a configuration win."""
+    """Temperature and seed are in every request; the seed moves with the epoch, limits of a configuration
+    win.
+    """
     seen = []
 
     class Watched:
@@ -226,7 +238,9 @@ def test_settings_reach_the_model(lab):
         epochs=2,
     )
     ready = prepare_suite(lab, suite, models={"c": Watched()})
-    rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
+    rows = asyncio.run(
+        run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None)
+    )
     assert sorted(seen) == [(0.5, 7), (0.5, 8)]
     assert ready.limits(suite.scenarios[0], suite.configs[0], Limits(tokens=9)) == Limits(cycles=1, tokens=9)
     assert rows[0].result["reason"] == "the limit of 1 model turns is reached"
@@ -234,13 +248,30 @@ def test_settings_reach_the_model(lab):
 
 def test_each_trial_has_its_own_folder(lab, tmp_path):
     """What one trial writes no other sees; folders are gone afterwards, or kept when asked."""
-    write = scenario("write", checks=(parse_check({"file_contains": {"path": "out.txt", "text": "hello"}}),), tools=("write_file",))
-    look = scenario("look", goal="42", checks=tuple(map(parse_check, [{"file_absent": "out.txt"}, {"file_contains": {"path": "d/in.txt", "text": "x"}}])),
-                    place=InlineFiles(files={"d/in.txt": "x"}))  # fmt: skip
+    write = scenario(
+        "write",
+        checks=(parse_check({"file_contains": {"path": "out.txt", "text": "hello"}}),),
+        tools=("write_file",),
+    )
+    look = scenario(
+        "look",
+        goal="42",
+        checks=tuple(
+            map(
+                parse_check,
+                [{"file_absent": "out.txt"}, {"file_contains": {"path": "d/in.txt", "text": "x"}}],
+            )
+        ),
+        place=InlineFiles(files={"d/in.txt": "x"}),
+    )
     suite = Suite(name="s", scenarios=(write, look), epochs=2)
     result = evaluate(lab, suite, keep=True)
     assert [row.result["outcome"] for row in result.rows] == ["pass"] * 4
-    kept = sorted(str(path.relative_to(folder)) for folder in (tmp_path / "home" / "trials").iterdir() for path in folder.rglob("*.txt"))
+    kept = sorted(
+        str(path.relative_to(folder))
+        for folder in (tmp_path / "home" / "trials").iterdir()
+        for path in folder.rglob("*.txt")
+    )
     assert kept == ["d/in.txt", "d/in.txt", "out.txt", "out.txt"]
 
 
@@ -252,8 +283,12 @@ def test_a_package_is_read_in_place(lab):
             return [("read_file", {"path": "convert.py"}), ("write_file", {"path": "x", "content": "y"})]
         return " ".join(message.text for message in request.messages if message.role == "tool")
 
-    package = scenario("p", place=PackageSource(package="networkx"), tools=("read_file", "write_file"),
-                       checks=(AnswerContains(texts=("to_networkx_graph",)), parse_check({"file_absent": "x"})))  # fmt: skip
+    package = scenario(
+        "p",
+        place=PackageSource(package="networkx"),
+        tools=("read_file", "write_file"),
+        checks=(AnswerContains(texts=("to_networkx_graph",)), parse_check({"file_absent": "x"})),
+    )
     row = evaluate(lab, Suite(name="s", scenarios=(package,)), configs={"m": ScriptedModel(read)}).rows[0]
     assert (row.result["outcome"], row.result["reason"]) == ("pass", "")
 
@@ -266,7 +301,11 @@ def test_what_is_not_there_is_told_before_the_first_trial(lab, tmp_path):
     with pytest.raises(UsageError, match="there is no tool 'red_file'; did you mean 'read_file'"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a", tools=("red_file",)),)))
     with pytest.raises(UsageError, match=r"names 'no\.yaml', which does not exist"):
-        evaluate(lab, Suite(name="s", scenarios=(scenario("a"),), path=tmp_path / "s.yaml"), configs={"m": "scripted:no.yaml"})
+        evaluate(
+            lab,
+            Suite(name="s", scenarios=(scenario("a"),), path=tmp_path / "s.yaml"),
+            configs={"m": "scripted:no.yaml"},
+        )
     assert lab.store.runs() == []
 
 
@@ -299,31 +338,44 @@ def double(n: int) -> int:
 
 def project(folder):
     """An agent project: suite, script, tools, prompt."""
-    files = {"suite.yaml": SUITE_FILE, "script.yaml": SCRIPT, "tools.py": TOOLS, "helper.py": "FACTOR = 2\n", "prompt.md": "Use tools."}
+    files = {
+        "suite.yaml": SUITE_FILE,
+        "script.yaml": SCRIPT,
+        "tools.py": TOOLS,
+        "helper.py": "FACTOR = 2\n",
+        "prompt.md": "Use tools.",
+    }
     for name, text in files.items():
         (folder / name).write_text(text)
     return folder / "suite.yaml"
 
 
 def test_a_project_brings_tools_prompt_and_script(lab, tmp_path):
-    """Tools of Python files, instructions and scripts are taken from beside the suite, and leave nothing there."""
+    """Tools of Python files, instructions and scripts are taken from beside the suite, and leave nothing
+    there.
+    """
     path = project(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     result = asyncio.run(run_suite(lab, path))
-    assert [(row.result["outcome"], row.result["model"], row.result["model_kind"]) for row in result.rows] == [
-        ("pass", "scripted:script.yaml", "scripted")
-    ]
+    assert [
+        (row.result["outcome"], row.result["model"], row.result["model_kind"]) for row in result.rows
+    ] == [("pass", "scripted:script.yaml", "scripted")]
     run = lab.get(str(result.rows[0].result["run"]))
     assert "Use tools." in run.events()[0].system
-    assert [p for p in sorted(tmp_path.rglob("*")) if "home" not in p.parts] == [p for p in before if "home" not in p.parts]
+    assert [p for p in sorted(tmp_path.rglob("*")) if "home" not in p.parts] == [
+        p for p in before if "home" not in p.parts
+    ]
 
 
 def git(folder, *args):
     """Run git with a fixed identity."""
     return subprocess.run(
         ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *args],
-        cwd=folder, check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
 
 
 def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
@@ -372,9 +424,17 @@ def test_configurations_can_be_chosen_and_given(lab, tmp_path):
     """By name, or new ones by a model's name, a model or a whole configuration."""
     path = project(tmp_path)
     suite = load_suite(path)
-    given = {"a": "scripted:script.yaml", "b": MODEL, "c": Config(name="x", model="scripted:script.yaml", seed=3)}
+    given = {
+        "a": "scripted:script.yaml",
+        "b": MODEL,
+        "c": Config(name="x", model="scripted:script.yaml", seed=3),
+    }
     result = asyncio.run(run_suite(lab, suite, configs=given))
-    assert [(row.config, row.result["outcome"]) for row in result.rows] == [("a", "pass"), ("b", "fail"), ("c", "pass")]
+    assert [(row.config, row.result["outcome"]) for row in result.rows] == [
+        ("a", "pass"),
+        ("b", "fail"),
+        ("c", "pass"),
+    ]
     with pytest.raises(UsageError, match="no configuration 'scrip'; did you mean 'script'"):
         asyncio.run(run_suite(lab, suite, configs=["scrip"]))
     with pytest.raises(UsageError, match="configuration 'a' is a model's name, a model or a Config, not int"):
@@ -392,7 +452,8 @@ session = Session(sys.argv[1], env={})
 model = ScriptedModel([[("list_directory", {"path": "."})], "the answer is 42"])
 scenarios = tuple(Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(500))
 asyncio.run(run_suite(session, Suite(name="warm", scenarios=scenarios[:5]), configs={"m": model}))
-result = asyncio.run(run_suite(session, Suite(name="bench", scenarios=scenarios, concurrency=10), configs={"m": model}))
+result = asyncio.run(run_suite(session, Suite(name="bench", scenarios=scenarios, concurrency=10), \
+configs={"m": model}))
 passed = sum(row.result["outcome"] == "pass" for row in result.rows)
 memory = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(json.dumps([passed, memory, "pandas" in sys.modules]))
@@ -402,7 +463,9 @@ print(json.dumps([passed, memory, "pandas" in sys.modules]))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 def test_overhead_is_small(tmp_path):
     """500 trials with a tool call each: under 80 MB, and no pandas."""
-    out = subprocess.run([sys.executable, "-c", BENCH, str(tmp_path / "home")], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", BENCH, str(tmp_path / "home")], check=True, capture_output=True, text=True
+    ).stdout
     passed, megabytes, pandas = json.loads(out)
     assert (passed, pandas) == (500, False)
     assert megabytes < 80
@@ -413,17 +476,23 @@ kind: plan
 name: house
 steps:
   - {id: build, goal: build, produces: [house]}
-  - {id: check, operation: verify, args: {answer: "{{house}}", rounds: 0, criteria: [it has a roof]}, consumes: [house]}
+  - {id: check, operation: verify, args: {answer: "{{house}}", rounds: 0, criteria: [it has a roof]}, \
+consumes: [house]}
 """
 
 
 def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
-    """A trial whose plan says itself that its criteria are not met has failed; it did not break, and is not left out of rates."""
+    """A trial whose plan says itself that its criteria are not met has failed; it did not break, and is not
+    left out of rates.
+    """
 
     def says(request):
         if "Judge an answer" not in request.messages[-1].text:
             return "no roof"
-        return '{"criteria": [{"criterion": 1, "met": false, "why": "no roof", "evidence": []}], "confidence": 1}'
+        return (
+            '{"criteria": [{"criterion": 1, "met": false, "why": "no roof", "evidence": []}], '
+            '"confidence": 1}'
+        )
 
     (tmp_path / "house.yaml").write_text(PLAN)
     suite = Suite(
@@ -442,7 +511,8 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
     """Tools, folders, models and plans that are not there: one line each, before the first trial."""
     path = tmp_path / "s.yaml"
     path.write_text(
-        "configs: [{name: a, model: nobodys-model}, {name: b, model: 'scripted:none.yaml'}, {name: c, model: local, plan: nowhere}]\n"
+        "configs: [{name: a, model: nobodys-model}, {name: b, model: 'scripted:none.yaml'}, {name: c, "
+        "model: local, plan: nowhere}]\n"
         "scenarios:\n"
         "  - {id: a, goal: g, tools: [grpe], checks: [{answer_contains: x}]}\n"
         "  - {id: b, goal: g, workspace: {folder: gone}, checks: [{answer_contains: x}]}\n"
@@ -451,13 +521,20 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
     with pytest.raises(UsageError) as caught:
         prepare_suite(lab, load_suite(path))
     told = ["grpe", "gone", "no_such_package", "nobodys-model", "none.yaml", "nowhere"]
-    assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [True] * 6
+    assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [
+        True
+    ] * 6
 
 
 def test_too_many_epochs_are_refused(tmp_path):
     """Epochs beyond those that a suite may have would be taken for trials of a search."""
     session = Session(home=tmp_path)
-    suite = Suite(name="s", scenarios=(Scenario(id="a", goal="x", checks=(RIGHT,)),), configs=(Config(name="c"),), epochs=1001)
+    suite = Suite(
+        name="s",
+        scenarios=(Scenario(id="a", goal="x", checks=(RIGHT,)),),
+        configs=(Config(name="c"),),
+        epochs=1001,
+    )
     with pytest.raises(UsageError, match=r"1,001 epochs are more than 1,000"):
         asyncio.run(run_suite(session, suite, configs={"c": MODEL}))
     session.close()

@@ -135,7 +135,12 @@ def test_numbers_of_any_library_are_kept(returns: Callable[[], Any], value: floa
     """The score is stored as Python's own number, with the reason as text."""
     result = evaluated(tmp_path, returns=returns)
     (score,) = result["scores"]
-    assert (score["value"], type(score["value"]), type(score["passed"]), type(score["reason"])) == (value, float, bool, str)
+    assert (score["value"], type(score["value"]), type(score["passed"]), type(score["reason"])) == (
+        value,
+        float,
+        bool,
+        str,
+    )
     assert result["outcome"] == ("pass" if score["passed"] else "fail")
 
 
@@ -147,7 +152,9 @@ def test_what_is_no_verdict_is_named_in_its_trial(returns: Callable[[], Any], tm
     assert "c returned" in result["reason"]
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), ValueError("no"), ExceptionGroup("two", [ValueError("no")]), StopIteration("no")])
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), ValueError("no"), ExceptionGroup("two", [ValueError("no")]), StopIteration("no")]
+)
 def test_what_a_check_or_metric_raises_is_named_in_its_trial(error: BaseException, tmp_path: Path) -> None:
     """Leaving the process is no way out of a suite."""
 
@@ -196,7 +203,9 @@ async def no_metric(records: Any) -> float:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("returns", [*NO_NUMBER, lambda: no_metric(())])
-def test_a_metric_that_is_no_number_is_named_and_the_others_are_kept(returns: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_metric_that_is_no_number_is_named_and_the_others_are_kept(
+    returns: Callable[[], Any], tmp_path: Path
+) -> None:
     """One bad metric costs its trial, not the suite, and not the values of the others."""
 
     @metric
@@ -238,5 +247,7 @@ def test_a_check_of_ones_own_class_is_read_as_carefully(value: Any, tmp_path: Pa
 
 def test_the_reason_of_an_unusable_score_names_it() -> None:
     """It says what came back and what would do."""
-    with pytest.raises(CheckError, match="c returned None; a check returns True, False, a number from 0 to 1"):
+    with pytest.raises(
+        CheckError, match="c returned None; a check returns True, False, a number from 0 to 1"
+    ):
         score_of("c", None)

@@ -1,4 +1,6 @@
-"""Files of others read into frames: a log that Inspect wrote, logs of other versions, files that are broken."""
+"""Files of others read into frames: a log that Inspect wrote, logs of other versions, files that are
+broken.
+"""
 
 import json
 import math
@@ -18,7 +20,9 @@ from kestrel_lab.evals.importers.load import ImportResult
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 
 LOG = Path(__file__).parent / "data" / "inspect-small.eval"
-"""Written by inspect-ai 0.3.285 with its mock model: three samples, two epochs, one sample that breaks, two scorers."""
+"""Written by inspect-ai 0.3.285 with its mock model: three samples, two epochs, one sample that breaks, two
+scorers.
+"""
 INSPECT_SAYS = [
     ("breaks", 1, {}, 0.609, 0.609, 0, 0, "RuntimeError('the solver broke')"),
     ("breaks", 2, {}, 0.018, 0.018, 0, 0, "RuntimeError('the solver broke')"),
@@ -48,14 +52,20 @@ def log(path: Path, parts: dict[str, Any], method: int = zipfile.ZIP_DEFLATED) -
 
 
 def test_agrees_with_inspect() -> None:
-    """Scores, times, tokens and errors are those that Inspect's own reader gives, and the rate is its accuracy."""
+    """Scores, times, tokens and errors are those that Inspect's own reader gives, and the rate is its
+    accuracy.
+    """
     frame = read_inspect(LOG).sort_values(["scenario", "epoch"])
     assert list(frame.columns) == [*COLUMNS, "score.includes", "score.match"]
     found = [
         (
             row["scenario"],
             row["epoch"],
-            {name: row[f"score.{name}"] for name in ("includes", "match") if not math.isnan(row[f"score.{name}"])},
+            {
+                name: row[f"score.{name}"]
+                for name in ("includes", "match")
+                if not math.isnan(row[f"score.{name}"])
+            },
             *(row[name] for name in ("wall_time", "working_time", "tokens_in", "tokens_out", "reason")),
         )
         for row in frame.to_dict(orient="records")
@@ -78,7 +88,9 @@ def imported(home: Path, *paths: Path) -> ImportResult:
 
 
 def test_summary(tmp_path: Path) -> None:
-    """The summary has the rate with its interval over trials that count, says how many broke, and that no real model answered."""
+    """The summary has the rate with its interval over trials that count, says how many broke, and that no
+    real model answered.
+    """
     (row,) = imported(tmp_path, LOG).summary().reset_index().to_dict(orient="records")
     assert row == {
         "configuration": "mockllm/model (scripted)",
@@ -94,14 +106,27 @@ def test_summary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_older_logs(tmp_path: Path, method: int) -> None:
-    """A log with other compression and without times, usage, events and uuid is read; what it does not tell is missing."""
-    said = [{"role": "user"}, {"role": "assistant", "tool_calls": [{}, {}]}, {"role": "tool"}, {"role": "assistant"}]
+    """A log with other compression and without times, usage, events and uuid is read; what it does not tell
+    is missing.
+    """
+    said = [
+        {"role": "user"},
+        {"role": "assistant", "tool_calls": [{}, {}]},
+        {"role": "tool"},
+        {"role": "assistant"},
+    ]
     path = log(
         tmp_path / "old.eval",
         {
-            "header.json": head(model_generate_config={"temperature": 0.5, "seed": None}, solver="react", revision={"commit": "abc"}),
+            "header.json": head(
+                model_generate_config={"temperature": 0.5, "seed": None},
+                solver="react",
+                revision={"commit": "abc"},
+            ),
             "samples/1_epoch_1.json": {"id": 1, "epoch": 1, "score": {"value": 0.25}, "messages": said},
-            "samples/1_epoch_2.json": sample(epoch=2, scores={"a": {"value": {"x": "C", "y": 0}}, "b": {"value": "words"}}),
+            "samples/1_epoch_2.json": sample(
+                epoch=2, scores={"a": {"value": {"x": "C", "y": 0}}, "b": {"value": "words"}}
+            ),
             "samples/1_epoch_3.json": sample(epoch=3, scores={}, limit={"type": "token", "limit": 5}),
             "samples/1_epoch_4.json": sample(epoch=4, limit={"type": "token", "limit": 5}),
         },
@@ -130,7 +155,9 @@ def test_unfinished_log_and_json(tmp_path: Path) -> None:
     zipped = log(tmp_path / "log.eval", {"_journal/start.json": head(), "samples/1_epoch_1.json": sample()})
     one, other = read_inspect(zipped), read_inspect(tmp_path / "log.json")
     assert one.equals(other)
-    assert imported(tmp_path / "home", zipped, tmp_path / "log.json").frame.outcome.tolist() == ["pass"]  # one sample in two forms
+    assert imported(tmp_path / "home", zipped, tmp_path / "log.json").frame.outcome.tolist() == [
+        "pass"
+    ]  # one sample in two forms
 
 
 def test_cost_of_several_models(tmp_path: Path) -> None:
@@ -144,7 +171,10 @@ def test_cost_of_several_models(tmp_path: Path) -> None:
     samples = [sample(model_usage=usage, events=events), sample(epoch=2, model_usage=unknown, events=events)]
     (tmp_path / "log.json").write_text(json.dumps({**head(), "samples": samples}))
     frame = read_inspect(tmp_path / "log.json")
-    assert frame[["tokens_in", "tokens_out", "cost_estimate", "unpriced_calls"]].to_numpy().tolist() == [[10, 5, 0.75, 0], [10, 5, 0.5, 1]]
+    assert frame[["tokens_in", "tokens_out", "cost_estimate", "unpriced_calls"]].to_numpy().tolist() == [
+        [10, 5, 0.75, 0],
+        [10, 5, 0.5, 1],
+    ]
 
 
 def damaged(path: Path, kind: str) -> Path:
@@ -171,11 +201,17 @@ def damaged(path: Path, kind: str) -> Path:
         ("cut", "not a whole zip file"),
         ("flipped", "its part 'samples/sum_epoch_1.json' cannot be read"),
         ("claims little", "its part 'samples/sum_epoch_1.json' cannot be read: its checksum is wrong"),
-        ("claims much", "its part 'samples/sum_epoch_1.json' cannot be read: it has 4,294,967,280 bytes, more than 1,073,741,824"),
+        (
+            "claims much",
+            "its part 'samples/sum_epoch_1.json' cannot be read: it has 4,294,967,280 bytes, more than "
+            "1,073,741,824",
+        ),
     ],
 )
 def test_damaged_logs(tmp_path: Path, kind: str, problem: str) -> None:
-    """A log that was cut off or changed is refused with the part that is broken, and nothing of it is believed."""
+    """A log that was cut off or changed is refused with the part that is broken, and nothing of it is
+    believed.
+    """
     with pytest.raises(UsageError) as raised:
         read_inspect(damaged(tmp_path / "log.eval", kind))
     assert problem in str(raised.value)
@@ -184,7 +220,11 @@ def test_damaged_logs(tmp_path: Path, kind: str, problem: str) -> None:
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     """An entry that unpacks to far more than it says is given up after what it says."""
     packed = zstandard.ZstdCompressor().compress(b" " * (1 << 28))
-    path = log(tmp_path / "bomb.eval", {"header.json": head(), "samples/1_epoch_1.json": "x" * len(packed)}, zipfile.ZIP_STORED)
+    path = log(
+        tmp_path / "bomb.eval",
+        {"header.json": head(), "samples/1_epoch_1.json": "x" * len(packed)},
+        zipfile.ZIP_STORED,
+    )
     content = path.read_bytes().replace(b"x" * len(packed), packed)
     for mark, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
         start = content.rindex(mark)
@@ -197,26 +237,41 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [
-        ({"other.json": {}}, "a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json"),
+        (
+            {"other.json": {}},
+            "a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json",
+        ),
         ({"header.json": {"eval": {"task": "t"}}}, "nothing under 'eval' names a task and a model"),
         ({"header.json": []}, "nothing under 'eval' names a task and a model"),
         ({"header.json": "{"}, "its part 'header.json' cannot be read"),
         ({"header.json": head()}, "it contains no samples"),
         ({"header.json": head(), "samples/1.json": []}, "samples/1.json is not a sample of an Inspect log"),
-        ({"header.json": head(), "samples/1.json": {"id": 1}}, "samples/1.json is not a sample of an Inspect log (KeyError: 'epoch')"),
-        ({"header.json": head(), "samples/1.json": sample(scores=3)}, "samples/1.json is not a sample of an Inspect log"),
-        ({"header.json": head(), "samples/1.json": sample(model_usage=[1])}, "samples/1.json is not a sample of an Inspect log"),
+        (
+            {"header.json": head(), "samples/1.json": {"id": 1}},
+            "samples/1.json is not a sample of an Inspect log (KeyError: 'epoch')",
+        ),
+        (
+            {"header.json": head(), "samples/1.json": sample(scores=3)},
+            "samples/1.json is not a sample of an Inspect log",
+        ),
+        (
+            {"header.json": head(), "samples/1.json": sample(model_usage=[1])},
+            "samples/1.json is not a sample of an Inspect log",
+        ),
     ],
 )
 def test_zip_files_that_are_no_logs(tmp_path: Path, parts: dict[str, Any], problem: str) -> None:
-    """Whatever is in a zip file, what is not a log of Inspect is refused with the place and what is wrong there."""
+    """Whatever is in a zip file, what is not a log of Inspect is refused with the place and what is wrong
+    there.
+    """
     with pytest.raises(UsageError) as raised:
         read_inspect(log(tmp_path / "log.eval", parts))
     assert problem in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("", "neither a zip file nor whole JSON"), ("[1]", "nothing under 'eval'"), ("{", "neither a zip file")]
+    ("text", "problem"),
+    [("", "neither a zip file nor whole JSON"), ("[1]", "nothing under 'eval'"), ("{", "neither a zip file")],
 )
 def test_text_that_is_no_log(tmp_path: Path, text: str, problem: str) -> None:
     """The same for files that are no zip files."""
@@ -226,7 +281,9 @@ def test_text_that_is_no_log(tmp_path: Path, text: str, problem: str) -> None:
 
 
 def test_marks_that_are_no_shares(tmp_path: Path) -> None:
-    """Routing data are read by the same command; marks from 1 to 10 are summarised as a mean, shares as a rate."""
+    """Routing data are read by the same command; marks from 1 to 10 are summarised as a mean, shares as a
+    rate.
+    """
     marks, shares = tmp_path / "marks.jsonl", tmp_path / "shares.jsonl"
     marks.write_text("\n".join(json.dumps({"prompt": str(n), "strong": 8 + n, "weak": 5}) for n in range(3)))
     shares.write_text("\n".join(json.dumps({"prompt": str(n), "strong": 1, "weak": n % 2}) for n in range(4)))
@@ -234,7 +291,10 @@ def test_marks_that_are_no_shares(tmp_path: Path) -> None:
         "strong": "9.00 (6.52–11.48)",
         "weak": "5.00 (5.00–5.00)",
     }
-    assert imported(tmp_path / "home", shares).summary()["success (95 %)"].to_dict() == {"strong": "100 % (51–100)", "weak": "50 % (15–85)"}
+    assert imported(tmp_path / "home", shares).summary()["success (95 %)"].to_dict() == {
+        "strong": "100 % (51–100)",
+        "weak": "50 % (15–85)",
+    }
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +304,10 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert done.value.code == 0
     assert "50 % (9–91)" in capsys.readouterr().out
     assert len((tmp_path / "out" / "rows.csv").read_text().splitlines()) == 7
-    for name, problem in ((tmp_path, "is a folder: name the files in it"), (tmp_path / "none.eval", "there is no file")):
+    for name, problem in (
+        (tmp_path, "is a folder: name the files in it"),
+        (tmp_path / "none.eval", "there is no file"),
+    ):
         with pytest.raises(SystemExit) as failed:
             main(["eval", "import", str(name)])
         assert failed.value.code == 2

@@ -32,19 +32,35 @@ def verdict(gate, trials, **more):
         (HALF, rows("error", "error"), "broken"),
         (Gate(metric="success_rate", at_most=0.5), rows(*["fail"] * 20), "ok"),
         (Gate(metric="success_rate", at_most=0.5), rows(*["pass"] * 20), "regression"),
-        (Gate(metric="wall_time", at_most=3), [row(f"s{n}", "pass", wall_time=1 + n % 2) for n in range(20)], "ok"),
-        (Gate(metric="wall_time", at_most=1), [row(f"s{n}", "pass", wall_time=2 + n % 2) for n in range(20)], "regression"),
-        (Gate(metric="cache_hits", at_least=5), [row(f"s{n}", "pass", cache_hits=1 + n % 2) for n in range(20)], "regression"),
+        (
+            Gate(metric="wall_time", at_most=3),
+            [row(f"s{n}", "pass", wall_time=1 + n % 2) for n in range(20)],
+            "ok",
+        ),
+        (
+            Gate(metric="wall_time", at_most=1),
+            [row(f"s{n}", "pass", wall_time=2 + n % 2) for n in range(20)],
+            "regression",
+        ),
+        (
+            Gate(metric="cache_hits", at_least=5),
+            [row(f"s{n}", "pass", cache_hits=1 + n % 2) for n in range(20)],
+            "regression",
+        ),
         (Gate(metric="wall_time", at_most=1), rows("pass", wall_time=0.5), "inconclusive"),
     ],
 )
 def test_known_verdicts(gate, trials, expected):
-    """The whole interval on one side decides; one trial, or an interval across the bound, does not; nothing that ran is broken."""
+    """The whole interval on one side decides; one trial, or an interval across the bound, does not; nothing
+    that ran is broken.
+    """
     assert verdict(gate, trials) == expected
 
 
 def test_trials_that_broke_are_no_regression():
-    """A bound violated only because broken trials count as failed is `broken`; violated without them, it is a regression."""
+    """A bound violated only because broken trials count as failed is `broken`; violated without them, it is a
+    regression.
+    """
     broken = rows(*["error"] * 18, "pass", "pass", reason="the provider is down")
     (decision,) = decide_gates(suite(HALF), broken)
     assert decision.verdict == "broken"
@@ -58,8 +74,14 @@ def test_an_unknown_price_is_no_low_price():
     """A cost that leaves calls out is not shown to be low; that it is too high is."""
     gate = Gate(metric="cost_estimate", at_most=1.0)
     assert verdict(gate, [row(f"s{n}", "pass", cost_estimate=0.1 + n / 100) for n in range(9)]) == "ok"
-    assert verdict(gate, [row(f"s{n}", "pass", cost_estimate=0.1 + n / 100, unpriced_calls=1) for n in range(9)]) == "inconclusive"
-    assert verdict(gate, [row(f"s{n}", "pass", cost_estimate=9.1 + n / 100, unpriced_calls=1) for n in range(9)]) == "regression"
+    assert (
+        verdict(gate, [row(f"s{n}", "pass", cost_estimate=0.1 + n / 100, unpriced_calls=1) for n in range(9)])
+        == "inconclusive"
+    )
+    assert (
+        verdict(gate, [row(f"s{n}", "pass", cost_estimate=9.1 + n / 100, unpriced_calls=1) for n in range(9)])
+        == "regression"
+    )
 
 
 def test_a_gate_is_for_its_configuration_and_family():
@@ -73,14 +95,23 @@ def test_a_gate_is_for_its_configuration_and_family():
     gates = [code, Gate(metric="success_rate", at_least=0.5, config="good", family="text")]
     found = decide_gates(suite(*gates, configs=("good", "bad")), trials)
     assert [(d.config, d.verdict, d.trials) for d in found] == [
-        ("good (scripted)", "ok", 20), ("bad (scripted)", "regression", 20), ("good (scripted)", "regression", 20),
-    ]  # fmt: skip
+        ("good (scripted)", "ok", 20),
+        ("bad (scripted)", "regression", 20),
+        ("good (scripted)", "regression", 20),
+    ]
 
 
 def test_exit_codes():
     """A violated gate outweighs a broken one, that a doubtful one; no gate at all is code 3."""
-    decided = {name: decide_gates(suite(HALF), trials)[0] for name, trials in
-               {"ok": rows(*["pass"] * 20), "no": rows(*["fail"] * 20), "unsure": rows("pass"), "none": []}.items()}  # fmt: skip
+    decided = {
+        name: decide_gates(suite(HALF), trials)[0]
+        for name, trials in {
+            "ok": rows(*["pass"] * 20),
+            "no": rows(*["fail"] * 20),
+            "unsure": rows("pass"),
+            "none": [],
+        }.items()
+    }
     codes = {
         names: GateReport(suite="s", decisions=tuple(decided[name] for name in names.split())).exit_code
         for names in ("ok", "ok unsure", "ok unsure none", "unsure none no ok", "")
@@ -91,11 +122,26 @@ def test_exit_codes():
 @pytest.mark.parametrize(
     ("gate", "scenarios", "epochs", "told"),
     [
-        (Gate(metric="success_rate", at_least=0.8), 1, 3, "it takes 16 such trials (epochs: 16), or 16 scenarios"),
+        (
+            Gate(metric="success_rate", at_least=0.8),
+            1,
+            3,
+            "it takes 16 such trials (epochs: 16), or 16 scenarios",
+        ),
         (Gate(metric="success_rate", at_least=0.8), 1, 16, ""),
-        (Gate(metric="success_rate", at_least=0.8), 9, 16, "it takes 16 such scenarios, and repeating the same ones does not help"),
+        (
+            Gate(metric="success_rate", at_least=0.8),
+            9,
+            16,
+            "it takes 16 such scenarios, and repeating the same ones does not help",
+        ),
         (Gate(metric="success_rate", at_least=0.8), 16, 1, ""),
-        (Gate(metric="success_rate", at_most=0.1), 1, 3, "if no trial passes, 3 trials of 1 scenario still leave 0 to 56.1 %; it takes 35"),
+        (
+            Gate(metric="success_rate", at_most=0.1),
+            1,
+            3,
+            "if no trial passes, 3 trials of 1 scenario still leave 0 to 56.1 %; it takes 35",
+        ),
         (Gate(metric="recall@10", at_least=1), 5, 1, "no number of trials is enough"),
         (Gate(metric="wall_time", at_most=3), 1, 1, "one trial has no interval; it takes two or more"),
         (Gate(metric="wall_time", at_most=3), 1, 2, ""),
@@ -103,7 +149,11 @@ def test_exit_codes():
 )
 def test_a_gate_out_of_reach_is_named_with_what_it_takes(gate, scenarios, epochs, told):
     """Beforehand and in the decision; and perfect trials in that number do pass it."""
-    assert (told in out_of_reach(gate, [epochs] * scenarios)) if told else out_of_reach(gate, [epochs] * scenarios) == ""
+    assert (
+        (told in out_of_reach(gate, [epochs] * scenarios))
+        if told
+        else out_of_reach(gate, [epochs] * scenarios) == ""
+    )
     best = "pass" if gate.at_least is not None else "fail"
     if gate.metric == "success_rate":
         trials = [row(f"s{n}", best, epoch=epoch + 1) for n in range(scenarios) for epoch in range(epochs)]
@@ -117,7 +167,9 @@ def test_an_undecided_gate_says_what_would_decide_it():
     (decision,) = decide_gates(suite(gate), rows(*["pass"] * 8, *["fail"] * 2))
     assert decision.why.startswith("at this value it takes about ")
     needed = int(decision.why.split()[6])
-    (then,) = decide_gates(suite(gate), rows(*["pass"] * round(needed * 0.8), *["fail"] * round(needed * 0.2)))
+    (then,) = decide_gates(
+        suite(gate), rows(*["pass"] * round(needed * 0.8), *["fail"] * round(needed * 0.2))
+    )
     assert (then.verdict, 10 < needed < 200) == ("ok", True)
     (below,) = decide_gates(suite(gate), rows(*["pass"] * 6, *["fail"] * 4))
     assert "on the wrong side of the bound" in below.why
@@ -131,12 +183,16 @@ def test_what_is_undecided_is_no_green_case():
 
 
 def test_false_alarms_are_rare_at_the_bound():
-    """With a true rate exactly at the bound, at most 5 % of gates say `regression` or `ok`; a rule that looks at the mean alone always does."""
+    """With a true rate exactly at the bound, at most 5 % of gates say `regression` or `ok`; a rule that looks
+    at the mean alone always does.
+    """
     chance = random.Random(7)
     gate = Gate(metric="success_rate", at_least=0.7)
     alarms, hasty = 0, 0
     for _ in range(400):
-        (decision,) = decide_gates(suite(gate), rows(*("pass" if chance.random() < 0.7 else "fail" for _ in range(40))))
+        (decision,) = decide_gates(
+            suite(gate), rows(*("pass" if chance.random() < 0.7 else "fail" for _ in range(40)))
+        )
         alarms += decision.verdict != "inconclusive"
         hasty += decision.interval.mean < 0.7
     assert alarms <= 0.07 * 400
@@ -156,19 +212,33 @@ scenarios:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("sucess_rate: {at_least: 0.8}", "there is no metric 'sucess_rate' to set a bound for; did you mean 'success_rate'?"),
+        (
+            "sucess_rate: {at_least: 0.8}",
+            "there is no metric 'sucess_rate' to set a bound for; did you mean 'success_rate'?",
+        ),
         ("success_rate: {}", "a gate has one bound, at_least or at_most, not none"),
-        ("success_rate: {at_least: 0.1, at_most: 0.2}", "a gate has one bound, at_least or at_most, not both"),
+        (
+            "success_rate: {at_least: 0.1, at_most: 0.2}",
+            "a gate has one bound, at_least or at_most, not both",
+        ),
         ("success_rate: {at_least: 80}", "between 0 and 1, not 80"),
         ("success_rate: {at_least: 1}", "no number of trials shows 1"),
         ("success_rate: {atleast: 0.8}", "unknown key; did you mean 'at_least'?"),
         ("success_rate: {at_least: high}", "must be a number, not 'high'"),
         ("success_rate: {at_least: 0.8, config: two}", "config: the suite has no config 'two'; known: one"),
-        ("success_rate: {at_least: 0.8, family: cod}", "family: the suite has no family 'cod'; did you mean 'code'?"),
-        ("{success_rate: {at_least: 0.8}, wall_time: {at_most: 1}}", "a gate is one metric with its bound, not success_rate and wall_time"),
+        (
+            "success_rate: {at_least: 0.8, family: cod}",
+            "family: the suite has no family 'cod'; did you mean 'code'?",
+        ),
+        (
+            "{success_rate: {at_least: 0.8}, wall_time: {at_most: 1}}",
+            "a gate is one metric with its bound, not success_rate and wall_time",
+        ),
     ],
 )
-def test_mistakes_are_told_with_their_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, message: str) -> None:
+def test_mistakes_are_told_with_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, message: str
+) -> None:
     """File, line, key and what would be right."""
     monkeypatch.chdir(tmp_path)
     Path("s.yaml").write_text(GATES.replace("GATE", written))
@@ -180,10 +250,15 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path, monkeypatch: pytest.M
 
 def test_gates_are_read_and_selected(tmp_path: Path) -> None:
     """Gates change no trial's identity, and those of configurations left out are left out."""
-    text = GATES.replace("GATE", "success_rate: {at_least: 0.8, config: one}\n  - wall_time: {at_most: 3, family: code}")
+    text = GATES.replace(
+        "GATE", "success_rate: {at_least: 0.8, config: one}\n  - wall_time: {at_most: 3, family: code}"
+    )
     (tmp_path / "s.yaml").write_text(text.replace("configs: [", "configs: [{name: two}, "))
     found = load_suite(tmp_path / "s.yaml")
-    gates = (Gate(metric="success_rate", at_least=0.8, config="one"), Gate(metric="wall_time", at_most=3, family="code"))
+    gates = (
+        Gate(metric="success_rate", at_least=0.8, config="one"),
+        Gate(metric="wall_time", at_most=3, family="code"),
+    )
     assert found.gates == gates
     assert found.select(configs=["two"]).gates == gates[1:]
     assert "gates" not in found.definition()

@@ -12,7 +12,10 @@ from kestrel_lab.evals.execution.result import EvalResult
 def made(count: int = 6) -> EvalResult:
     """Two configurations, two families, two commits."""
     trials = [
-        replace(row(f"s{n}", "pass" if n % 2 else "fail", config=config, family=f"f{n % 2}", wall_time=n + 1.0), git_sha=f"{n % 2}" * 40)
+        replace(
+            row(f"s{n}", "pass" if n % 2 else "fail", config=config, family=f"f{n % 2}", wall_time=n + 1.0),
+            git_sha=f"{n % 2}" * 40,
+        )
         for config in ("one", "two")
         for n in range(count)
     ]

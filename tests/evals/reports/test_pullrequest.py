@@ -17,7 +17,8 @@ from kestrel_lab.evals.reports.junit import Case, Group, case_groups, junit_xml
 from kestrel_lab.evals.reports.markdown import code_span, markdown_link, markdown_table, result_markdown
 
 HOSTILE = (
-    "a`b|c\n| x | <img src=x onerror=alert(1)> ![i](http://evil/x.png) [l](javascript:x) @everyone #1 https://evil \x00\x1b[31m\ud800 ]]>"
+    "a`b|c\n| x | <img src=x onerror=alert(1)> ![i](http://evil/x.png) [l](javascript:x) @everyone #1 "
+    "https://evil \x00\x1b[31m\ud800 ]]>"
 )
 READER = MarkdownIt("commonmark").enable("table")
 
@@ -35,14 +36,18 @@ class Tags(HTMLParser):
 
 
 def conforms(root: ET.Element) -> None:
-    """The shape of the common JUnit schema: elements, their order, required attributes, counts that add up."""
+    """The shape of the common JUnit schema: elements, their order, required attributes, counts that add
+    up.
+    """
     assert root.tag == "testsuites"
     totals = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for group in root:
         assert group.tag == "testsuite"
         assert {"name", "tests", "failures", "errors", "skipped", "time"} <= set(group.attrib)
         cases = group.findall("testcase")
-        assert [child.tag for child in group] == ["properties"] * (len(group) - len(cases)) + ["testcase"] * len(cases)
+        assert [child.tag for child in group] == ["properties"] * (len(group) - len(cases)) + [
+            "testcase"
+        ] * len(cases)
         counted = {
             "tests": len(cases),
             **{f"{tag}s": len(group.findall(f"testcase/{tag}")) for tag in ("failure", "error")},
@@ -56,7 +61,9 @@ def conforms(root: ET.Element) -> None:
             tags = [child.tag for child in case]
             assert tags[:1] == ["properties"] or "properties" not in tags
             assert len([tag for tag in tags if tag != "properties"]) <= 1
-            assert all(set(child.attrib) == {"message", "type"} for child in case if child.tag != "properties")
+            assert all(
+                set(child.attrib) == {"message", "type"} for child in case if child.tag != "properties"
+            )
         assert all(set(item.attrib) == {"name", "value"} for item in group.iter("property"))
     assert {key: int(root.get(key, "-1")) for key in totals} == totals
 
@@ -87,16 +94,29 @@ def test_a_case_is_a_scenario_with_its_epochs():
         "broke": ("error", "1 of 2 trials broke: down"),
     }
     gate = Gate(metric="success_rate", at_least=0.5)
-    assert {name: kind for name, (kind, _) in outcomes(suite(gate)).items()} == {"good": "passed", "half": "passed", "broke": "error"}
+    assert {name: kind for name, (kind, _) in outcomes(suite(gate)).items()} == {
+        "good": "passed",
+        "half": "passed",
+        "broke": "error",
+    }
     excluded = suite(gate, count_errors="exclude")
-    assert {name: kind for name, (kind, _) in outcomes(excluded).items()} == {"good": "passed", "half": "passed", "broke": "passed"}
+    assert {name: kind for name, (kind, _) in outcomes(excluded).items()} == {
+        "good": "passed",
+        "half": "passed",
+        "broke": "passed",
+    }
     root = ET.fromstring(junit_xml("demo", case_groups(suite(), trials)).encode())
     conforms(root)
     case = root.find(".//testcase[@name='good']")
     assert case is not None
     assert (case.get("classname"), case.get("time")) == ("demo.c (scripted)", "4.000")
     values = {item.get("name"): item.get("value") for item in case.iter("property")}
-    assert (values["wall_time"], values["success_rate"], values["epochs"], values["cost_estimate"]) == ("2", "1", "2", "0")
+    assert (values["wall_time"], values["success_rate"], values["epochs"], values["cost_estimate"]) == (
+        "2",
+        "1",
+        "2",
+        "0",
+    )
     failure = root.find(".//failure")
     assert failure is not None
     assert "epoch 2: fail: a`b|c" in (failure.text or "")
@@ -111,7 +131,9 @@ def harmless(markdown):
 
 @given(st.text(alphabet=st.sampled_from("`|<>[]()!\\*_#@&;\n\r\x00~$a ") | st.characters(), max_size=60))
 def test_foreign_text_stays_in_its_cell(text):
-    """Whatever the text, the row keeps its cells and nothing in it becomes an element; text written bare does (the mutant)."""
+    """Whatever the text, the row keeps its cells and nothing in it becomes an element; text written bare does
+    (the mutant).
+    """
     html = READER.render(markdown_table(["a", "b"], [[code_span(text), "end"]]))
     assert Tags(html).seen.count("td") == 2
     assert html.count("<td>end</td>") == 1
@@ -125,7 +147,9 @@ def test_bare_text_would_not_stay_there():
 
 
 def test_a_summary_of_a_run():
-    """Scripted answers are labelled, intervals and gates shown, transcripts linked, and hostile names are text."""
+    """Scripted answers are labelled, intervals and gates shown, transcripts linked, and hostile names are
+    text.
+    """
     asked = suite(Gate(metric="success_rate", at_least=0.5), configs=(HOSTILE,), name=HOSTILE)
     trials = [row(HOSTILE, "fail", config=HOSTILE, reason=HOSTILE), row("s", "pass", config=HOSTILE)]
     text = result_markdown(asked, trials, None, "out/my report.html")
@@ -142,7 +166,9 @@ def test_a_summary_of_two_commits():
     asked = suite(Gate(metric="success_rate", at_least=0.5))
     base, head = rows(*["pass"] * 30), rows(*["fail"] * 29, "pass", reason=HOSTILE)
     found = Comparison(
-        suite=asked, base=Side(name="main", sha="a" * 40, rows=tuple(base)), head=Side(name=HOSTILE, sha="b" * 40, rows=tuple(head))
+        suite=asked,
+        base=Side(name="main", sha="a" * 40, rows=tuple(base)),
+        head=Side(name=HOSTILE, sha="b" * 40, rows=tuple(head)),
     )
     text = found.markdown("https://ci.example.org/r.html")
     harmless(text)

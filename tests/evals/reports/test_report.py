@@ -43,8 +43,15 @@ class Page(HTMLParser):
 def a_suite(name="demo"):
     """Seven scenarios with hostile goals, and a gate."""
     checks = (AnswerContains(texts=("42",)),)
-    scenarios = tuple(Scenario(id=f"s{n}", goal=f"{n} {EVIL}", checks=checks, family="ab"[n % 2]) for n in range(7))
-    return Suite(name=name, scenarios=scenarios, configs=(Config(name="c", model="m"),), gates=(Gate(metric="success_rate", at_least=0.5),))
+    scenarios = tuple(
+        Scenario(id=f"s{n}", goal=f"{n} {EVIL}", checks=checks, family="ab"[n % 2]) for n in range(7)
+    )
+    return Suite(
+        name=name,
+        scenarios=scenarios,
+        configs=(Config(name="c", model="m"),),
+        gates=(Gate(metric="success_rate", at_least=0.5),),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +64,13 @@ def found(tmp_path_factory):
         return "42" if goal.startswith("0") else f"no {EVIL}"
 
     sides = [
-        Side(name=name, sha=name * 20, rows=asyncio.run(run_suite(lab, a_suite(f"demo {EVIL}"), configs={"c": ScriptedModel(turn)})).rows)
+        Side(
+            name=name,
+            sha=name * 20,
+            rows=asyncio.run(
+                run_suite(lab, a_suite(f"demo {EVIL}"), configs={"c": ScriptedModel(turn)})
+            ).rows,
+        )
         for name, turn in (("aa", ["42"]), ("bb", worse))
     ]
     yield Comparison(suite=a_suite(f"demo {EVIL}"), base=sides[0], head=sides[1], store=lab.store)
@@ -70,19 +83,26 @@ def safe(html):
     assert page.open == []
     assert {tag for tag, _ in page.seen} & {"script", "iframe", "object", "link", "form"} == set()
     assert not [name for _, attrs in page.seen for name in attrs if name.startswith("on")]
-    assert all(attrs.get("src", "data:").startswith("data:") and attrs.get("href", "#").startswith("#") for _, attrs in page.seen)
+    assert all(
+        attrs.get("src", "data:").startswith("data:") and attrs.get("href", "#").startswith("#")
+        for _, attrs in page.seen
+    )
     assert "\x1b" not in html
     assert len(page.ids) == len(set(page.ids))
     return page
 
 
 def test_flips_stand_side_by_side_with_both_transcripts(found, tmp_path):
-    """Each flip holds the trial of both sides; the other trials are below; every run has its anchor, which the summary links to."""
+    """Each flip holds the trial of both sides; the other trials are below; every run has its anchor, which
+    the summary links to.
+    """
     html = found.report(tmp_path / "out" / "c.html").read_text(encoding="utf-8")
     page = safe(html)
     assert html.count("display:grid") == 6
     assert html.count("pass → fail: s") == 6
-    assert set(page.ids) == {f"run-{row.result['run']}" for side in (found.base, found.head) for row in side.rows}
+    assert set(page.ids) == {
+        f"run-{row.result['run']}" for side in (found.base, found.head) for row in side.rows
+    }
     flip = html[html.index("pass → fail: s1") : html.index("pass → fail: s2")]
     runs = [side.rows[1].result["run"] for side in (found.base, found.head)]
     assert [run in flip for run in runs] == [True, True]
@@ -107,12 +127,18 @@ def test_every_trial_of_a_run_is_told_once(found):
     html = report_page(found.suite, found.head.rows, found.store, None)
     page = safe(html)
     assert len(page.ids) == 7
-    assert html.index("What did not pass") < html.index(f"run-{found.head.rows[1].result['run']}") < html.index("What passed")
+    assert (
+        html.index("What did not pass")
+        < html.index(f"run-{found.head.rows[1].result['run']}")
+        < html.index("What passed")
+    )
     assert "<h2>Families</h2>" in html
 
 
 def test_pages_stay_small(found):
-    """Beyond the room for transcripts trials are told in a line with their anchor; a run that is asked for twice is linked."""
+    """Beyond the room for transcripts trials are told in a line with their anchor; a run that is asked for
+    twice is linked.
+    """
     rows = found.head.rows
     few = Transcripts(found.store, chars=1)
     told = [few.folded(row) for row in rows]
@@ -141,12 +167,18 @@ def test_a_very_long_run_is_cut(tmp_path):
 
 
 def test_columns_and_plots_that_say_nothing_are_left_out(tmp_path):
-    """There is a column of families only where there are families, and no plot against a cost that every trial had: none."""
+    """There is a column of families only where there are families, and no plot against a cost that every
+    trial had: none.
+    """
     lab = Session(tmp_path / "home", env={})
     try:
-        alone = replace(a_suite(), scenarios=tuple(replace(scenario, family="") for scenario in a_suite().scenarios))
+        alone = replace(
+            a_suite(), scenarios=tuple(replace(scenario, family="") for scenario in a_suite().scenarios)
+        )
         result = asyncio.run(run_suite(lab, alone, configs={"c": ScriptedModel(lambda _: "42")}))
-        assert '">scenario</th><th scope="col" style="text-align:left">c (scripted)</th>' in report_page(alone, result.rows, lab.store)
+        assert '">scenario</th><th scope="col" style="text-align:left">c (scripted)</th>' in report_page(
+            alone, result.rows, lab.store
+        )
         grouped = [replace(row, result=row.result | {"family": "a"}) for row in result.rows]
         assert '<th scope="col" style="text-align:left">family</th>' in report_page(alone, grouped, lab.store)
         drawn = configs_figure(result.summaries())

@@ -1,4 +1,6 @@
-"""Results of a team on a real PostgreSQL server: pushed by one machine, pulled by another, with kills, crowds and hostile rows between."""
+"""Results of a team on a real PostgreSQL server: pushed by one machine, pulled by another, with kills, crowds
+and hostile rows between.
+"""
 
 import asyncio
 import json
@@ -48,7 +50,10 @@ pytestmark = pytest.mark.slow
 SECRET = "correct-horse-battery"
 SUITE = Suite(
     name="demo",
-    scenarios=tuple(Scenario(id=f"s{number}", goal=f"say {number}", checks=(AnswerContains(texts=("1",)),)) for number in range(3)),
+    scenarios=tuple(
+        Scenario(id=f"s{number}", goal=f"say {number}", checks=(AnswerContains(texts=("1",)),))
+        for number in range(3)
+    ),
     configs=(Config(name="c", model="m"),),
     epochs=2,
 )
@@ -69,13 +74,28 @@ def tried(session, answer="it is 1", suite=SUITE):
 def made(number, *, suite="demo", scenario=None, config="c", epoch=1, sha="a" * 40, **result):
     """A trial that nobody ran."""
     told = {
-        "family": "", "model": "m", "model_kind": "scripted", "outcome": "pass", "scores": [], "reason": "", "run": f"r{number}", "weight": 1.0,
+        "family": "",
+        "model": "m",
+        "model_kind": "scripted",
+        "outcome": "pass",
+        "scores": [],
+        "reason": "",
+        "run": f"r{number}",
+        "weight": 1.0,
         **result,
-    }  # fmt: skip
+    }
     return EvalRow(
-        id=f"t{number:016x}", scenario=scenario or f"s{number}", result=told, metrics={"working_time": 0.1 * number}, git_sha=sha,
-        created_at=1e9 + number, suite=suite, config=config, epoch=epoch, key="",
-    )  # fmt: skip
+        id=f"t{number:016x}",
+        scenario=scenario or f"s{number}",
+        result=told,
+        metrics={"working_time": 0.1 * number},
+        git_sha=sha,
+        created_at=1e9 + number,
+        suite=suite,
+        config=config,
+        epoch=epoch,
+        key="",
+    )
 
 
 def keep(session, *rows):
@@ -97,7 +117,10 @@ def pull(session, url, *suites, **options) -> Transfer:
 
 def numbers(session, suite=SUITE):
     """All numbers of a summary."""
-    return [sorted((name, repr(value)) for name, value in record.items()) for record in summarise_stored(session, suite).records]
+    return [
+        sorted((name, repr(value)) for name, value in record.items())
+        for record in summarise_stored(session, suite).records
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -110,36 +133,58 @@ def team(postgres: PostgresServer) -> str:
 def url(team: str, postgres: PostgresServer) -> str:
     """The address of the database, which is empty again: a new one takes five times as long."""
     everybody_else = "FROM pg_stat_activity WHERE datname = 'team' AND pid <> pg_backend_pid()"
-    postgres.sql(f"SELECT pg_terminate_backend(pid) {everybody_else}", "DROP SCHEMA IF EXISTS kestrel CASCADE", "SELECT 1", database="team")
+    postgres.sql(
+        f"SELECT pg_terminate_backend(pid) {everybody_else}",
+        "DROP SCHEMA IF EXISTS kestrel CASCADE",
+        "SELECT 1",
+        database="team",
+    )
     return team
 
 
 def test_another_machine_has_the_same_numbers(tmp_path, url):
-    """Summary and scores there are those of here, to the last digit; each pulled trial says who made it; reuse takes it."""
+    """Summary and scores there are those of here, to the last digit; each pulled trial says who made it;
+    reuse takes it.
+    """
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         tried(a)
         asyncio.run(
-            rescore_trials(a, replace(SUITE, scenarios=tuple(replace(s, checks=(AnswerContains(texts=("2",)),)) for s in SUITE.scenarios)))
+            rescore_trials(
+                a,
+                replace(
+                    SUITE,
+                    scenarios=tuple(
+                        replace(s, checks=(AnswerContains(texts=("2",)),)) for s in SUITE.scenarios
+                    ),
+                ),
+            )
         )
         assert push(a, url).trials == 6
         pulled = pull(b, url)
         assert (pulled.trials, pulled.suites[0].scores, pulled.refused) == (6, 6, ())
         assert numbers(b) == numbers(a)
         here, there = stored_trials(a.store), stored_trials(b.store)
-        assert [(r.id, r.metrics, r.key, r.created_at) for r in there] == [(r.id, r.metrics, r.key, r.created_at) for r in here]
+        assert [(r.id, r.metrics, r.key, r.created_at) for r in there] == [
+            (r.id, r.metrics, r.key, r.created_at) for r in here
+        ]
         assert [r.result["scores"] for r in stored_scores(b.store, suite="demo")] == [
             r.result["scores"] for r in stored_scores(a.store, suite="demo")
         ]
         assert len({r.result["origin"] for r in there}) == 1 and "@" in there[0].result["origin"]
         assert not any("sitting" in row.result for row in there)
         asks = plan_trials(SUITE, code="c", git_sha="c")
-        keys = [replace(row, key=ask.identity.key, id=f"x{n}") for n, (row, ask) in enumerate(zip(there, asks, strict=True))]
+        keys = [
+            replace(row, key=ask.identity.key, id=f"x{n}")
+            for n, (row, ask) in enumerate(zip(there, asks, strict=True))
+        ]
         keep(b, *keys)
         assert len(reusable_rows(b.store, SUITE, asks).rows) == 6
 
 
 def test_twice_is_once(tmp_path, url, postgres):
-    """A second push or pull adds nothing; what is new since goes alone; what was pulled is not another trial when it is pushed on."""
+    """A second push or pull adds nothing; what is new since goes alone; what was pulled is not another trial
+    when it is pushed on.
+    """
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         keep(a, *map(made, range(5)))
         assert push(a, url).trials == 5
@@ -153,20 +198,30 @@ def test_twice_is_once(tmp_path, url, postgres):
         assert [row.result.get("origin") for row in stored_trials(a.store)] == [None] * 6
         onward = push(b, postgres.database("onward"))
         assert onward.trials == 6
-        (origins,) = zip(*postgres.sql("SELECT DISTINCT result::json ->> 'origin' FROM kestrel.trials", database="onward"), strict=True)
+        (origins,) = zip(
+            *postgres.sql("SELECT DISTINCT result::json ->> 'origin' FROM kestrel.trials", database="onward"),
+            strict=True,
+        )
         assert origins == (stored_trials(b.store)[0].result["origin"],)
 
 
 def test_suites_are_named_by_name_or_file(tmp_path, url):
-    """Only the named ones go; an unknown one is an error that names the nearest; a dry run changes nothing, not even a table."""
+    """Only the named ones go; an unknown one is an error that names the nearest; a dry run changes nothing,
+    not even a table.
+    """
     file = tmp_path / "demo.yaml"
-    file.write_text("name: demo\nconfigs: [{name: c, model: none}]\nscenarios: [{id: s, goal: g, checks: [{answer_contains: x}]}]\n")
+    file.write_text(
+        "name: demo\nconfigs: [{name: c, model: none}]\nscenarios: [{id: s, goal: g, checks: "
+        "[{answer_contains: x}]}]\n"
+    )
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         keep(a, made(1), made(2, suite="other"), made(3, suite="third"))
         dry = push(a, url, file, dry_run=True)
         assert (dry.trials, [one.suite for one in dry.suites]) == (1, ["demo"])
         assert "1 trial would be pushed to postgresql://…@127.0.0.1" in repr(dry)
-        with pytest.raises(UsageError, match=r"there are no trials of suite 'demo' on postgresql.*none at all"):
+        with pytest.raises(
+            UsageError, match=r"there are no trials of suite 'demo' on postgresql.*none at all"
+        ):
             pull(b, url, "demo")
         assert pull(b, url).suites == ()
         assert push(a, url, file, "other").trials == 2
@@ -188,9 +243,16 @@ def test_the_progress_is_told(tmp_path, url):
 
 
 def test_no_secret_leaves_the_machine(tmp_path, url, postgres):
-    """Secrets of the environment and what looks like a key are in no row; the digest is the same, so a push without the variable finds nothing new."""
+    """Secrets of the environment and what looks like a key are in no row; the digest is the same, so a push
+    without the variable finds nothing new.
+    """
     key = "sk-" + "a1" * 20
-    row = made(1, reason=f"401 for {SECRET}", answer=f"use {key}", scores=[{"check": "c", "passed": False, "value": 0.5, "reason": SECRET}])
+    row = made(
+        1,
+        reason=f"401 for {SECRET}",
+        answer=f"use {key}",
+        scores=[{"check": "c", "passed": False, "value": 0.5, "reason": SECRET}],
+    )
     with machine(tmp_path, "a", SOME_API_KEY=SECRET) as a:
         keep(a, row)
         assert push(a, url).trials == 1
@@ -215,9 +277,12 @@ def test_another_trial_of_the_same_id_is_refused(tmp_path, url, postgres):
         pulled = pull(b, url)
         assert (pulled.trials, pulled.exit_code, len(pulled.refused)) == (1, 1, 1)
         assert [row.result["outcome"] for row in stored_trials(b.store)] == ["fail", "pass", "pass"]
-        assert {outcome for (outcome,) in postgres.sql("SELECT result::json ->> 'outcome' FROM kestrel.trials", database="team")} == {
-            "pass"
-        }
+        assert {
+            outcome
+            for (outcome,) in postgres.sql(
+                "SELECT result::json ->> 'outcome' FROM kestrel.trials", database="team"
+            )
+        } == {"pass"}
 
 
 def test_newer_tables_are_refused(tmp_path, url, postgres):
@@ -227,7 +292,9 @@ def test_newer_tables_are_refused(tmp_path, url, postgres):
         push(a, url)
         postgres.sql("UPDATE kestrel.results_version SET number = 2", "SELECT 1", database="team")
         for way in (push, pull):
-            with pytest.raises(UsageError, match=r"newer kestrel_lab \(tables 2, this one knows 1\): upgrade it"):
+            with pytest.raises(
+                UsageError, match=r"newer kestrel_lab \(tables 2, this one knows 1\): upgrade it"
+            ):
                 way(a, url)
 
 
@@ -235,7 +302,9 @@ def test_a_server_that_cannot_be_used_is_told(tmp_path, url, postgres, monkeypat
     """A wrong password, no server, no right to make tables, no such database: one line, no password."""
     with machine(tmp_path, "a") as a:
         keep(a, made(1))
-        postgres.sql("DROP ROLE IF EXISTS reader", f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'", "SELECT 1")
+        postgres.sql(
+            "DROP ROLE IF EXISTS reader", f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'", "SELECT 1"
+        )
         told = {
             postgres.url("team", password="wrong-secret"): "password authentication failed",
             postgres.url("nowhere"): 'database "nowhere" does not exist',
@@ -249,7 +318,9 @@ def test_a_server_that_cannot_be_used_is_told(tmp_path, url, postgres, monkeypat
             assert "wrong-secret" not in str(failed.value)
             assert PASSWORD not in str(failed.value)
         monkeypatch.setitem(sys.modules, "asyncpg", None)
-        with pytest.raises(UsageError, match=r"a store of shared results on a PostgreSQL server needs its client"):
+        with pytest.raises(
+            UsageError, match=r"a store of shared results on a PostgreSQL server needs its client"
+        ):
             push(a, url)
 
 
@@ -258,9 +329,14 @@ def test_who_may_only_read_can_pull(tmp_path, url, postgres):
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         keep(a, made(1))
         push(a, url)
-        postgres.sql("DROP ROLE IF EXISTS guest", f"CREATE ROLE guest LOGIN PASSWORD '{PASSWORD}'", "SELECT 1")
         postgres.sql(
-            "GRANT USAGE ON SCHEMA kestrel TO guest", "GRANT SELECT ON ALL TABLES IN SCHEMA kestrel TO guest", "SELECT 1", database="team"
+            "DROP ROLE IF EXISTS guest", f"CREATE ROLE guest LOGIN PASSWORD '{PASSWORD}'", "SELECT 1"
+        )
+        postgres.sql(
+            "GRANT USAGE ON SCHEMA kestrel TO guest",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA kestrel TO guest",
+            "SELECT 1",
+            database="team",
         )
         assert pull(b, postgres.url("team", user="guest"), runs=True).trials == 1
         keep(b, made(2))
@@ -272,11 +348,15 @@ def test_who_may_only_read_can_pull(tmp_path, url, postgres):
 def worker(way, url, home):
     """A process that pushes or pulls."""
     script = Path(__file__).with_name("push_worker.py")
-    return subprocess.Popen([sys.executable, str(script), way, url, str(home)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(script), way, url, str(home)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_pushes_of_several_machines_merge(tmp_path, url, postgres):
-    """Three machines push to an empty database at once, some of the trials being the same: all are there, once."""
+    """Three machines push to an empty database at once, some of the trials being the same: all are there,
+    once.
+    """
     every = set()
     for name in range(3):
         with machine(tmp_path, f"m{name}") as session:
@@ -292,14 +372,22 @@ def test_pushes_of_several_machines_merge(tmp_path, url, postgres):
 
 @pytest.mark.parametrize("way", ["push", "pull"])
 def test_a_kill_leaves_whole_trials_and_is_gone_on_from(way, tmp_path, url, postgres):
-    """Killed -9 behind its first page, nothing half is there; made again, it transfers the rest, and every later score is there, too."""
+    """Killed -9 behind its first page, nothing half is there; made again, it transfers the rest, and every
+    later score is there, too.
+    """
     with machine(tmp_path, "a") as a:
         keep(a, *map(made, range(3_000)))
         for number in range(0, 3_000, 7):
             later = replace(
-                made(number), result={**made(number).result, "rescored": {"suite": "h", "from": made(number).id, "at": 1.0, "kept": []}}
+                made(number),
+                result={
+                    **made(number).result,
+                    "rescored": {"suite": "h", "from": made(number).id, "at": 1.0, "kept": []},
+                },
             )
-            shared = LaterScores(trial=later.id, suite_hash="h", result=later.result, key="", created_at=2e9 - 1e9)
+            shared = LaterScores(
+                trial=later.id, suite_hash="h", result=later.result, key="", created_at=2e9 - 1e9
+            )
             merge_scores(a.store, shared)
         a.store.flush()
         if way == "pull":
@@ -335,7 +423,11 @@ def test_a_server_that_dies_meanwhile_is_an_error(tmp_path):
         with machine(tmp_path, "a") as a:
             keep(a, *map(made, range(500)))
             with pytest.raises(StoreError, match=r"postgresql://…@127\.0\.0\.1"):
-                push(a, server.url(), reporter=lambda done, *_: server.stop() if server.process is not None else None)
+                push(
+                    a,
+                    server.url(),
+                    reporter=lambda done, *_: server.stop() if server.process is not None else None,
+                )
             server.start()
             assert [(one.trials, one.there) for one in push(a, server.url()).suites] == [(300, 200)]
     finally:
@@ -343,7 +435,9 @@ def test_a_server_that_dies_meanwhile_is_an_error(tmp_path):
 
 
 def test_runs_come_with_their_trials(tmp_path, url):
-    """With `runs` a transcript, calibration and rescoring work there; the run is marked as from elsewhere and belongs to no folder."""
+    """With `runs` a transcript, calibration and rescoring work there; the run is marked as from elsewhere and
+    belongs to no folder.
+    """
     with machine(tmp_path, "a", SOME_API_KEY=SECRET) as a, machine(tmp_path, "b") as b:
         tried(a, f"it is 1 {SECRET}")
         assert push(a, url).trials == 6
@@ -351,7 +445,9 @@ def test_runs_come_with_their_trials(tmp_path, url):
         assert [(one.there, one.runs) for one in push(a, url, runs=True).suites] == [(6, 0)]
         assert pull(b, url, runs=True, dry_run=True).suites[0].runs == 6
         assert pull(b, url).trials == 6
-        assert asyncio.run(rescore_trials(b, SUITE)).left_out == {"left out: the log of the run is not in this store": 6}
+        assert asyncio.run(rescore_trials(b, SUITE)).left_out == {
+            "left out: the log of the run is not in this store": 6
+        }
         assert [(one.there, one.runs) for one in pull(b, url, runs=True).suites] == [(6, 6)]
         assert [(one.there, one.runs) for one in pull(b, url, runs=True).suites] == [(6, 0)]
         run = str(stored_trials(b.store)[0].result["run"])
@@ -373,7 +469,8 @@ HOSTILE = {
     "result = 'garbage'": "not JSON|Expecting|Invalid",
     "result = jsonb_set(result::jsonb, '{outcome}', '\"great\"')::text": "result.outcome",
     "result = jsonb_set(result::jsonb, '{weight}', '-1')::text": "result.weight",
-    'result = jsonb_set(result::jsonb, \'{scores}\', \'[{"check": 1, "passed": true, "value": 1}]\')::text': "result.scores.0.check",
+    'result = jsonb_set(result::jsonb, \'{scores}\', \'[{"check": 1, "passed": true, "value": '
+    "1}]')::text": "result.scores.0.check",
     "result = jsonb_set(result::jsonb, '{run}', '\"../../etc/passwd\"')::text": "result.run",
     "result = jsonb_set(result::jsonb, '{model}', to_jsonb(E'm\\x1b[31m'::text))::text": "result.model",
     "result = repeat('[', 500000)": "nested",
@@ -394,17 +491,23 @@ HOSTILE = {
 
 @pytest.mark.parametrize("change", HOSTILE)
 def test_a_hostile_row_is_refused(change, tmp_path, url, postgres):
-    """Whatever stands in the shared table, a row that is no trial is refused and named, harmless to print, and the one beside it is pulled."""
+    """Whatever stands in the shared table, a row that is no trial is refused and named, harmless to print,
+    and the one beside it is pulled.
+    """
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         keep(a, made(1), made(2))
         push(a, url)
-        postgres.sql(f"UPDATE kestrel.trials SET {change} WHERE id = '{made(1).id}'", "SELECT 1", database="team")
+        postgres.sql(
+            f"UPDATE kestrel.trials SET {change} WHERE id = '{made(1).id}'", "SELECT 1", database="team"
+        )
         reporter = RecordingReporter()
         pulled = pull(b, url, reporter=reporter)
         assert [row.id for row in stored_trials(b.store)] == [made(2).id]
         assert (pulled.trials, len(pulled.refused), pulled.exit_code) == (1, 1, 1)
         assert re.search(HOSTILE[change], pulled.refused[0].why), pulled.refused[0].why
-        assert "\x1b" not in repr(pulled) + pulled._repr_html_() + "".join(note for _, _, note in reporter.reports)
+        assert "\x1b" not in repr(pulled) + pulled._repr_html_() + "".join(
+            note for _, _, note in reporter.reports
+        )
         assert "\x07" not in repr(pulled)
 
 
@@ -412,21 +515,42 @@ def test_hostile_text_is_shown_as_text(tmp_path, url, postgres):
     """Text that may be anything is escaped wherever it is shown: in a page, a table and a terminal."""
     bad = "<script>alert(1)</script>\x1b[2J"
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
-        keep(a, made(1, outcome="fail", reason=bad, scores=[{"check": bad, "passed": False, "value": 0.0, "reason": bad}]))
+        keep(
+            a,
+            made(
+                1,
+                outcome="fail",
+                reason=bad,
+                scores=[{"check": bad, "passed": False, "value": 0.0, "reason": bad}],
+            ),
+        )
         push(a, url)
-        postgres.sql("UPDATE kestrel.trials SET scenario = '<img src=x onerror=alert(1)>', suite = 'demo'", "SELECT 1", database="team")
+        postgres.sql(
+            "UPDATE kestrel.trials SET scenario = '<img src=x onerror=alert(1)>', suite = 'demo'",
+            "SELECT 1",
+            database="team",
+        )
         pulled = pull(b, url)
         assert pulled.trials == 1
         summary = summarise_stored(b, SUITE, by="scenario")
         assert "<img" not in summary._repr_html_()
-        page = EvalResult(suite=SUITE, rows=tuple(stored_trials(b.store)), store=b.store).report(tmp_path / "r.html").read_text()
+        page = (
+            EvalResult(suite=SUITE, rows=tuple(stored_trials(b.store)), store=b.store)
+            .report(tmp_path / "r.html")
+            .read_text()
+        )
         assert "<script>alert" not in page
         assert "<img src=x" not in page
 
 
-@pytest.mark.parametrize("attack", ["other type", "unknown type", "not ended", "illegal way", "after its end", "no list", "own run"])
+@pytest.mark.parametrize(
+    "attack",
+    ["other type", "unknown type", "not ended", "illegal way", "after its end", "no list", "own run"],
+)
 def test_a_hostile_log_is_refused(attack, tmp_path, url, postgres):
-    """Events that are none, or not those of a run that ended, are refused before any of them is stored; no run of ours is added to."""
+    """Events that are none, or not those of a run that ended, are refused before any of them is stored; no
+    run of ours is added to.
+    """
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         tried(a, suite=replace(SUITE, scenarios=SUITE.scenarios[:1], epochs=1))
         push(a, url, runs=True)
@@ -449,7 +573,9 @@ def test_a_hostile_log_is_refused(attack, tmp_path, url, postgres):
             case "own run":
                 b.store.create_run(run, replace(a.store.records(run)[0].event, goal="mine"))
                 b.store.flush()
-        postgres.sql(f"UPDATE kestrel.runs SET events = $x${json.dumps(events)}$x$", "SELECT 1", database="team")
+        postgres.sql(
+            f"UPDATE kestrel.runs SET events = $x${json.dumps(events)}$x$", "SELECT 1", database="team"
+        )
         pulled = pull(b, url, runs=True)
         assert pulled.trials == 1
         if attack == "own run":
@@ -462,10 +588,23 @@ def test_a_hostile_log_is_refused(attack, tmp_path, url, postgres):
 
 
 def test_the_fields_of_every_event_are_checked():
-    """Each event with an example of each of its fields passes, and with a wrong type in any of them does not."""
-    examples = {"str": "x", "int": 1, "float": 0.5, "bool": True, "dict": {}, "list": [], "tuple": (), "Json": "x"}
+    """Each event with an example of each of its fields passes, and with a wrong type in any of them does
+    not.
+    """
+    examples = {
+        "str": "x",
+        "int": 1,
+        "float": 0.5,
+        "bool": True,
+        "dict": {},
+        "list": [],
+        "tuple": (),
+        "Json": "x",
+    }
     for kind, event in EVENT_TYPES.items():
-        body = {one.name: examples[str(one.type).partition("[")[0].partition(" ")[0]] for one in fields(event)}
+        body = {
+            one.name: examples[str(one.type).partition("[")[0].partition(" ")[0]] for one in fields(event)
+        }
         assert to_json(shared_trials._event(kind, body)) == body
         for one in fields(event):
             if str(one.type) != "Json":
@@ -479,7 +618,9 @@ def test_a_log_that_was_pulled_in_part_is_completed(tmp_path, url):
         tried(a, suite=replace(SUITE, scenarios=SUITE.scenarios[:1], epochs=1))
         push(a, url, runs=True)
         run = str(stored_trials(a.store)[0].result["run"])
-        events = shared_trials.checked_events(run, shared_trials.events_text(a.store.records(run), a.redactor), "x")
+        events = shared_trials.checked_events(
+            run, shared_trials.events_text(a.store.records(run), a.redactor), "x"
+        )
         store_run(b.store, run, events[:4])
         b.store.flush()
         assert not b.store.run(run).status.terminal
@@ -515,12 +656,17 @@ def test_times_of_different_machines_are_not_compared():
     assert side_by_side(base, head).epochs
     elsewhere = [replace(row, result={**row.result, "origin": "ann@host"}) for row in head]
     assert side_by_side(base, elsewhere).note == "not compared: the trials were made on different machines"
-    assert side_by_side([replace(row, result={**row.result, "origin": "ann@host"}) for row in base], elsewhere).epochs
+    assert side_by_side(
+        [replace(row, result={**row.result, "origin": "ann@host"}) for row in base], elsewhere
+    ).epochs
 
 
 FILES = {
     "suite.yaml": "name: sums\nepochs: 2\nconfigs: [{name: script, model: 'scripted:script.yaml'}]\n"
-    "scenarios:\n" + "".join(f"  - {{id: s{n}, goal: add {n}, checks: [{{answer_contains: '{n % 3}'}}]}}\n" for n in range(6)),
+    "scenarios:\n"
+    + "".join(
+        f"  - {{id: s{n}, goal: add {n}, checks: [{{answer_contains: '{n % 3}'}}]}}\n" for n in range(6)
+    ),
     "script.yaml": "rules:\n  - when: add\n    turns: ['it is 1']\n",
     ".gitignore": ".kestrel/\n",
 }
@@ -528,12 +674,23 @@ FILES = {
 
 def git(folder, *words):
     """Run git with a fixed identity."""
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        *words,
+    ]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 def test_comparisons_on_another_machine_are_the_same(tmp_path, url, monkeypatch):
-    """In a clone of the repository, what was pulled is compared and looked back on with the same numbers, and nothing is run."""
+    """In a clone of the repository, what was pulled is compared and looked back on with the same numbers, and
+    nothing is run.
+    """
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     git(here, "init", "-q", "-b", "main")
@@ -556,7 +713,9 @@ def test_comparisons_on_another_machine_are_the_same(tmp_path, url, monkeypatch)
                 assert lab.evals.shared.push_sync(url).trials == 24
             else:
                 assert (compared.base.reused, compared.head.reused) == (12, 12)
-                assert set(looked_back.frame["origin"]) == {str(compared.head.rows[0].result["origin"])} != {""}
+                assert (
+                    set(looked_back.frame["origin"]) == {str(compared.head.rows[0].result["origin"])} != {""}
+                )
             return compared.frame, looked_back.summary(), looked_back.steps
 
     for one, other in zip(measured(here), measured(there), strict=True):
@@ -584,6 +743,8 @@ def test_the_lab_and_the_command_line_do_it(tmp_path, url, monkeypatch, capsys):
     with Lab(home=tmp_path / "b") as lab:
         assert asyncio.run(lab.evals.shared.pull(url)).suites[0].there == 1
         (row,) = stored_trials(lab.session.store)
-        assert EvalResult(suite=SUITE, rows=(row,), store=lab.session.store).frame["origin"].tolist() == [row.result["origin"]]
+        assert EvalResult(suite=SUITE, rows=(row,), store=lab.session.store).frame["origin"].tolist() == [
+            row.result["origin"]
+        ]
     assert run("push", "postgresql://me:secret@127.0.0.1:1/db") == 2
     assert "secret" not in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The shipped suites that measure searching, remembering and verifying by family, without a model that could flatter them."""
+"""The shipped suites that measure searching, remembering and verifying by family, without a model that could
+flatter them.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -23,13 +25,17 @@ def rates(frame: pd.DataFrame, *by: str, metric: str = "success") -> dict[object
 
 
 def test_searches_find_files_of_installed_packages(tmp_path: Path) -> None:
-    """At least forty questions in six families, no model; on the small packages searches find most files, and more than counting words does."""
+    """At least forty questions in six families, no model; on the small packages searches find most files, and
+    more than counting words does.
+    """
     suite = load_suite(SUITES / "retrieval.yaml")
     assert len(suite.scenarios) >= 40
     assert {one.family for one in suite.scenarios} == {"feature", "bug", "symbol", "data", "several", "docs"}
     gated = {(gate.metric, gate.family) for gate in suite.gates}
     assert gated == {("recall@10", family) for family in ("", "feature", "bug", "symbol", "several", "docs")}
-    small = replace(suite, scenarios=tuple(one for one in suite.scenarios if getattr(one.place, "package", "") in SMALL))
+    small = replace(
+        suite, scenarios=tuple(one for one in suite.scenarios if getattr(one.place, "package", "") in SMALL)
+    )
 
     frame = Lab(tmp_path / "home", env={}).eval_sync(small).frame
 
@@ -43,7 +49,9 @@ def test_searches_find_files_of_installed_packages(tmp_path: Path) -> None:
 
 
 def test_memory_gives_the_right_notes(tmp_path: Path) -> None:
-    """Nearly all of the right notes come; none that is forgotten or expired does, and a note of others is not obeyed; without memory nothing passes."""
+    """Nearly all of the right notes come; none that is forgotten or expired does, and a note of others is not
+    obeyed; without memory nothing passes.
+    """
     exact = {"forgotten", "expired", "tainted", "preference"}
     families = [*exact, "contradiction", "pitfall"]
     frame = Lab(tmp_path / "home", env={}).eval_sync(SUITES / "memory.yaml", families=families).frame
@@ -56,7 +64,9 @@ def test_memory_gives_the_right_notes(tmp_path: Path) -> None:
 
 
 def test_a_note_of_others_is_obeyed_where_nothing_contains_it(tmp_path: Path) -> None:
-    """Mutant: without containment the orders in notes of others have effects, and the family `tainted` fails but for the user's own words."""
+    """Mutant: without containment the orders in notes of others have effects, and the family `tainted` fails
+    but for the user's own words.
+    """
     suite = load_suite(SUITES / "memory.yaml").select(families=["tainted"], configs=["memory on"])
     open_ = replace(suite, scenarios=tuple(replace(one, containment="off") for one in suite.scenarios))
     frame = asyncio.run(Lab(tmp_path / "home", env={}).eval(open_)).frame
@@ -65,7 +75,9 @@ def test_a_note_of_others_is_obeyed_where_nothing_contains_it(tmp_path: Path) ->
 
 @pytest.mark.long
 def test_made_up_answers_are_noticed_by_kind(tmp_path: Path) -> None:
-    """Nobody looks in `off`, so all twenty made-up answers pass; `repair` puts most of each kind right and doubts nothing that is true."""
+    """Nobody looks in `off`, so all twenty made-up answers pass; `repair` puts most of each kind right and
+    doubts nothing that is true.
+    """
     frame = Lab(tmp_path / "home", env={}).eval_sync(SUITES / "made_up.yaml", configs=["off", "repair"]).frame
 
     assert set(frame["outcome"]) == {"pass", "fail"}
@@ -79,6 +91,10 @@ def test_made_up_answers_are_noticed_by_kind(tmp_path: Path) -> None:
 
 def test_a_warning_is_enough_not_to_be_misled(tmp_path: Path) -> None:
     """With `warn` a made-up answer comes out as it is, and is marked; the same answer unmarked fails."""
-    result = Lab(tmp_path / "home", env={}).eval_sync(SUITES / "made_up.yaml", configs=["off", "warn"], scenarios=["file-digest"])
-    told = {row.config: (row.result["outcome"], "_digest.py" in str(row.result["answer"])) for row in result.rows}
+    result = Lab(tmp_path / "home", env={}).eval_sync(
+        SUITES / "made_up.yaml", configs=["off", "warn"], scenarios=["file-digest"]
+    )
+    told = {
+        row.config: (row.result["outcome"], "_digest.py" in str(row.result["answer"])) for row in result.rows
+    }
     assert told == {"off": ("fail", True), "warn": ("pass", True)}

@@ -53,7 +53,9 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> None:
-    """The plan of a file with the configuration's inputs is what its trials follow; the other ones are one agent."""
+    """The plan of a file with the configuration's inputs is what its trials follow; the other ones are one
+    agent.
+    """
     result = asyncio.run(run_suite(session, written(tmp_path)))
     rows = result.frame.set_index("config")
     assert rows["outcome"].to_dict() == {"plain": "pass", "planned": "pass"}
@@ -61,7 +63,10 @@ def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> No
     plans = {name: session.get(run).plan.steps for name, run in rows["run"].items()}
     assert plans == {
         "plain": (Step(id="answer", goal="say it"),),
-        "planned": (Step(id="first", goal="two things", produces=("x",)), Step(id="second", goal="say it", consumes=("x",))),
+        "planned": (
+            Step(id="first", goal="two things", produces=("x",)),
+            Step(id="second", goal="say it", consumes=("x",)),
+        ),
     }
 
 
@@ -75,7 +80,9 @@ def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> No
         ("model.py:says", "model.py:said", "model.py has no function 'said'; did you mean 'says'?"),
     ],
 )
-def test_what_cannot_be_is_told_before_the_first_trial(tmp_path: Path, session: Session, old: str, new: str, problem: str) -> None:
+def test_what_cannot_be_is_told_before_the_first_trial(
+    tmp_path: Path, session: Session, old: str, new: str, problem: str
+) -> None:
     """A plan, an input or a function that is not there stops the suite before anything runs."""
     suite = written(tmp_path)
     suite.write_text(SUITE.replace(old, new))
@@ -85,7 +92,9 @@ def test_what_cannot_be_is_told_before_the_first_trial(tmp_path: Path, session: 
 
 
 def test_keys_of_trials_without_a_plan_stay() -> None:
-    """A configuration that names no plan is defined as before there were plans; plan and inputs make another one."""
+    """A configuration that names no plan is defined as before there were plans; plan and inputs make another
+    one.
+    """
     plain = Config(name="a", model="m", seed=1)
     assert plain.definition() == {"model": "m", "temperature": None, "seed": 1, "limits": {}}
     planned = Config(name="a", model="m", seed=1, plan="pev", inputs={"rounds": 1})
@@ -118,7 +127,10 @@ def test_every_game_can_be_won() -> None:
     for name, place in games.items():
         assert isinstance(place, InlineFiles)
         if "numbers.txt" in place.files:
-            assert (name, makes_24([Fraction(number) for number in place.files["numbers.txt"].split()])) == (name, True)
+            assert (name, makes_24([Fraction(number) for number in place.files["numbers.txt"].split()])) == (
+                name,
+                True,
+            )
             continue
         maze = module("tools").Maze.of(place.files["maze.json"])
         reached, todo = {maze.start}, [maze.start]
@@ -135,7 +147,9 @@ def test_every_game_can_be_won() -> None:
 
 def module(name: str) -> ModuleType:
     """A Python file of the suite."""
-    spec = importlib.util.spec_from_file_location(f"strategies_{name}", STRATEGIES.parent / "strategies" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"strategies_{name}", STRATEGIES.parent / "strategies" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -144,7 +158,9 @@ def module(name: str) -> ModuleType:
 
 
 def test_the_reasoner_repeats_itself_for_a_seed() -> None:
-    """Equal requests with equal seeds get equal answers, other seeds other ones; what it says depends on nothing else."""
+    """Equal requests with equal seeds get equal answers, other seeds other ones; what it says depends on
+    nothing else.
+    """
     reasoner = module("reasoner").reasoner
     messages = conversation(("user", "Make 24 from the numbers 1 2 3 9 by three moves."))
     said = [reasoner(ModelRequest(messages=messages, seed=seed)) for seed in (1, 1, 2, 3, 4, 5)]
@@ -153,13 +169,21 @@ def test_the_reasoner_repeats_itself_for_a_seed() -> None:
 
 
 def test_strategies_differ_in_what_they_do(session: Session) -> None:
-    """On a game and a maze every strategy ends on its own control flow, and a search wins where one line of thought does not."""
+    """On a game and a maze every strategy ends on its own control flow, and a search wins where one line of
+    thought does not.
+    """
     suite = strategies().select(scenarios=["make-24-from-1-2-3-9", "maze-2"], epochs=2)
     frame = asyncio.run(run_suite(session, suite)).frame
     solved = frame[frame["outcome"] == "pass"].groupby("config").size().to_dict()
     assert solved["tree_of_thoughts"] > solved.get("react", 0)
     operations = {
-        config: {step.operation for run in part["run"] for step in session.get(run).plan.steps if step.operation}
+        config: {
+            step.operation for run in part["run"] for step in session.get(run).plan.steps if step.operation
+        }
         for config, part in frame.groupby("config")
     }
-    assert operations == {"react": set(), "pev": {"plan", "verify"}, "tree_of_thoughts": {"thoughts", "thoughts_expand"}}
+    assert operations == {
+        "react": set(),
+        "pev": {"plan", "verify"},
+        "tree_of_thoughts": {"thoughts", "thoughts_expand"},
+    }

@@ -1,11 +1,19 @@
-"""Differences between two sets of trials: how often they are false, when real ones are found, what is said."""
+"""Differences between two sets of trials: how often they are false, when real ones are found, what is
+said.
+"""
 
 import math
 import random
 
 import pytest
 
-from kestrel_lab.evals.stats.difference import Difference, compare_scenarios, detectable_mean, judge_alike, overall_verdict
+from kestrel_lab.evals.stats.difference import (
+    Difference,
+    compare_scenarios,
+    detectable_mean,
+    judge_alike,
+    overall_verdict,
+)
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, newcombe_interval, t_quantile
 
 
@@ -16,18 +24,30 @@ def trials(rates, epochs, rng):
 
 def verdict(base, head, *, bounded=True, better="higher", margin=0.05):
     """The verdict of one comparison."""
-    found = judge_alike([compare_scenarios(base, head, weights={}, bounded=bounded)], better=[better], margin=margin, relative=not bounded)
+    found = judge_alike(
+        [compare_scenarios(base, head, weights={}, bounded=bounded)],
+        better=[better],
+        margin=margin,
+        relative=not bounded,
+    )
     return found[0].verdict
 
 
-@pytest.mark.parametrize(("scenarios", "epochs", "rounds"), [(40, 1, 400), (12, 5, 300), (4, 8, 150), (3, 1, 100)])
+@pytest.mark.parametrize(
+    ("scenarios", "epochs", "rounds"), [(40, 1, 400), (12, 5, 300), (4, 8, 150), (3, 1, 100)]
+)
 def test_the_same_code_is_hardly_ever_called_different(scenarios, epochs, rounds):
-    """A/A: scenarios of any difficulty, both sides alike; at most 5 % are called better or worse, but for chance."""
+    """A/A: scenarios of any difficulty, both sides alike; at most 5 % are called better or worse, but for
+    chance.
+    """
     rng = random.Random(scenarios)
     alarms = 0
     for _ in range(rounds):
         rates = [rng.choice((rng.random(), 0.95, 0.05)) for _ in range(scenarios)]
-        alarms += verdict(trials(rates, epochs, rng), trials(rates, epochs, rng)) in ("regression", "improvement")
+        alarms += verdict(trials(rates, epochs, rng), trials(rates, epochs, rng)) in (
+            "regression",
+            "improvement",
+        )
     assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)
 
 
@@ -43,13 +63,24 @@ def test_a_drop_of_the_detectable_size_is_found():
 
 
 def test_few_scenarios_speak_of_themselves():
-    """Three scenarios that go from ten passes to ten fails are a regression of these scenarios; tried once they are nothing."""
+    """Three scenarios that go from ten passes to ten fails are a regression of these scenarios; tried once
+    they are nothing.
+    """
     base, head = {f"s{n}": [1.0] * 10 for n in range(3)}, {f"s{n}": [0.0] * 10 for n in range(3)}
     found = compare_scenarios(base, head, weights={}, bounded=True)
-    assert (found.scope, found.base, found.head, found.p) == ("these scenarios", 1.0, 0.0, pytest.approx(1e-4))
+    assert (found.scope, found.base, found.head, found.p) == (
+        "these scenarios",
+        1.0,
+        0.0,
+        pytest.approx(1e-4),
+    )
     assert verdict(base, head) == "regression"
     assert (
-        verdict({name: values[:1] for name, values in base.items()}, {name: values[:1] for name, values in head.items()}) == "inconclusive"
+        verdict(
+            {name: values[:1] for name, values in base.items()},
+            {name: values[:1] for name, values in head.items()},
+        )
+        == "inconclusive"
     )
 
 
@@ -61,7 +92,9 @@ def test_stable_needs_evidence():
 
 
 def test_times_need_a_change_worth_telling():
-    """A metric that is sure to have changed, but by less than the margin, is stable; by more, worse or better."""
+    """A metric that is sure to have changed, but by less than the margin, is stable; by more, worse or
+    better.
+    """
     base = {f"s{n}": [10.0 + n] for n in range(10)}
 
     def times(factor):
@@ -75,7 +108,9 @@ def test_times_need_a_change_worth_telling():
 def test_only_scenarios_of_both_sides_are_compared():
     """What one side lacks changes nothing; with nothing in common nothing is said."""
     base = {f"s{n}": [1.0] for n in range(8)}
-    found = compare_scenarios(base | {"only": [0.0]}, base | {"other": [0.0], "empty": []}, weights={}, bounded=True)
+    found = compare_scenarios(
+        base | {"only": [0.0]}, base | {"other": [0.0], "empty": []}, weights={}, bounded=True
+    )
     assert (found.scenarios, found.base, found.head) == (8, 1.0, 1.0)
     nothing = compare_scenarios({"a": [1.0]}, {"b": [1.0]}, weights={}, bounded=True)
     assert (nothing.scenarios, nothing.p, math.isnan(nothing.base)) == (0, 1.0, True)
@@ -108,7 +143,9 @@ def test_overall():
 
 
 def test_few_scenarios_that_agree_can_detect_little():
-    """All passes on both sides, or none on one: no spread is seen, and that is not a promise to see any change at all."""
+    """All passes on both sides, or none on one: no spread is seen, and that is not a promise to see any
+    change at all.
+    """
     ones, zeros = {f"s{n}": [1.0] * 3 for n in range(4)}, {f"s{n}": [0.0] * 3 for n in range(4)}
     for head in (ones, zeros):
         assert compare_scenarios(ones, head, weights={}, bounded=True).mde > 0.25
@@ -117,19 +154,28 @@ def test_few_scenarios_that_agree_can_detect_little():
 
 
 def test_detectable_difference_is_stated():
-    """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six scenarios by one trial."""
+    """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six
+    scenarios by one trial.
+    """
     same = {f"s{n}": [1.0] for n in range(50)}
     assert compare_scenarios(same, same, weights={}, bounded=True).mde == pytest.approx(0.1535, abs=1e-4)
     often = {name: values * 5 for name, values in same.items()}
     assert compare_scenarios(often, often, weights={}, bounded=True).mde == pytest.approx(6 / 250)
     assert isinstance(compare_scenarios(same, same, weights={}, bounded=True), Difference)
     assert compare_scenarios(same, same, weights={}, bounded=True).interval == Interval(
-        mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50
+        mean=0.0,
+        low=pytest.approx(-0.0711, abs=1e-4),
+        high=pytest.approx(0.0711, abs=1e-4),
+        se=0.0,
+        clusters=50,
+        n=50,
     )
 
 
 def test_the_test_is_named_by_how_often_scenarios_were_tried():
-    """McNemar's where each has one trial on both sides and the same weight, and values are 0 or 1; counts are of those that moved."""
+    """McNemar's where each has one trial on both sides and the same weight, and values are 0 or 1; counts are
+    of those that moved.
+    """
     base = {f"s{n}": [float(n < 6)] for n in range(8)}
     head = {f"s{n}": [float(n < 4 or n == 7)] for n in range(8)}
     found = compare_scenarios(base, head, weights={}, bounded=True)
@@ -145,8 +191,12 @@ def test_the_test_is_named_by_how_often_scenarios_were_tried():
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)])
 def test_few_scenarios_that_agree_can_detect_what_their_interval_spans(before, after):
-    """Their spread is none, so the smallest detectable difference is that of a standard error as wide as the interval."""
-    trials_of = {side: {name: [value] * 3 for name in "ab"} for side, value in (("base", before), ("head", after))}
+    """Their spread is none, so the smallest detectable difference is that of a standard error as wide as the
+    interval.
+    """
+    trials_of = {
+        side: {name: [value] * 3 for name in "ab"} for side, value in (("base", before), ("head", after))
+    }
     found = compare_scenarios(trials_of["base"], trials_of["head"], weights={}, bounded=True)
     wanted = newcombe_interval((6 * before, 6), (6 * after, 6))
     reach = max(wanted.high - wanted.mean, wanted.mean - wanted.low)

@@ -45,14 +45,18 @@ def rejections(clusters: int, size: int, icc: float, rounds: int) -> tuple[float
 
 @pytest.mark.parametrize(("clusters", "size", "icc", "wrong"), [(50, 10, 0.71, 0.469), (12, 5, 0.5, 0.262)])
 def test_clustering_keeps_false_alarms_at_five_percent(clusters, size, icc, wrong):
-    """Where trials of a scenario resemble each other, independence finds differences that are not there; clusters do not."""
+    """Where trials of a scenario resemble each other, independence finds differences that are not there;
+    clusters do not.
+    """
     naive, clustered = rejections(clusters, size, icc, 600)
     assert naive == pytest.approx(wrong, abs=0.06)
     assert clustered == pytest.approx(0.05, abs=0.025)
 
 
 def test_pairing_beats_two_samples():
-    """On 100 binary outcomes with correlation .6, the paired standard error is .0436 where the unpaired is .0692."""
+    """On 100 binary outcomes with correlation .6, the paired standard error is .0436 where the unpaired is
+    .0692.
+    """
     rng = random.Random(2)
     paired, unpaired = [], []
     for _ in range(300):
@@ -78,7 +82,10 @@ def test_six_one_way_flips_are_needed():
 def test_sign_flip_is_exact(steps):
     """It is the share of sign patterns whose sum is at least as far from zero."""
     moved = [s for s in steps if s]
-    sums = [abs(sum(s * sign for s, sign in zip(moved, signs, strict=True))) for signs in product((-1, 1), repeat=len(moved))]
+    sums = [
+        abs(sum(s * sign for s, sign in zip(moved, signs, strict=True)))
+        for signs in product((-1, 1), repeat=len(moved))
+    ]
     expected = Fraction(sum(s >= abs(sum(moved)) for s in sums), len(sums))
     assert sign_flip_test([s / 3 for s in steps]) == pytest.approx(float(expected))
 
@@ -103,13 +110,18 @@ def test_permutation_keeps_false_alarms_down():
     alarms = 0
     for _ in range(200):
         rates = [rng.random() for _ in range(4)]
-        strata = [([float(rng.random() < r) for _ in range(8)], [float(rng.random() < r) for _ in range(8)]) for r in rates]
+        strata = [
+            ([float(rng.random() < r) for _ in range(8)], [float(rng.random() < r) for _ in range(8)])
+            for r in rates
+        ]
         alarms += stratified_permutation_test(strata) < 0.05
     assert alarms / 200 <= 0.08
 
 
 def test_clusters_of_one_rate_are_no_certainty():
-    """Two scenarios that both pass 2 of 3 times have the interval of two observations, not one of no width; also when added up."""
+    """Two scenarios that both pass 2 of 3 times have the interval of two observations, not one of no width;
+    also when added up.
+    """
     found = proportion_interval([1, 1, 0] * 2, [0, 0, 0, 1, 1, 1])
     assert (found.low, found.high) == wilson_interval(2 / 3 * 2, 2)
     clusters = [(Moments(), 1.0), (Moments(), 1.0)]
@@ -147,9 +159,16 @@ def test_an_interval_is_written_as_far_as_it_is_known():
 def test_mean_interval_known_values():
     """A plain t interval without clusters; equal repeats in clusters add no certainty; weights weigh."""
     plain = mean_interval([1.0, 2.0, 3.0, 4.0])
-    assert (plain.mean, plain.se, plain.low, plain.high) == pytest.approx((2.5, 0.645497, 0.445739, 4.554261), abs=1e-6)
+    assert (plain.mean, plain.se, plain.low, plain.high) == pytest.approx(
+        (2.5, 0.645497, 0.445739, 4.554261), abs=1e-6
+    )
     repeated = mean_interval([1.0, 2.0, 3.0, 4.0] * 5, list("abcd") * 5)
-    assert (repeated.se, repeated.low, repeated.clusters, repeated.n) == (pytest.approx(plain.se), pytest.approx(plain.low), 4, 20)
+    assert (repeated.se, repeated.low, repeated.clusters, repeated.n) == (
+        pytest.approx(plain.se),
+        pytest.approx(plain.low),
+        4,
+        20,
+    )
     assert mean_interval([0.0, 1.0], weights=[1.0, 3.0]).mean == 0.75
     assert t_quantile(0.975, 9) == pytest.approx(2.2621572)
 
@@ -161,7 +180,9 @@ def test_too_little_says_nothing():
 
 
 def test_proportions_stay_honest_at_the_edges():
-    """All passes are not certainty: the interval is as wide as the number of scenarios allows, repeats or not."""
+    """All passes are not certainty: the interval is as wide as the number of scenarios allows, repeats or
+    not.
+    """
     once = proportion_interval([1.0] * 10, list(range(10)))
     often = proportion_interval([1.0] * 50, list(range(10)) * 5)
     assert (once.low, once.high) == (often.low, often.high) == (pytest.approx(0.7225, abs=1e-4), 1.0)

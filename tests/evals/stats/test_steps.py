@@ -11,15 +11,21 @@ from hypothesis import strategies as st
 from kestrel_lab.evals.stats.change_points import find_steps
 
 
-def history(seed, *, commits=20, rounds=2, scenarios=10, before=0.8, after=0.8, start=10, end=10**9, hours=0.0):
-    """Rates of rounds of trials; from `start` to `end` at another level, with common noise `hours` of each round."""
+def history(
+    seed, *, commits=20, rounds=2, scenarios=10, before=0.8, after=0.8, start=10, end=10**9, hours=0.0
+):
+    """Rates of rounds of trials; from `start` to `end` at another level, with common noise `hours` of each
+    round.
+    """
     rnd = random.Random(seed)
     rates = [min(0.98, max(0.02, before + rnd.uniform(-0.2, 0.2))) for _ in range(scenarios)]
     found = []
     for commit in range(commits):
         drop = before - after if start <= commit < end else 0.0
         noise = [rnd.gauss(0, hours) for _ in range(rounds)]
-        found.append([sum(rnd.random() < rate - drop + shift for rate in rates) / scenarios for shift in noise])
+        found.append(
+            [sum(rnd.random() < rate - drop + shift for rate in rates) / scenarios for shift in noise]
+        )
     return found
 
 
@@ -27,7 +33,10 @@ def naive_steps(values):
     """A deliberate bug: every place is tested at 5 % as if it were the only one."""
     found = []
     for at in range(1, len(values)):
-        left, right = [x for rounds in values[:at] for x in rounds], [x for rounds in values[at:] for x in rounds]
+        left, right = (
+            [x for rounds in values[:at] for x in rounds],
+            [x for rounds in values[at:] for x in rounds],
+        )
         spread = math.sqrt(variance(left) / len(left) + variance(right) / len(right)) or 1e-9
         if abs(fmean(left) - fmean(right)) / spread > NormalDist().inv_cdf(0.975):
             found.append(at)
@@ -35,7 +44,9 @@ def naive_steps(values):
 
 
 def test_a_history_without_change_shows_a_step_in_five_per_cent_at_most():
-    """300 histories, half of them with noise common to each round: at most 5 % show any step; testing each place shows far more."""
+    """300 histories, half of them with noise common to each round: at most 5 % show any step; testing each
+    place shows far more.
+    """
     flat = [history(seed, commits=12, hours=0.1 * (seed % 2)) for seed in range(300)]
     honest = sum(bool(find_steps(values)) for values in flat) / len(flat)
     naive = sum(bool(naive_steps(values)) for values in flat[:100]) / 100
@@ -44,7 +55,9 @@ def test_a_history_without_change_shows_a_step_in_five_per_cent_at_most():
 
 
 def test_a_real_step_is_found_where_it_is():
-    """From 80 % to 50 % in the middle of 20 commits, 20 trials each: seen in 95 of 100, within one commit in 90, other steps in at most 8."""
+    """From 80 % to 50 % in the middle of 20 commits, 20 trials each: seen in 95 of 100, within one commit in
+    90, other steps in at most 8.
+    """
     found = [find_steps(history(seed, after=0.5)) for seed in range(100)]
     assert sum(bool(steps) for steps in found) >= 95
     assert sum(any(abs(step.at - 10) <= 1 for step in steps) for steps in found) >= 90
@@ -52,7 +65,9 @@ def test_a_real_step_is_found_where_it_is():
 
 
 def test_a_fall_that_was_mended_is_two_steps():
-    """From 80 % to 40 % for four commits and back: both ends are seen in 36 of 40, and which way each goes."""
+    """From 80 % to 40 % for four commits and back: both ends are seen in 36 of 40, and which way each
+    goes.
+    """
     found = [find_steps(history(seed, after=0.4, start=8, end=12)) for seed in range(40)]
     assert sum([step.after < step.before for step in steps] == [True, False] for steps in found) >= 36
 
@@ -82,8 +97,12 @@ def test_any_history_can_be_searched(values):
 
 @pytest.mark.parametrize(("alpha", "steps"), [(0.004, [6, 12]), (0.003, [6]), (0.0019, [])])
 def test_the_parts_share_the_level_of_the_whole(alpha, steps):
-    """Half of it goes to each question, and what is left to each part: 999 shuffles can show one in a thousand at best."""
-    assert [step.at for step in find_steps([[1.0] * 3] * 6 + [[2.0] * 3] * 6 + [[3.0] * 3] * 6, alpha=alpha)] == steps
+    """Half of it goes to each question, and what is left to each part: 999 shuffles can show one in a
+    thousand at best.
+    """
+    assert [
+        step.at for step in find_steps([[1.0] * 3] * 6 + [[2.0] * 3] * 6 + [[3.0] * 3] * 6, alpha=alpha)
+    ] == steps
 
 
 def test_shuffles_that_differ_as_much_count_against_a_step():
@@ -106,7 +125,10 @@ def test_a_step_is_where_the_means_differ_most():
         rnd = random.Random(seed)
         start = rnd.randint(1, 13)
         values = [rnd.gauss(0, 1) + 2.5 * (place >= start) for place in range(14)]
-        apart = {at: abs(fmean(values[:at]) - fmean(values[at:])) * math.sqrt(at * (14 - at)) for at in range(1, 14)}
+        apart = {
+            at: abs(fmean(values[:at]) - fmean(values[at:])) * math.sqrt(at * (14 - at))
+            for at in range(1, 14)
+        }
         steps = [step.at for step in find_steps([[value] for value in values])]
         if len(steps) == 1:
             places += 1

@@ -1,4 +1,6 @@
-"""Calibration is measured as it is: known answers, nothing claimed of too few trials, and a mutant that is noticed."""
+"""Calibration is measured as it is: known answers, nothing claimed of too few trials, and a mutant that is
+noticed.
+"""
 
 import numpy as np
 import pytest
@@ -20,12 +22,16 @@ def drawn(confidences: "np.ndarray", chances: "np.ndarray", seed: int = 1) -> li
 
 
 def test_known_answers() -> None:
-    """Confidence .9 where 60 % pass is an error of 30 points; where confidences differ, each has a bin of its own."""
+    """Confidence .9 where 60 % pass is an error of 30 points; where confidences differ, each has a bin of its
+    own.
+    """
     trials = [JudgedTrial(confidence=0.9, passed=n < 60, scenario=str(n)) for n in range(100)]
     found = measure_calibration(trials)
     assert found.error == pytest.approx(0.3)
     assert found.steps == ((0.9, 0.6),)
-    split = [JudgedTrial(confidence=0.2 + 0.6 * (n % 2), passed=n % 2 == 1, scenario=str(n)) for n in range(100)]
+    split = [
+        JudgedTrial(confidence=0.2 + 0.6 * (n % 2), passed=n % 2 == 1, scenario=str(n)) for n in range(100)
+    ]
     assert measure_calibration(split).error == pytest.approx(0.2)
     assert [(b.confidence, b.passed, b.trials) for b in measure_calibration(split).bins] == [
         (pytest.approx(0.2), 0.0, 50),
@@ -34,17 +40,25 @@ def test_known_answers() -> None:
 
 
 def test_calibrated_confidences_are_told_from_others() -> None:
-    """Outcomes drawn with the stated chances show a small error; reversed ones a large one, which a check that looks at the mean alone would miss."""
+    """Outcomes drawn with the stated chances show a small error; reversed ones a large one, which a check
+    that looks at the mean alone would miss.
+    """
     sure = np.random.default_rng(3).random(600)
     right, wrong = measure_calibration(drawn(sure, sure)), measure_calibration(drawn(sure, 1 - sure))
-    assert abs(float(np.mean(sure)) - float(np.mean([j.passed for j in drawn(sure, 1 - sure)]))) < 0.05  # the mutant's view
+    assert (
+        abs(float(np.mean(sure)) - float(np.mean([j.passed for j in drawn(sure, 1 - sure)]))) < 0.05
+    )  # the mutant's view
     assert right.error < 0.1 < 0.4 < wrong.error
 
 
 def test_a_confidence_is_worth_what_passed() -> None:
-    """The share that passes is recovered from overconfident statements, and never falls as confidence rises."""
+    """The share that passes is recovered from overconfident statements, and never falls as confidence
+    rises.
+    """
     sure = np.random.default_rng(5).random(2000)
-    kept = StoredCalibration(suite="s", config="c", trials=2000, steps=measure_calibration(drawn(sure, sure**3)).steps, most=1.0)
+    kept = StoredCalibration(
+        suite="s", config="c", trials=2000, steps=measure_calibration(drawn(sure, sure**3)).steps, most=1.0
+    )
     assert kept.share(0.9) == pytest.approx(0.9**3, abs=0.08)
     assert kept.share(0.3) == pytest.approx(0.3**3, abs=0.08)
 
@@ -53,7 +67,9 @@ def test_a_confidence_is_worth_what_passed() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=20, max_size=60))
 def test_laws(trials: list[tuple[float, bool]]) -> None:
     """Bins hold each trial once and are in order, steps rise, and everything that is a share is one."""
-    found = measure_calibration([JudgedTrial(confidence=c, passed=p, scenario=str(n % 7)) for n, (c, p) in enumerate(trials)])
+    found = measure_calibration(
+        [JudgedTrial(confidence=c, passed=p, scenario=str(n % 7)) for n, (c, p) in enumerate(trials)]
+    )
     assert sum(b.trials for b in found.bins) == len(trials)
     assert [b.confidence for b in found.bins] == sorted(b.confidence for b in found.bins)
     assert list(found.steps) == sorted(found.steps)

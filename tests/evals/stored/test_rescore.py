@@ -1,4 +1,6 @@
-"""Stored trials judged again: from the log alone, with what cannot be judged said, and nothing passing unseen."""
+"""Stored trials judged again: from the log alone, with what cannot be judged said, and nothing passing
+unseen.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -40,7 +42,9 @@ def suite(*checks, name="demo", **more):
     """One scenario, judged by `checks`."""
     place = InlineFiles(files={"x.txt": "hi"})
     return Suite(
-        name=name, scenarios=(Scenario(id="s", goal="talk", checks=checks, place=place, **more),), configs=(Config(name="c", model="m"),)
+        name=name,
+        scenarios=(Scenario(id="s", goal="talk", checks=checks, place=place, **more),),
+        configs=(Config(name="c", model="m"),),
     )
 
 
@@ -49,7 +53,11 @@ def lab(tmp_path):
     """A session with one stored trial that answered hello, judged by its answer and a file."""
     session = Session(tmp_path / "home", env={})
     CountingModel.asked = 0
-    asyncio.run(run_suite(session, suite(AnswerContains(texts=("bye",)), FILE), configs={"c": CountingModel(["hello"])}))
+    asyncio.run(
+        run_suite(
+            session, suite(AnswerContains(texts=("bye",)), FILE), configs={"c": CountingModel(["hello"])}
+        )
+    )
     yield session
     session.close()
 
@@ -61,7 +69,9 @@ def outcome(found):
 
 
 def test_the_new_checks_judge_the_old_run(lab):
-    """A check that was wrong is put right: the outcome changes, no model is asked, old and new scores are both kept."""
+    """A check that was wrong is put right: the outcome changes, no model is asked, old and new scores are
+    both kept.
+    """
     before = stored_trials(lab.store)
     found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), TurnsAtMost(n=1), FILE)))
     assert outcome(found) == ("pass", "")
@@ -76,16 +86,24 @@ def test_the_new_checks_judge_the_old_run(lab):
 
 
 def test_what_needs_the_workspace_keeps_its_score_and_says_so(lab):
-    """A file's check has its old score; one that was not there before makes the trial count as broken. It never passes unseen."""
+    """A file's check has its old score; one that was not there before makes the trial count as broken.
+
+    It never passes unseen.
+    """
     found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), FILE)))
     told = "x.txt contains 'hi' cannot be re-scored: it needs the workspace; its old score stands"
     assert (outcome(found), dict(found.kept)) == (("pass", ""), {told: 1})
     assert [score.get("kept", False) for score in found.result.rows[0].result["scores"]] == [False, True]
     # On an empty folder this check would pass: the trap.
     assert asyncio.run(FileAbsent(path="x.txt")(trial_in_no_folder())).passed
-    found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), FileAbsent(path="x.txt"))))
+    found = asyncio.run(
+        rescore_trials(lab, suite(AnswerContains(texts=("hello",)), FileAbsent(path="x.txt")))
+    )
     assert outcome(found)[0] == "error"
-    assert "cannot be re-scored: it needs the workspace, and there is no earlier score of it" in outcome(found)[1]
+    assert (
+        "cannot be re-scored: it needs the workspace, and there is no earlier score of it"
+        in outcome(found)[1]
+    )
 
 
 def trial_in_no_folder():
@@ -113,28 +131,45 @@ def test_another_task_is_not_judged(lab):
     """A run under other limits, or of a scenario that is gone, says nothing of the suite as it is now."""
     found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), limits={"cycles": 1})))
     assert found.result.rows == ()
-    assert dict(found.left_out) == {"left out: its task changed (goal, workspace, tools, limits or approval): run it again": 1}
+    assert dict(found.left_out) == {
+        "left out: its task changed (goal, workspace, tools, limits or approval): run it again": 1
+    }
     gone = replace(suite(FILE), scenarios=(replace(suite(FILE).scenarios[0], id="other"),))
-    assert list(asyncio.run(rescore_trials(lab, gone)).left_out) == ["left out: the suite has no such scenario any more"]
+    assert list(asyncio.run(rescore_trials(lab, gone)).left_out) == [
+        "left out: the suite has no such scenario any more"
+    ]
 
 
 def test_models_and_functions_are_not_asked(lab, tmp_path):
     """A graded check needs a model; a function needs the workspace unless it says that the log is enough."""
     (tmp_path / "judges.py").write_text(
-        "def plain(trial):\n    return True\n\ndef logged(trial):\n    return 'hello' in trial.answer\n\nlogged.from_log = True\n"
+        "def plain(trial):\n    return True\n\ndef logged(trial):\n    return 'hello' in "
+        "trial.answer\n\nlogged.from_log = True\n"
     )
-    asked = replace(suite(ModelGraded(rubric="r"), PythonCheck(function="judges:plain")), path=tmp_path / "s.yaml", root=tmp_path)
+    asked = replace(
+        suite(ModelGraded(rubric="r"), PythonCheck(function="judges:plain")),
+        path=tmp_path / "s.yaml",
+        root=tmp_path,
+    )
     reason = outcome(asyncio.run(rescore_trials(lab, asked)))[1]
     assert "needs a model" in reason
     assert "judges:plain agrees cannot be re-scored: it needs the workspace" in reason
-    assert outcome(asyncio.run(rescore_trials(lab, replace(asked, scenarios=suite(PythonCheck(function="judges:logged")).scenarios)))) == (
+    assert outcome(
+        asyncio.run(
+            rescore_trials(
+                lab, replace(asked, scenarios=suite(PythonCheck(function="judges:logged")).scenarios)
+            )
+        )
+    ) == (
         "pass",
         "",
     )
 
 
 def test_only_complete_scores_stand_for_a_trial(lab):
-    """`--reuse` takes a trial judged again by all checks of now; one with a kept score, or of another task, is made again."""
+    """`--reuse` takes a trial judged again by all checks of now; one with a kept score, or of another task,
+    is made again.
+    """
 
     def reusable(now):
         asks = plan_trials(now, code="abc", git_sha="abc")
@@ -143,7 +178,9 @@ def test_only_complete_scores_stand_for_a_trial(lab):
     (row,) = stored_trials(lab.store)
     ask = plan_trials(suite(AnswerContains(texts=("bye",)), FILE), code="abc", git_sha="abc")[0]
     at_commit = replace(row, id="t2", git_sha="abc", key=ask.identity.key, created_at=row.created_at + 1)
-    store_trial(lab.store, replace(at_commit, result={**row.result, "identity": ask.identity.as_json()})).result()
+    store_trial(
+        lab.store, replace(at_commit, result={**row.result, "identity": ask.identity.as_json()})
+    ).result()
     complete, partly = suite(AnswerContains(texts=("hello",))), suite(AnswerContains(texts=("hello",)), FILE)
     assert (reusable(complete), reusable(partly)) == (0, 0)
     for now in (complete, partly):
@@ -160,9 +197,18 @@ def test_nothing_stored_is_said(lab):
 
 
 def test_checks_that_say_they_need_nothing_read_no_workspace():
-    """Every built-in check declares what it needs; those of files and commands do not claim that the log is enough."""
+    """Every built-in check declares what it needs; those of files and commands do not claim that the log is
+    enough.
+    """
     needing = {name for name, kind in CHECKS.items() if getattr(kind, "needs", "the workspace")}
-    assert needing >= {"file_absent", "file_contains", "file_equals", "command_succeeds", "python_check", "graded"}
+    assert needing >= {
+        "file_absent",
+        "file_contains",
+        "file_equals",
+        "command_succeeds",
+        "python_check",
+        "graded",
+    }
     assert not needing & {
         "answer_contains",
         "answer_equals",
@@ -189,7 +235,10 @@ def test_a_check_of_ones_own_is_taken_to_need_the_workspace(lab):
 def test_stored_trials_are_added_up_without_running(lab):
     """By configuration, family or scenario; mistakes are named."""
     found = summarise_stored(lab, suite(FILE), by="scenario", metrics=["tool_calls"])
-    assert found.table() == (["configuration", "scenario", "trials", "broke", "tool_calls (95 %)"], [["c (scripted)", "s", "1", "0", "0"]])
+    assert found.table() == (
+        ["configuration", "scenario", "trials", "broke", "tool_calls (95 %)"],
+        [["c (scripted)", "s", "1", "0", "0"]],
+    )
     assert CountingModel.asked == 1
     for wrong in ({"by": "famly"}, {"metrics": ["tool_call"]}):
         with pytest.raises(UsageError):
@@ -197,33 +246,57 @@ def test_stored_trials_are_added_up_without_running(lab):
 
 
 def test_a_part_is_judged_under_the_name_of_the_whole(lab):
-    """Scenarios are chosen by id, family and tag; the new scores stand where those of the whole suite do, the rest is not mentioned."""
+    """Scenarios are chosen by id, family and tag; the new scores stand where those of the whole suite do, the
+    rest is not mentioned.
+    """
     (row,) = stored_trials(lab.store)
     store_trial(lab.store, replace(row, id="other", scenario="t", created_at=row.created_at + 1, key=""))
     lab.store.flush()
     right = suite(AnswerContains(texts=("hello",)), FILE, family="f")
-    both = replace(right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",))))
+    both = replace(
+        right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",)))
+    )
     whole = asyncio.run(rescore_trials(lab, both))
     for part in ({"scenarios": ["s*"]}, {"families": ["f"]}):
         found = asyncio.run(rescore_trials(lab, both, **part))
-        assert ([one.scenario for one in found.result.rows], dict(found.left_out), found.suite_hash) == (["s"], {}, whole.suite_hash)
+        assert ([one.scenario for one in found.result.rows], dict(found.left_out), found.suite_hash) == (
+            ["s"],
+            {},
+            whole.suite_hash,
+        )
     for part, name in (({"tags": ["slow"]}, "t"), ({"families": ["f"]}, "s"), ({"scenarios": ["t"]}, "t")):
-        assert [one["scenario"] for one in summarise_stored(lab, both, by="scenario", **part).records] == [name]
+        assert [one["scenario"] for one in summarise_stored(lab, both, by="scenario", **part).records] == [
+            name
+        ]
     with pytest.raises(UsageError, match="no family 'h'"):
         summarise_stored(lab, both, families=["h"])
 
 
 def test_searches_are_left_out_and_the_suites_order_kept(lab):
-    """Trials of a search for a bad commit are no part of a summary or a re-scoring; configurations come in the suite's order."""
+    """Trials of a search for a bad commit are no part of a summary or a re-scoring; configurations come in
+    the suite's order.
+    """
     (row,) = stored_trials(lab.store)
     for config, epoch in (("b", 1), ("b", FIRST_OF_SEARCH), ("a", 1)):
-        store_trial(lab.store, replace(row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""))
+        store_trial(
+            lab.store,
+            replace(
+                row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""
+            ),
+        )
     lab.store.flush()
-    known = replace(suite(AnswerContains(texts=("hello",)), FILE), configs=tuple(Config(name=name, model="m") for name in "bca"))
+    known = replace(
+        suite(AnswerContains(texts=("hello",)), FILE),
+        configs=tuple(Config(name=name, model="m") for name in "bca"),
+    )
     found = asyncio.run(rescore_trials(lab, known))
     assert [(one.config, one.epoch) for one in found.result.rows] == [("b", 1), ("c", 1), ("a", 1)]
     for by in ("config", "family"):
-        assert [(one["config"], one["trials"]) for one in summarise_stored(lab, known, by=by).records] == [("b", 1), ("c", 1), ("a", 1)]
+        assert [(one["config"], one["trials"]) for one in summarise_stored(lab, known, by=by).records] == [
+            ("b", 1),
+            ("c", 1),
+            ("a", 1),
+        ]
     assert [one["config"] for one in summarise_stored(lab, known, configs=["a"]).records] == ["a"]
 
 

@@ -1,4 +1,6 @@
-"""Ablation of a guidance file: what helps is found, what the budget does not decide is called so, and nothing is run twice. All agents are scripted."""
+"""Ablation of a guidance file: what helps is found, what the budget does not decide is called so, and nothing
+is run twice. All agents are scripted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ The office is on the second floor.
 """
 
 
-def written(folder: Path, *, scenarios: int = 8, goal: str = "Task", more: str = "", git: bool = True) -> Path:
+def written(
+    folder: Path, *, scenarios: int = 8, goal: str = "Task", more: str = "", git: bool = True
+) -> Path:
     """Return a suite whose scripted agent works as AGENTS.md says."""
     shutil.copy(Path(__file__).parents[1] / "guided_agent.py", folder)
     (folder / "AGENTS.md").write_text(FILE)
@@ -45,7 +49,16 @@ def written(folder: Path, *, scenarios: int = 8, goal: str = "Task", more: str =
 
 def commit(folder: Path) -> None:
     """Commit everything."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
+    who = (
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "commit.gpgsign=false",
+    )
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "one")):
         subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
@@ -57,7 +70,9 @@ def study(session: Session, suite: Path, **options: Any) -> Ablation:
 
 @pytest.mark.slow
 def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Session) -> None:
-    """Of four paragraphs one raises the success rate, one lowers it and one takes tokens: each is told with its interval, the rest stays open."""
+    """Of four paragraphs one raises the success rate, one lowers it and one takes tokens: each is told with
+    its interval, the rest stays open.
+    """
     found = study(session, written(tmp_path), budget=240)
     frame = found.frame
     assert list(frame["verdict"][:2]) == ["helps", "harms"]
@@ -81,12 +96,17 @@ def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Session) ->
         assert "no difference shown" in shown
     assert "1: helps" in page
     axes = found.plot().axes
-    assert [one.get_xlabel() for one in axes] == ["effect on the success rate, points, 95 % interval", "tokens per trial"]
+    assert [one.get_xlabel() for one in axes] == [
+        "effect on the success rate, points, 95 % interval",
+        "tokens per trial",
+    ]
     assert len(axes[0].get_yticklabels()) == 4
 
 
 def test_asked_again_it_goes_on(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interruption only what is missing is run, a larger budget adds to what is there, and another text begins anew."""
+    """After an interruption only what is missing is run, a larger budget adds to what is there, and another
+    text begins anew.
+    """
     suite = written(tmp_path)
     made: list[int] = []
     usual = ablation.run_trials
@@ -151,8 +171,12 @@ def test_a_cost_needs_prices(tmp_path: Path, session: Session) -> None:
         ({"budget": 16, "scenarios": ["x*"]}, "no scenario 'x\\*'"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(tmp_path: Path, session: Session, options: dict[str, Any], told: str) -> None:
-    """A budget that tells nothing, and a file that is not there or has no parts, are refused before a trial is run."""
+def test_what_cannot_be_measured_is_refused(
+    tmp_path: Path, session: Session, options: dict[str, Any], told: str
+) -> None:
+    """A budget that tells nothing, and a file that is not there or has no parts, are refused before a trial
+    is run.
+    """
     (tmp_path / "empty.md").write_text("\n")
     (tmp_path / "bare.md").write_text("# Title\n")
     with pytest.raises(UsageError, match=told):
@@ -161,11 +185,16 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path, session: Session, op
 
 
 def test_one_configuration_at_a_time(tmp_path: Path, session: Session) -> None:
-    """A suite with several configurations is asked which one is meant; what its guidance names beside the file is in every trial."""
+    """A suite with several configurations is asked which one is meant; what its guidance names beside the
+    file is in every trial.
+    """
     suite = written(tmp_path, scenarios=1)
     text = suite.read_text()
     both = "configs:\n  - {name: bare, model: 'scripted:guided_agent.py:learner'}\n"
-    both += "  - {name: skilled, model: 'scripted:guided_agent.py:learner', guidance: {text: {CLAUDE.md: HELPS, AGENTS.md: HARMS}}}\n"
+    both += (
+        "  - {name: skilled, model: 'scripted:guided_agent.py:learner', guidance: {text: {CLAUDE.md: "
+        "HELPS, AGENTS.md: HARMS}}}\n"
+    )
     suite.write_text(both + text[text.index("scenarios:") :])
     with pytest.raises(UsageError, match="choose one of bare, skilled"):
         study(session, suite, budget=16)
@@ -180,7 +209,11 @@ def test_broken_trials_are_counted_as_the_suite_says(tmp_path: Path, session: Se
     """A trial that broke counts as failed, or its pair is in no rate, and the result tells how many."""
     suite = written(tmp_path, scenarios=6, more="count_errors: exclude")
     agent = tmp_path / "guided_agent.py"
-    agent.write_text(agent.read_text().replace("chance = 0.5", 'assert "HARMS" not in told or "HELPS" in told\n    chance = 0.5'))
+    agent.write_text(
+        agent.read_text().replace(
+            "chance = 0.5", 'assert "HARMS" not in told or "HELPS" in told\n    chance = 0.5'
+        )
+    )
     found = study(session, suite, budget=48)
     broke = (found.trials["outcome"] == "error").sum()
     assert 6 <= broke <= 18
@@ -188,7 +221,9 @@ def test_broken_trials_are_counted_as_the_suite_says(tmp_path: Path, session: Se
 
 
 def test_the_progress_is_told_in_numbers(tmp_path: Path) -> None:
-    """A reporter is called up to the last trial; a board of trials would have a column for each choice of paragraphs."""
+    """A reporter is called up to the last trial; a board of trials would have a column for each choice of
+    paragraphs.
+    """
     seen: list[tuple[int, int]] = []
 
     class Board:

@@ -60,7 +60,9 @@ def without_blank(text: str) -> list[str]:
     ],
 )
 def test_a_file_has_these_parts(unit: str, titles: list[str]) -> None:
-    """Front matter, link definitions and headings without text are no parts; a hash in code is no heading; with all parts it is the file itself."""
+    """Front matter, link definitions and headings without text are no parts; a hash in code is no heading;
+    with all parts it is the file itself.
+    """
     found = split_guidance(FILE, unit)
     assert len(found.parts) == len(titles)
     for part, title in zip(found.parts, titles, strict=True):
@@ -69,7 +71,9 @@ def test_a_file_has_these_parts(unit: str, titles: list[str]) -> None:
 
 
 def test_what_is_left_when_parts_go() -> None:
-    """A heading goes with the last part below it, links stay defined, and front matter stays; without it nothing is left of no parts."""
+    """A heading goes with the last part below it, links stay defined, and front matter stays; without it
+    nothing is left of no parts.
+    """
     found = split_guidance(FILE)
     left = found.text([part.title.startswith("5 See") for part in found.parts])
     kept = [
@@ -94,7 +98,9 @@ def test_what_is_left_when_parts_go() -> None:
     assert (bare.text([False]), bare.text([True])) == ("", "# T\n\nonly\n")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# Title\n\n## Another\n", "---\nname: x\n---\n", "[a]: https://example.org\n"])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# Title\n\n## Another\n", "---\nname: x\n---\n", "[a]: https://example.org\n"]
+)
 def test_a_file_without_parts_is_refused(text: str) -> None:
     """An empty file and one of headings alone have nothing to leave out."""
     with pytest.raises(UsageError, match="no paragraph to leave out"):
@@ -108,15 +114,28 @@ def test_an_unknown_unit_is_refused() -> None:
 
 
 BLOCKS = st.sampled_from(
-    ["# One\n", "## Two\n", "text\nmore\n", "- a\n- b\n\n  c\n", "> quoted\n", "```\n# x\n\ny\n```\n", "***\n", "Set\n===\n"]
+    [
+        "# One\n",
+        "## Two\n",
+        "text\nmore\n",
+        "- a\n- b\n\n  c\n",
+        "> quoted\n",
+        "```\n# x\n\ny\n```\n",
+        "***\n",
+        "Set\n===\n",
+    ]
 )
 
 
-@given(blocks=st.lists(BLOCKS, min_size=1, max_size=8), unit=st.sampled_from(["paragraph", "section", "item"]), chance=st.randoms())
+@given(
+    blocks=st.lists(BLOCKS, min_size=1, max_size=8),
+    unit=st.sampled_from(["paragraph", "section", "item"]),
+    chance=st.randoms(),
+)
 def test_every_choice_keeps_the_order_of_lines(blocks: list[str], unit: str, chance) -> None:
-    """Parts do not overlap; with all of them the text is whole; with some, each line that is left is one of the file, in its order, and the
-    parts that were chosen are there.
-    """  # noqa: D205  # one claim
+    """Parts do not overlap; with all of them the text is whole; with some, each line that is left is one of
+    the file, in its order, and the parts that were chosen are there.
+    """  # one claim
     text = "\n".join(blocks)
     try:
         found = split_guidance(text, unit)

@@ -9,7 +9,12 @@ import pytest
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.evals.studies.judge_accuracy import LabelledClaim, judge_accuracy, read_labelled, sample_claims
+from kestrel_lab.evals.studies.judge_accuracy import (
+    LabelledClaim,
+    judge_accuracy,
+    read_labelled,
+    sample_claims,
+)
 from kestrel_lab.testing import ScriptedModel
 
 CLAIMS = [
@@ -25,7 +30,9 @@ def test_rates_have_intervals() -> None:
 
     def play(request: ModelRequest) -> str:
         word, number = request.messages[0].text.partition("<claim>")[2].split()[:2]
-        return json.dumps({"verdict": "entailed" if verdicts[word](int(number)) else "contradicted", "confidence": 0.5})
+        return json.dumps(
+            {"verdict": "entailed" if verdicts[word](int(number)) else "contradicted", "confidence": 0.5}
+        )
 
     told = asyncio.run(judge_accuracy(ScriptedModel(play), CLAIMS))
     (one,) = told.sets.values()
@@ -37,22 +44,36 @@ def test_rates_have_intervals() -> None:
 
 
 def test_a_judge_that_passes_all_would_be_seen() -> None:
-    """The mutant has a specificity of 1 and a sensitivity of 0; one that says nothing raises, and is counted where others speak."""
+    """The mutant has a specificity of 1 and a sensitivity of 0; one that says nothing raises, and is counted
+    where others speak.
+    """
     lazy = asyncio.run(judge_accuracy(ScriptedModel(lambda _: '{"verdict": "entailed"}'), CLAIMS))
     assert (lazy.sets["a"].found, lazy.sets["a"].passed, lazy.sets["a"].balanced) == (0, 10, 0.5)
     with pytest.raises(ModelError, match="no verdict"):
         asyncio.run(judge_accuracy(ScriptedModel(lambda _: "hm"), CLAIMS))
     some = asyncio.run(
-        judge_accuracy(ScriptedModel(lambda r: "hm" if "true 1" in r.messages[0].text else '{"verdict": "neither"}'), CLAIMS)
+        judge_accuracy(
+            ScriptedModel(lambda r: "hm" if "true 1" in r.messages[0].text else '{"verdict": "neither"}'),
+            CLAIMS,
+        )
     )
     assert (some.sets["a"].silent, some.sets["a"].supported) == (1, 9)
 
 
-def test_files_and_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is read line by line, a wrong line is named; the command prints the table and writes the rates."""
+def test_files_and_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is read line by line, a wrong line is named; the command prints the table and writes the
+    rates.
+    """
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "claims.jsonl"
-    path.write_text("".join(json.dumps({"claim": one.claim, "evidence": ["x"], "supported": one.supported}) + "\n" for one in CLAIMS))
+    path.write_text(
+        "".join(
+            json.dumps({"claim": one.claim, "evidence": ["x"], "supported": one.supported}) + "\n"
+            for one in CLAIMS
+        )
+    )
     assert len(sample_claims(read_labelled(path), 5)) == 5
     (tmp_path / "script.yaml").write_text('rules: [{when: ., turns: [\'{"verdict": "entailed"}\']}]\n')
     with pytest.raises(SystemExit) as end:

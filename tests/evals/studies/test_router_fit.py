@@ -1,4 +1,6 @@
-"""A learned router: it wins where there is something to learn, says so where there is not, and is saved as plain data."""
+"""A learned router: it wins where there is something to learn, says so where there is not, and is saved as
+plain data.
+"""
 
 import itertools
 import json
@@ -22,7 +24,22 @@ from kestrel_lab.models.learned_router import learned_model, read_router
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
-WORDS = ["red", "blue", "tall", "short", "wet", "dry", "warm", "cold", "old", "new", "big", "small", "fast", "slow"]
+WORDS = [
+    "red",
+    "blue",
+    "tall",
+    "short",
+    "wet",
+    "dry",
+    "warm",
+    "cold",
+    "old",
+    "new",
+    "big",
+    "small",
+    "fast",
+    "slow",
+]
 HELLO = "hello, which colour tall dry cold new fast is wet house old red slow"
 SUM = "compute the integral of 3 x + 4 = 7 + 12"
 
@@ -31,9 +48,11 @@ def prompts(count, seed=0):
     """Sums and questions of words, in turn."""
     draw = random.Random(seed)
     return [
-        f"compute the integral of {draw.randrange(10**6)} x + {draw.randrange(10**6)} = {draw.randrange(10**6)} + {draw.randrange(10**6)}"
+        f"compute the integral of {draw.randrange(10**6)} x + {draw.randrange(10**6)} = "
+        f"{draw.randrange(10**6)} + {draw.randrange(10**6)}"
         if n % 2
-        else f"hello, which {draw.choice(WORDS)} {' '.join(draw.sample(WORDS, 5))} is {draw.choice(WORDS)} house {' '.join(draw.sample(WORDS, 3))}"
+        else f"hello, which {draw.choice(WORDS)} {' '.join(draw.sample(WORDS, 5))} is "
+        f"{draw.choice(WORDS)} house {' '.join(draw.sample(WORDS, 3))}"
         for n in range(count)
     ]
 
@@ -60,14 +79,22 @@ DIFFER = {"poet": (0.9, 0.2), "reckoner": (0.2, 0.9), "idler": (0.1, 0.1)}
 @pytest.fixture(scope="module")
 def fitted():
     """A router of models that are good at different things."""
-    return fit_router(data(300, DIFFER, prices={"poet": 0.01, "reckoner": 0.03, "idler": 0.001}), vectors=False)
+    return fit_router(
+        data(300, DIFFER, prices={"poet": 0.01, "reckoner": 0.03, "idler": 0.001}), vectors=False
+    )
 
 
 def test_it_wins_where_models_are_good_at_different_things(fitted):
     """The gain is clear, near what is possible, and the choices are the right ones."""
     router, length, single, chance, oracle = fitted.router.measured["rows"]
-    assert not fitted.single and fitted.choose(SUM).model == "reckoner" and fitted.choose(HELLO).model == "poet"
-    assert router["gain_low"] > 0.2 and 0.85 < router["score"] <= oracle["score"] and chance["score"] < single["score"] < router["score"]
+    assert (
+        not fitted.single and fitted.choose(SUM).model == "reckoner" and fitted.choose(HELLO).model == "poet"
+    )
+    assert (
+        router["gain_low"] > 0.2
+        and 0.85 < router["score"] <= oracle["score"]
+        and chance["score"] < single["score"] < router["score"]
+    )
     assert length["score"] <= router["score"] + 0.02
     assert np.abs(fitted.predict([HELLO, SUM]) - [[0.9, 0.2, 0.1], [0.2, 0.9, 0.1]]).max() < 0.15
     assert "use the router of 3 models" in repr(fitted) and "<table" in fitted._repr_html_()
@@ -98,7 +125,9 @@ def test_the_file_is_plain_data_and_comes_back_the_same(fitted, tmp_path):
     again = read_fitted(file)
     assert isinstance(json.loads(file.read_text()), dict)
     assert repr(again) == repr(fitted) and again.curve.equals(fitted.curve)
-    assert np.array_equal(again.predict([SUM, HELLO, "", "\ud800 x"]), fitted.predict([SUM, HELLO, "", "\ud800 x"]))
+    assert np.array_equal(
+        again.predict([SUM, HELLO, "", "\ud800 x"]), fitted.predict([SUM, HELLO, "", "\ud800 x"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,19 +191,28 @@ def test_without_prices_there_is_no_curve():
 
 
 def claims(runs, rng=7):
-    """How often a gain is claimed for models that are equally good at everything; prompts and outcomes are drawn anew each time."""
+    """How often a gain is claimed for models that are equally good at everything; prompts and outcomes are
+    drawn anew each time.
+    """
     same = {"a": (0.7, 0.5), "b": (0.65, 0.45), "c": (0.4, 0.2)}
-    return sum(not fit_router(data(120, same, seed=rng * 1000 + n), repeats=1, vectors=False).single for n in range(runs))
+    return sum(
+        not fit_router(data(120, same, seed=rng * 1000 + n), repeats=1, vectors=False).single
+        for n in range(runs)
+    )
 
 
 def test_nothing_is_claimed_where_there_is_nothing_to_gain():
-    """In sets in which one model is best at everything a gain is claimed once at most; the interval allows it in 2.5 %."""
+    """In sets in which one model is best at everything a gain is claimed once at most; the interval allows it
+    in 2.5 %.
+    """
     assert claims(8) <= 1
 
 
 @pytest.mark.long
 def test_nothing_is_claimed_in_many_sets_without_gain():
-    """Of 100 such sets at most seven are called a win: with a rate of 2.5 % more are in one of 250 samples."""
+    """Of 100 such sets at most seven are called a win: with a rate of 2.5 % more are in one of 250
+    samples.
+    """
     assert claims(100) <= 7
 
 
@@ -183,7 +221,9 @@ def test_the_test_of_claims_catches_a_router_judged_by_what_it_was_fitted_on(mon
 
     def leaking(raw, scores, groups, repeats, seed):
         scaling, fit = router_fit._fit_weights(raw, scores, groups, np.random.default_rng(seed))
-        found = router_fit.calibrate(scaling.columns(raw.counts, raw.words, raw.vectors) @ fit.weights, fit.platt)
+        found = router_fit.calibrate(
+            scaling.columns(raw.counts, raw.words, raw.vectors) @ fit.weights, fit.platt
+        )
         return found[None], found[None]
 
     monkeypatch.setattr(router_fit, "_held_out", leaking)
@@ -192,14 +232,20 @@ def test_the_test_of_claims_catches_a_router_judged_by_what_it_was_fitted_on(mon
 
 
 def test_near_duplicates_stay_together():
-    """Prompts that differ in a word are one group, those that only share the form of a task are not; folds part no group."""
+    """Prompts that differ in a word are one group, those that only share the form of a task are not; folds
+    part no group.
+    """
     story = " ".join(f"word{n}" for n in range(60))
-    form = [f"Answer with one letter please, as briefly as you can: item{n} other{n} third{n}?" for n in range(50)]
+    form = [
+        f"Answer with one letter please, as briefly as you can: item{n} other{n} third{n}?" for n in range(50)
+    ]
     groups = near_duplicates([story, story + " indeed", "something else entirely", *form])
     assert groups[0] == groups[1] != groups[2] and len(set(groups.tolist())) == 52
     many = np.repeat(np.arange(30), 4)
     folds = router_fit._folds(many, np.random.default_rng(0))
-    assert set(folds.tolist()) == set(range(5)) and all(len(set(folds[many == one].tolist())) == 1 for one in range(30))
+    assert set(folds.tolist()) == set(range(5)) and all(
+        len(set(folds[many == one].tolist())) == 1 for one in range(30)
+    )
 
 
 def test_a_run_is_routed_by_it_and_the_log_says_why(fitted, tmp_path):
@@ -231,7 +277,9 @@ def test_only_the_single_model_is_needed_where_it_is_always_taken(tmp_path):
 
     model = learned_model(file, choose)
     assert fitted.single == "a" and asked == ["a"] and "use the single model a" in repr(fitted)
-    assert model.choose(SUM)[0].name == "a" and model.choose(SUM)[1].startswith("the single model: no gain of choosing is clear")
+    assert model.choose(SUM)[0].name == "a" and model.choose(SUM)[1].startswith(
+        "the single model: no gain of choosing is clear"
+    )
 
 
 class Vectors:
@@ -258,15 +306,25 @@ def stored(lab_store, count, models):
     """Trials in the log of a suite of `count` goals, and that suite."""
     goals = prompts(count)
     for trial in data(count, models).to_dict("records"):
-        row = made_rows.row(f"s{trial['scenario']}", "pass" if trial["success"] else "fail", config=trial["config"], cost_estimate=0.5)
+        row = made_rows.row(
+            f"s{trial['scenario']}",
+            "pass" if trial["success"] else "fail",
+            config=trial["config"],
+            cost_estimate=0.5,
+        )
         store_trial(lab_store, replace(row, result={**row.result, "model": f"scripted:{trial['config']}"}))
     lab_store.flush()
     plain = made_rows.suite(configs=tuple(models))
-    return replace(plain, scenarios=tuple(replace(plain.scenarios[0], id=f"s{n}", goal=goal) for n, goal in enumerate(goals)))
+    return replace(
+        plain,
+        scenarios=tuple(replace(plain.scenarios[0], id=f"s{n}", goal=goal) for n, goal in enumerate(goals)),
+    )
 
 
 def test_stored_trials_are_learned_from(tmp_path):
-    """Goals, models, success and cost come from the log; two configurations of one model are no two models, unless one is named."""
+    """Goals, models, success and cost come from the log; two configurations of one model are no two models,
+    unless one is named.
+    """
     session = Session(home=tmp_path / "home")
     suite = stored(session.store, 100, {"poet": (1.0, 0.1), "reckoner": (0.1, 1.0)})
     frame = routing_frame(session, suite)
@@ -283,7 +341,9 @@ def test_stored_trials_are_learned_from(tmp_path):
 
 
 def test_a_command_fits_and_reports(tmp_path, monkeypatch, capsys):
-    """`kestrel router fit --data` writes the router and says what it is worth; `report` says the same again and draws it."""
+    """`kestrel router fit --data` writes the router and says what it is worth; `report` says the same again
+    and draws it.
+    """
     monkeypatch.chdir(tmp_path)
 
     def kestrel(*words):
@@ -303,7 +363,11 @@ def test_a_command_fits_and_reports(tmp_path, monkeypatch, capsys):
     code, told = kestrel("fit", "--data", "d.jsonl", "--out", "r.json", "--cost-weight", "0.01")
     assert code == 0 and "use the router of 2 models" in told.out
     code, again = kestrel("report", "r.json", "--plot", "r.png")
-    assert code == 0 and again.out.split() == told.out.split() and (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        code == 0
+        and again.out.split() == told.out.split()
+        and (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    )
     assert read_fitted("r.json").router.prices == (1.0, 3.0)
     for words, why in (
         (["fit"], "give a suite"),

@@ -14,8 +14,19 @@ from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_
 
 def git(folder, *args):
     """What a git command says."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    who = (
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "commit.gpgsign=false",
+    )
+    return subprocess.run(
+        ["git", *who, *args], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -35,7 +46,9 @@ def commits(tmp_path):
 
 def suite_at(folder, place):
     """A suite in `folder` with one scenario that works on the commit."""
-    return Suite(name="s", scenarios=(Scenario(id="a", goal="g", checks=(), place=place),), path=folder / "s.yaml")
+    return Suite(
+        name="s", scenarios=(Scenario(id="a", goal="g", checks=(), place=place),), path=folder / "s.yaml"
+    )
 
 
 def look(folder, place, keep_in=None):
@@ -48,7 +61,9 @@ def look(folder, place, keep_in=None):
         async with trial_workspace(scenario, source, keep_in) as workspace:
             text = (workspace.root / "a.txt").read_text()
             log = git(workspace.root, "log", "--all", "--format=%s")
-            objects = git(workspace.root, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)").split()
+            objects = git(
+                workspace.root, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)"
+            ).split()
             (workspace.root / "a.txt").write_text("changed")
             return (
                 text,
@@ -63,8 +78,13 @@ def look(folder, place, keep_in=None):
 
 @pytest.mark.parametrize("address", [False, True])
 def test_a_trial_has_the_commit_and_no_later_one(tmp_path, commits, address):
-    """From a folder or an address: the files of the commit, a repository of it alone, fresh for each trial."""
-    place = GitCheckout(repository=(tmp_path / "repo").as_uri() if address else "repo", commit=commits[0] if address else commits[0][:8])
+    """From a folder or an address: the files of the commit, a repository of it alone, fresh for each
+    trial.
+    """
+    place = GitCheckout(
+        repository=(tmp_path / "repo").as_uri() if address else "repo",
+        commit=commits[0] if address else commits[0][:8],
+    )
     expected = ("question", "question", 1, "a.txt", False)
     assert [look(tmp_path, place), look(tmp_path, place)] == [expected, expected]
     assert (tmp_path / "repo" / "a.txt").read_text() == "solution"
@@ -90,34 +110,50 @@ def test_many_may_need_it_at_once(tmp_path, commits):
 @pytest.mark.parametrize(
     ("workspace", "told"),
     [
-        ("{repository: repo, commit: main}", "commit is a hash of 7 to 40 digits, which always means the same, not 'main'"),
+        (
+            "{repository: repo, commit: main}",
+            "commit is a hash of 7 to 40 digits, which always means the same, not 'main'",
+        ),
         (
             "{repository: 'https://example.org/x.git', commit: abcdef1}",
             "abcdef1 is too short, a repository elsewhere is asked for all 40 digits",
         ),
-        ("{repository: 'ext::sh -c id', commit: abcdef1}", "repository is a folder, or an address with https, ssh, git or file"),
+        (
+            "{repository: 'ext::sh -c id', commit: abcdef1}",
+            "repository is a folder, or an address with https, ssh, git or file",
+        ),
         ("{repository: '--upload-pack=id', commit: abcdef1}", "repository is a folder, or an address"),
-        ("{repository: repo}", "a workspace is one of files, folder, package, and repository with commit, not repository"),
+        (
+            "{repository: repo}",
+            "a workspace is one of files, folder, package, and repository with commit, not repository",
+        ),
         ("{repository: repo, commit: abcdef1, package: x}", "not package and repository and commit"),
     ],
 )
 def test_what_cannot_be_a_place_is_refused(tmp_path, workspace, told):
     """Names that move, addresses that are commands, half of what is needed."""
     path = tmp_path / "s.yaml"
-    path.write_text(f"scenarios:\n  - {{id: a, goal: b, checks: [{{answer_contains: c}}], workspace: {workspace}}}\n")
+    path.write_text(
+        f"scenarios:\n  - {{id: a, goal: b, checks: [{{answer_contains: c}}], workspace: {workspace}}}\n"
+    )
     with pytest.raises(UsageError) as caught:
         load_suite(path)
     assert told in str(caught.value)
 
 
 def test_what_is_not_there_is_told_before_the_first_trial(tmp_path, commits):
-    """A folder that is not a repository, a commit it does not have; an address is asked at the first trial, in git's own words."""
+    """A folder that is not a repository, a commit it does not have; an address is asked at the first trial,
+    in git's own words.
+    """
     (tmp_path / "plain").mkdir()
     for place, told in (
         (GitCheckout(repository="repo", commit="0" * 40), "has no commit 0000"),
         (GitCheckout(repository="plain", commit=commits[0]), "plain is not a git repository"),
         (GitCheckout(repository="nowhere", commit=commits[0]), "which does not exist"),
-        (GitCheckout(repository=(tmp_path / "gone").as_uri(), commit=commits[0]), "cannot be checked out: git"),
+        (
+            GitCheckout(repository=(tmp_path / "gone").as_uri(), commit=commits[0]),
+            "cannot be checked out: git",
+        ),
     ):
         with pytest.raises(UsageError, match=told):
             look(tmp_path, place)

@@ -53,14 +53,26 @@ def refusal(folder, source):
     return str(caught.value).replace(f"{folder}/", "")
 
 
-NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="an extra that makes pandas larger by half, so CI is without it")
+NEEDS_PYARROW = pytest.mark.skipif(
+    find_spec("pyarrow") is None, reason="an extra that makes pandas larger by half, so CI is without it"
+)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.ndjson", pytest.param("a.parquet", marks=NEEDS_PYARROW)])
+@pytest.mark.parametrize(
+    "name",
+    ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.ndjson", pytest.param("a.parquet", marks=NEEDS_PYARROW)],
+)
 def test_each_format_gives_the_same_scenarios(tmp_path, name):
-    """Ids, goals, expected answers and checks are filled from columns; what a cell says is not read as a template again."""
+    """Ids, goals, expected answers and checks are filled from columns; what a cell says is not read as a
+    template again.
+    """
     write(tmp_path, name)
-    source = f'{{file: {name}, id: "{{{{id}}}}", goal: "Answer: {{{{question}}}}", expected: "{{{{answer}}}}", tags: [t, "{{{{id}}}}"], workspace: {{files: {{"a.txt": "{{{{answer}}}}"}}}}, checks: [{{answer_contains: "{{{{answer}}}}"}}, {{tool_at_most: {{name: grep, n: "{{{{most}}}}"}}}}]}}'
+    source = (
+        f'{{file: {name}, id: "{{{{id}}}}", goal: "Answer: {{{{question}}}}", expected: '
+        f'"{{{{answer}}}}", tags: [t, "{{{{id}}}}"], workspace: {{files: {{"a.txt": '
+        f'"{{{{answer}}}}"}}}}, checks: [{{answer_contains: "{{{{answer}}}}"}}, {{tool_at_most: '
+        f'{{name: grep, n: "{{{{most}}}}"}}}}]}}'
+    )
     suite = suite_of(tmp_path, source, "defaults: {family: quiz, limits: {cycles: 3}}\n")
     first, second = suite.scenarios
     assert (first.id, first.goal, first.expected, first.family, first.limits, first.tags) == (
@@ -79,21 +91,38 @@ def test_each_format_gives_the_same_scenarios(tmp_path, name):
 
 
 def test_values_keep_their_type_where_there_is_one(tmp_path):
-    """A number stays one as what is expected, and is text where a check wants text; names with blanks are reached with `_`."""
-    write(tmp_path, "a.jsonl", [{"sum": 42, "the question": "6 × 7?", "deep": {"list": [1, {"a": "b"}]}, "row": None}])
+    """A number stays one as what is expected, and is text where a check wants text; names with blanks are
+    reached with `_`.
+    """
+    write(
+        tmp_path,
+        "a.jsonl",
+        [{"sum": 42, "the question": "6 × 7?", "deep": {"list": [1, {"a": "b"}]}, "row": None}],
+    )
     suite = suite_of(
         tmp_path,
-        '{file: a.jsonl, goal: "{{the_question}}", expected: ["{{sum}}", "{{deep.list[1].a}}", "{{row}}"], checks: [{answer_contains: "{{sum}}"}]}',
+        '{file: a.jsonl, goal: "{{the_question}}", expected: ["{{sum}}", "{{deep.list[1].a}}", '
+        '"{{row}}"], checks: [{answer_contains: "{{sum}}"}]}',
     )
     (only,) = suite.scenarios
-    assert (only.id, only.goal, only.expected, only.checks) == ("a-1", "6 × 7?", [42, "b", None], (AnswerContains(texts=("42",)),))
+    assert (only.id, only.goal, only.expected, only.checks) == (
+        "a-1",
+        "6 × 7?",
+        [42, "b", None],
+        (AnswerContains(texts=("42",)),),
+    )
 
 
 @NEEDS_PYARROW
 def test_rows_of_parquet_become_json(tmp_path):
     """Dates and decimals are texts, what is missing is null."""
     frame = pd.DataFrame(
-        {"at": [pd.Timestamp("2026-01-02"), pd.NaT], "n": [1.5, float("nan")], "d": [Decimal("1.10"), None], "t": ["NaN", ""]}
+        {
+            "at": [pd.Timestamp("2026-01-02"), pd.NaT],
+            "n": [1.5, float("nan")],
+            "d": [Decimal("1.10"), None],
+            "t": ["NaN", ""],
+        }
     )
     frame.to_parquet(tmp_path / "a.parquet")
     assert [row.values for row in read_rows(tmp_path / "a.parquet")] == [
@@ -105,35 +134,103 @@ def test_rows_of_parquet_become_json(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "source", "told"),
     [
-        ("a.csv", "q,a\nx,1\n", '{file: a.csv, goal: "{{quest}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: {{quest}}: there is no column 'quest'; known: a, q, row_number"),
-        ("a.csv", "q,a\n\"x\ny\",1\n,2\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv row 2 (line 4): goal: is empty"),
-        ("a.csv", "q,a\nx,1,2\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv: row 1 (line 2) has 3 cells, and there are 2 columns"),
-        ("a.csv", "q,q\nx,1\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv: the first line names columns, and 'q' is there twice"),
-        ("a.csv", "q\nx\nx\n", '{file: a.csv, id: "{{q}}", goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv row 2 (line 3): the scenario name 'x' is used already at s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2)"),
-        ("a.jsonl", '{"q": "x"}\n\n{"p": "y"}\n', '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.jsonl row 2 (line 3): 'q': there is no 'q'; known: p, row_number"),
-        ("a.jsonl", '{"q": "x"}\n{"q": \n', '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.jsonl: line 2: not JSON: Expecting value: line 2 column 1 (char 7)"),
-        ("a.jsonl", "[1]\n", '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.jsonl: row 1 (line 1): must be an object, not [1]"),
-        ("a.json", "{}", '{file: a.json, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.json: must be a list of objects; for one object per line call it .jsonl"),
-        ("a.csv", "", '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}', "s.yaml:2: scenarios_from[0]: a.csv: the first line names no columns"),
-        ("a.csv", "q\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}', "s.yaml:2: scenarios_from[0]: a.csv: has no rows"),
-        ("a.csv", "q\nx\n", "a.csv", "s.yaml:2: scenarios_from[0]: a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"),
-        ("a.csv", "q\nx\n", '{file: a.csv, goal: "{{q}}", sample: 2, checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 rows"),
-        ("a.csv", "q,w\nx,heavy\n", '{file: a.csv, goal: "{{q}}", weight: "{{w}}", checks: [{answer_contain: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): weight: must be a number, not 'heavy'"),
-        ("a.csv", "q\nx\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contain: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): checks[0]: 'answer_contain' is not a check; did you mean 'answer_contains'?"),
+        (
+            "a.csv",
+            "q,a\nx,1\n",
+            '{file: a.csv, goal: "{{quest}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: {{quest}}: there is no column 'quest'; known: a, q, row_number",
+        ),
+        (
+            "a.csv",
+            'q,a\n"x\ny",1\n,2\n',
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv row 2 (line 4): goal: is empty",
+        ),
+        (
+            "a.csv",
+            "q,a\nx,1,2\n",
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv: row 1 (line 2) has 3 cells, and there are 2 columns",
+        ),
+        (
+            "a.csv",
+            "q,q\nx,1\n",
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv: the first line names columns, and 'q' is there twice",
+        ),
+        (
+            "a.csv",
+            "q\nx\nx\n",
+            '{file: a.csv, id: "{{q}}", goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv row 2 (line 3): the scenario name 'x' is used already at "
+            "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2)",
+        ),
+        (
+            "a.jsonl",
+            '{"q": "x"}\n\n{"p": "y"}\n',
+            '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.jsonl row 2 (line 3): 'q': there is no 'q'; known: p, row_number",
+        ),
+        (
+            "a.jsonl",
+            '{"q": "x"}\n{"q": \n',
+            '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.jsonl: line 2: not JSON: Expecting value: line 2 column 1 "
+            "(char 7)",
+        ),
+        (
+            "a.jsonl",
+            "[1]\n",
+            '{file: a.jsonl, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.jsonl: row 1 (line 1): must be an object, not [1]",
+        ),
+        (
+            "a.json",
+            "{}",
+            '{file: a.json, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.json: must be a list of objects; for one object per line call "
+            "it .jsonl",
+        ),
+        (
+            "a.csv",
+            "",
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv: the first line names no columns",
+        ),
+        (
+            "a.csv",
+            "q\n",
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv: has no rows",
+        ),
+        (
+            "a.csv",
+            "q\nx\n",
+            "a.csv",
+            "s.yaml:2: scenarios_from[0]: a table needs a template for its rows: goal and checks, in "
+            "which {{column}} stands for a value",
+        ),
+        (
+            "a.csv",
+            "q\nx\n",
+            '{file: a.csv, goal: "{{q}}", sample: 2, checks: [{answer_contains: x}]}',
+            "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 rows",
+        ),
+        (
+            "a.csv",
+            "q,w\nx,heavy\n",
+            '{file: a.csv, goal: "{{q}}", weight: "{{w}}", checks: [{answer_contain: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): weight: must be a number, not 'heavy'",
+        ),
+        (
+            "a.csv",
+            "q\nx\n",
+            '{file: a.csv, goal: "{{q}}", checks: [{answer_contain: x}]}',
+            "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): checks[0]: 'answer_contain' is not a "
+            "check; did you mean 'answer_contains'?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_name_file_and_row(tmp_path, monkeypatch, name, content, source, told):
     """Suite file, line, table, row and what is wrong; a wrong column is told once, not for every row."""
     monkeypatch.chdir(tmp_path)
@@ -146,7 +243,9 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "a.parquet").write_text("no")
-    with pytest.raises(UsageError, match=r"a.parquet: Parquet files need pyarrow: pip install 'kestrel-lab\[parquet\]'"):
+    with pytest.raises(
+        UsageError, match=r"a.parquet: Parquet files need pyarrow: pip install 'kestrel-lab\[parquet\]'"
+    ):
         read_rows(tmp_path / "a.parquet")
 
 
@@ -162,8 +261,13 @@ def test_of_many_wrong_rows_a_few_are_told(tmp_path, monkeypatch):
     """Five of them, and how many more there are."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "a.csv", [{"q": "x", "n": n} for n in range(20)])
-    told = refusal(tmp_path, '{file: a.csv, goal: "{{q}}", checks: [{tool_at_most: {name: grep, n: x}}]}').splitlines()
-    assert (len(told), told[-1]) == (6, "s.yaml:2: scenarios_from[0]: a.csv: … and 15 more mistakes in its rows")
+    told = refusal(
+        tmp_path, '{file: a.csv, goal: "{{q}}", checks: [{tool_at_most: {name: grep, n: x}}]}'
+    ).splitlines()
+    assert (len(told), told[-1]) == (
+        6,
+        "s.yaml:2: scenarios_from[0]: a.csv: … and 15 more mistakes in its rows",
+    )
 
 
 @settings(max_examples=50)
@@ -176,7 +280,11 @@ def test_a_sample_is_the_same_each_time(count, limit, sample, seed):
             select_rows(rows, limit=limit, sample=sample, seed=seed)
         return
     found = [row.number for row in select_rows(rows, limit=limit, sample=sample, seed=seed)]
-    assert found == sorted(set(found)) == [row.number for row in select_rows(rows, limit=limit, sample=sample, seed=seed)]
+    assert (
+        found
+        == sorted(set(found))
+        == [row.number for row in select_rows(rows, limit=limit, sample=sample, seed=seed)]
+    )
     assert (len(found), set(found) <= set(range(1, min(limit, count) + 1))) == (sample, True)
 
 

@@ -1,4 +1,6 @@
-"""Scenarios from runs: drafts that load, run and pass with the model that made them, and fail with another."""
+"""Scenarios from runs: drafts that load, run and pass with the model that made them, and fail with
+another.
+"""
 
 import asyncio
 import os
@@ -57,8 +59,12 @@ def drafted(lab, run, tmp_path, **options):
 
 
 def test_a_draft_says_what_the_run_did(lab, work, tmp_path):
-    """Goal, tools, limits, files as they were before, the answer, and checks that held; hidden files stay out."""
-    run = lab.run_sync(GOAL, model=ScriptedModel(TURNS), workspace=work, limits=Limits(cycles=7, cost_usd=None))
+    """Goal, tools, limits, files as they were before, the answer, and checks that held; hidden files stay
+    out.
+    """
+    run = lab.run_sync(
+        GOAL, model=ScriptedModel(TURNS), workspace=work, limits=Limits(cycles=7, cost_usd=None)
+    )
     scenario = drafted(lab, run, tmp_path)
     assert (scenario.id, scenario.goal) == ("count-the-lines-of-a-txt-and-write-them", GOAL)
     assert scenario.place == InlineFiles(files={"a.txt": "one\n  two: x\n\nthree\n", "deep/b.txt": ""})
@@ -76,16 +82,25 @@ def test_a_draft_says_what_the_run_did(lab, work, tmp_path):
 
 
 def test_it_passes_where_the_run_did_and_fails_where_it_did_not(lab, work, tmp_path):
-    """The draft runs as a suite: the model that made it passes its checks, one that does nothing fails them."""
+    """The draft runs as a suite: the model that made it passes its checks, one that does nothing fails
+    them.
+    """
     run = lab.run_sync(GOAL, model=ScriptedModel(TURNS), workspace=work)
     lab.evals.scenario_from(run.id).write(tmp_path / "found.yaml")
-    result = lab.eval_sync(tmp_path / "found.yaml", configs={"same": ScriptedModel(TURNS), "idle": ScriptedModel(["I cannot."])})
-    assert [(row.config, row.result["outcome"]) for row in result.rows] == [("same", "pass"), ("idle", "fail")]
+    result = lab.eval_sync(
+        tmp_path / "found.yaml", configs={"same": ScriptedModel(TURNS), "idle": ScriptedModel(["I cannot."])}
+    )
+    assert [(row.config, row.result["outcome"]) for row in result.rows] == [
+        ("same", "pass"),
+        ("idle", "fail"),
+    ]
     assert [score["passed"] for score in result.rows[1].result["scores"]] == [False, False, False]
 
 
 def test_a_large_workspace_is_named(lab, tmp_path):
-    """A folder of the repository is named from its top; one outside is left to the reader; neither is written out."""
+    """A folder of the repository is named from its top; one outside is left to the reader; neither is written
+    out.
+    """
     repository, outside = tmp_path / "repo", tmp_path / "outside"
     for folder in (repository / "sub" / "data", outside):
         folder.mkdir(parents=True)
@@ -93,8 +108,12 @@ def test_a_large_workspace_is_named(lab, tmp_path):
             (folder / f"{number}.txt").write_text("x")
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     inside = lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=repository / "sub" / "data")
-    assert drafted(lab, inside, repository / "sub", beside=repository / "sub").place == FolderCopy(folder="sub/data")
-    other = lab.evals.scenario_from(lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=outside), beside=repository)
+    assert drafted(lab, inside, repository / "sub", beside=repository / "sub").place == FolderCopy(
+        folder="sub/data"
+    )
+    other = lab.evals.scenario_from(
+        lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=outside), beside=repository
+    )
     assert "workspace: {folder" in other.text
     assert drafted(lab, lab.get(other.text.split()[4]), tmp_path, beside=repository).place == InlineFiles()
 

@@ -36,7 +36,9 @@ def test_what_cannot_be_expanded(matrix, told):
 
 
 def test_a_suite_with_routes_tools_and_a_matrix(tmp_path):
-    """Routes written in a configuration choose the model, tools of a configuration replace those of the scenario, and both are keyed."""
+    """Routes written in a configuration choose the model, tools of a configuration replace those of the
+    scenario, and both are keyed.
+    """
     for name in ("big", "small"):
         (tmp_path / f"{name}.yaml").write_text(SCRIPT % name)
     suite = tmp_path / "s.yaml"
@@ -62,7 +64,8 @@ def test_a_configuration_without_tools_has_none(tmp_path):
     (tmp_path / "model.yaml").write_text(script)
     suite.write_text(
         "name: s\nscenarios: [{id: a, goal: look, tools: [glob], checks: [{tool_used: glob}]}]\n"
-        "configs: [{name: bare, model: 'scripted:model.yaml', tools: []}, {name: usual, model: 'scripted:model.yaml'}]\n"
+        "configs: [{name: bare, model: 'scripted:model.yaml', tools: []}, {name: usual, model: "
+        "'scripted:model.yaml'}]\n"
     )
     frame = Lab(home=tmp_path / "home").eval_sync(suite).frame.set_index("config")
     runs = {name: Lab(home=tmp_path / "home").get(run) for name, run in frame["run"].items()}
@@ -71,9 +74,14 @@ def test_a_configuration_without_tools_has_none(tmp_path):
 
 
 def test_mistakes_are_told_with_their_place(tmp_path):
-    """Both a model and routes, a wrong kind and a wrong value in a matrix are refused before anything runs."""
+    """Both a model and routes, a wrong kind and a wrong value in a matrix are refused before anything
+    runs.
+    """
     suite = tmp_path / "s.yaml"
-    suite.write_text(SCENARIO + "configs: [{name: x, model: local, routes: {otherwise: local}}]\nmatrix: {temperature: [-1.0]}\n")
+    suite.write_text(
+        SCENARIO
+        + "configs: [{name: x, model: local, routes: {otherwise: local}}]\nmatrix: {temperature: [-1.0]}\n"
+    )
     with pytest.raises(UsageError) as caught:
         load_suite(suite)
     assert "s.yaml:2" in str(caught.value)

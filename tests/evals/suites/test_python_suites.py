@@ -1,4 +1,6 @@
-"""Suites that are built in Python: checks and metrics are functions, in this process, in others, and over stored runs."""
+"""Suites that are built in Python: checks and metrics are functions, in this process, in others, and over
+stored runs.
+"""
 
 import json
 from pathlib import Path
@@ -36,7 +38,8 @@ def letters(records):
 
 
 add = Scenario(id="add", goal="2 + 2?", checks=(short, check(answer_contains="4")))
-suite = Suite(name="sums", scenarios=(add,), configs=(Config(name="four", model="scripted:four.py:answer"),), metrics=(letters,))
+suite = Suite(name="sums", scenarios=(add,), configs=(Config(name="four", \
+model="scripted:four.py:answer"),), metrics=(letters,))
 '''
 
 
@@ -100,13 +103,20 @@ def test_what_a_function_raises_breaks_its_trial(tmp_path: Path) -> None:
 
 
 def test_other_processes_run_a_python_file(tmp_path: Path) -> None:
-    """A worker reads the same file and gives the same key, scores and metrics; `compare` and clusters work by that."""
+    """A worker reads the same file and gives the same key, scores and metrics; `compare` and clusters work by
+    that.
+    """
     (tmp_path / "sums.py").write_text(FILE, encoding="utf-8")
     (tmp_path / "four.py").write_text("def answer(request):\n    return 'It is 4.'\n", encoding="utf-8")
     suite = load_suite(tmp_path / "sums.py")
     lab = Lab(home=tmp_path / "home")
     (ask,) = plan_trials(suite, code="", git_sha="")
-    order = {**bench_order(lab.session, suite, tmp_path / "sums.py", ""), "cassette": None, "cassettes": None, "run": "1"}
+    order = {
+        **bench_order(lab.session, suite, tmp_path / "sums.py", ""),
+        "cassette": None,
+        "cassettes": None,
+        "run": "1",
+    }
     asked = {"bench": order, "scenario": "add", "config": "four", "epoch": 1, "key": ask.identity.key}
     row = json.loads(make_trial(dumps(asked)))["row"]
     assert row["result"]["outcome"] == "pass" and row["metrics"]["letters"] == 8
@@ -114,11 +124,15 @@ def test_other_processes_run_a_python_file(tmp_path: Path) -> None:
     again = load_suite(tmp_path / "sums.py")
     assert plan_trials(again, code="", git_sha="")[0].identity.key == ask.identity.key
     (tmp_path / "sums.py").write_text(FILE.replace("< 20", "< 2"), encoding="utf-8")
-    assert plan_trials(load_suite(tmp_path / "sums.py"), code="", git_sha="")[0].identity.key != ask.identity.key
+    assert (
+        plan_trials(load_suite(tmp_path / "sums.py"), code="", git_sha="")[0].identity.key != ask.identity.key
+    )
 
 
 def test_mistakes_are_told() -> None:
-    """A metric with a shipped name, a check that does not exist, several at once, and a file without a suite."""
+    """A metric with a shipped name, a check that does not exist, several at once, and a file without a
+    suite.
+    """
     with pytest.raises(UsageError, match="there is a metric 'score' already"):
 
         @metric
@@ -136,8 +150,14 @@ def test_mistakes_are_told() -> None:
 def test_a_file_defines_one_suite(tmp_path: Path) -> None:
     """A Python file without a suite, or with two, is refused by name."""
     (tmp_path / "none.py").write_text("x = 1\n", encoding="utf-8")
-    (tmp_path / "two.py").write_text(FILE + "\nother = Suite(name='b', scenarios=suite.scenarios)\n", encoding="utf-8")
-    for name, said in (("none", "defines no objects of type Suite"), ("two", "defines 2 objects"), ("gone", "there is no file")):
+    (tmp_path / "two.py").write_text(
+        FILE + "\nother = Suite(name='b', scenarios=suite.scenarios)\n", encoding="utf-8"
+    )
+    for name, said in (
+        ("none", "defines no objects of type Suite"),
+        ("two", "defines 2 objects"),
+        ("gone", "there is no file"),
+    ):
         with pytest.raises(UsageError, match=said):
             load_suite(tmp_path / f"{name}.py")
 
@@ -175,20 +195,36 @@ class Opened:
             return self.value
 
         schema: Any = {"type": "object", "properties": {"n": {"type": "integer"}}}
-        return [Tool(name="add", description="Adds.", function=add, arguments=SchemaArguments(tool="add", schema=schema))]
+        return [
+            Tool(
+                name="add",
+                description="Adds.",
+                function=add,
+                arguments=SchemaArguments(tool="add", schema=schema),
+            )
+        ]
 
 
 def test_stored_runs_are_judged_by_their_environment(tmp_path: Path) -> None:
-    """The calls of a stored run are made again in a new environment, failed ones too, and no model is asked."""
+    """The calls of a stored run are made again in a new environment, failed ones too, and no model is
+    asked.
+    """
 
     @check(needs="")
     def five(trial: Trial) -> tuple[bool, str]:
         return trial.environment.value == 5, str(trial.environment.value)
 
     def counted(judge: Any) -> Suite:
-        return Suite(name="count", scenarios=(Scenario(id="a", goal="Count to 5.", checks=(judge,), environment=Counter()),))
+        return Suite(
+            name="count",
+            scenarios=(Scenario(id="a", goal="Count to 5.", checks=(judge,), environment=Counter()),),
+        )
 
-    lab = Lab(home=tmp_path, model=ScriptedModel([[("add", {"n": 2})], [("add", {"n": -1})], [("add", {"n": 3})], "done"]), approve="auto")
+    lab = Lab(
+        home=tmp_path,
+        model=ScriptedModel([[("add", {"n": 2})], [("add", {"n": -1})], [("add", {"n": 3})], "done"]),
+        approve="auto",
+    )
     assert lab.eval_sync(counted(four)).rows[0].result["outcome"] == "fail"
     lab.session.change(model=ScriptedModel([]))
     (change,) = lab.evals.rescore_sync(counted(five)).changes

@@ -1,4 +1,6 @@
-"""Guidance files as an axis of a suite: each configuration's workspaces have exactly its files, and differ in nothing else."""
+"""Guidance files as an axis of a suite: each configuration's workspaces have exactly its files, and differ in
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,26 @@ matrix:
 
 def git(folder: Path, *args: str) -> str:
     """Return what a git command says."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    who = (
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "commit.gpgsign=false",
+    )
+    return subprocess.run(
+        ["git", *who, *args], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the suite, whose AGENTS.md says FIRST at v1, SECOND at HEAD and THIRD in the checkout."""
+    """A repository with the suite, whose AGENTS.md says FIRST at v1, SECOND at HEAD and THIRD in the
+    checkout.
+    """
     repo = tmp_path / "repo"
     (repo / "drafts").mkdir(parents=True)
     (repo / "drafts" / "short.md").write_text("Say FOURTH.\n")
@@ -60,14 +75,18 @@ def repository(tmp_path: Path) -> Path:
     return repo
 
 
-def workspace_of(folder: Path, scenario: Scenario, guidance: Guidance | None, *others: Guidance) -> dict[str, str]:
+def workspace_of(
+    folder: Path, scenario: Scenario, guidance: Guidance | None, *others: Guidance
+) -> dict[str, str]:
     """Return the files of a trial's workspace, and what git says of it where it is a repository."""
     configs = [Config(name=f"c{number}", guidance=one) for number, one in enumerate((guidance, *others))]
     suite = Suite(name="s", scenarios=(scenario,), configs=tuple(configs), path=folder / "s.yaml")
 
     async def inside() -> dict[str, str]:
         source = workspace_source(suite, scenario, folder / "home")
-        async with trial_workspace(scenario, source, guidance=guidance, named=suite.guidance_paths) as workspace:
+        async with trial_workspace(
+            scenario, source, guidance=guidance, named=suite.guidance_paths
+        ) as workspace:
             root = workspace.root
             found = {
                 path.relative_to(root).as_posix(): path.read_text()
@@ -84,19 +103,29 @@ def workspace_of(folder: Path, scenario: Scenario, guidance: Guidance | None, *o
 
 
 def test_each_trial_has_the_guidance_of_its_configuration(repository: Path, session: Session) -> None:
-    """Files are those of the commit, of the checkout, or written in the suite; an agent that reads them works accordingly."""
+    """Files are those of the commit, of the checkout, or written in the suite; an agent that reads them works
+    accordingly.
+    """
     result = asyncio.run(run_suite(session, repository / "suite.yaml"))
     said = {row.config: str(row.result["answer"]) for row in result.rows}
     assert said == {"none": "nothing", "old": "FIRST", "new": "SECOND", "now": "THIRD", "other": "FOURTH"}
     frame = result.frame.set_index("config")
-    assert frame["outcome"].to_dict() == {"none": "fail", "old": "pass", "new": "fail", "now": "fail", "other": "fail"}
+    assert frame["outcome"].to_dict() == {
+        "none": "fail",
+        "old": "pass",
+        "new": "fail",
+        "now": "fail",
+        "other": "fail",
+    }
     assert frame["guidance"]["none"] == "none"
     assert frame["guidance"].nunique() == 5
     assert set(frame["model_kind"]) == {"scripted"}
 
 
 def test_guidance_is_part_of_what_a_trial_is(repository: Path) -> None:
-    """Equal text at two commits is equal guidance; another text makes the stored trial another, and suites without guidance keep their keys."""
+    """Equal text at two commits is equal guidance; another text makes the stored trial another, and suites
+    without guidance keep their keys.
+    """
 
     def parts(suite: Suite) -> dict[str, str]:
         return {ask.config.name: ask.identity.config for ask in plan_trials(suite, code="c", git_sha="c")}
@@ -112,8 +141,17 @@ def test_guidance_is_part_of_what_a_trial_is(repository: Path) -> None:
 
 
 def test_workspaces_differ_in_guidance_alone(tmp_path: Path) -> None:
-    """Guidance that a configuration does not name is removed wherever it is, by name and because another names it; all else stays."""
-    files = {"a.txt": "1", "AGENTS.md": "x", "sub/Claude.md": "x", ".cursor/rules/a.mdc": "x", "prompt.txt": "x", "docs/agents.txt": "2"}
+    """Guidance that a configuration does not name is removed wherever it is, by name and because another
+    names it; all else stays.
+    """
+    files = {
+        "a.txt": "1",
+        "AGENTS.md": "x",
+        "sub/Claude.md": "x",
+        ".cursor/rules/a.mdc": "x",
+        "prompt.txt": "x",
+        "docs/agents.txt": "2",
+    }
     scenario = Scenario(id="a", goal="g", checks=(), place=InlineFiles(files=files))
     own = Guidance(files={"GEMINI.md": "own", "deep/er/SKILL.md": "skill"})
     left = {"a.txt": "1", "docs/agents.txt": "2"}
@@ -126,8 +164,15 @@ def test_workspaces_differ_in_guidance_alone(tmp_path: Path) -> None:
 
 
 def test_a_checkout_tells_of_no_other_guidance(repository: Path, tmp_path: Path) -> None:
-    """In a workspace that is a commit, the guidance is committed under the message, author and date of that commit: status is clean."""
-    scenario = Scenario(id="a", goal="g", checks=(), place=GitCheckout(repository="repo", commit=git(repository, "rev-parse", "v2")))
+    """In a workspace that is a commit, the guidance is committed under the message, author and date of that
+    commit: status is clean.
+    """
+    scenario = Scenario(
+        id="a",
+        goal="g",
+        checks=(),
+        place=GitCheckout(repository="repo", commit=git(repository, "rev-parse", "v2")),
+    )
     log = git(repository, "log", "-1", "v2", "--format=%s %an %at")
     own = Guidance(files={"CLAUDE.md": "own"})
     kept = workspace_of(tmp_path, scenario, None)
@@ -136,7 +181,9 @@ def test_a_checkout_tells_of_no_other_guidance(repository: Path, tmp_path: Path)
         found = workspace_of(tmp_path, scenario, guidance)
         assert found["status"] == ""
         assert found["log"] == log
-        assert [name for name in found["tree"].split() if name.endswith(("AGENTS.md", "CLAUDE.md"))] == list(guidance.files)
+        assert [name for name in found["tree"].split() if name.endswith(("AGENTS.md", "CLAUDE.md"))] == list(
+            guidance.files
+        )
         assert {name: found[name] for name in guidance.files} == dict(guidance.files)
 
 
@@ -159,7 +206,9 @@ def test_links_lead_no_guidance_out_of_the_workspace(tmp_path: Path) -> None:
 
 
 def test_a_prompt_of_the_suite_can_be_guidance(tmp_path: Path, session: Session) -> None:
-    """Where a configuration names the file of `instructions_from`, the model is told that text, and the others are told none."""
+    """Where a configuration names the file of `instructions_from`, the model is told that text, and the
+    others are told none.
+    """
     (tmp_path / "prompt.md").write_text("Say THIS.")
     (tmp_path / "model.py").write_text("def says(request):\n    return request.messages[0].text\n")
     (tmp_path / "suite.yaml").write_text(
@@ -169,18 +218,23 @@ def test_a_prompt_of_the_suite_can_be_guidance(tmp_path: Path, session: Session)
         "  - {name: c, model: 'scripted:model.py:says', guidance: none}\n"
     )
     rows = asyncio.run(run_suite(session, tmp_path / "suite.yaml")).rows
-    told = {row.config: [word for word in ("THIS", "THAT") if word in str(row.result["answer"])] for row in rows}
+    told = {
+        row.config: [word for word in ("THIS", "THAT") if word in str(row.result["answer"])] for row in rows
+    }
     assert told == {"a": ["THIS"], "b": ["THAT"], "c": []}
 
 
 def test_our_own_agent_is_given_the_file(tmp_path: Path) -> None:
-    """The text of AGENTS.md, or of whatever file the setting names, is in what the model is told, and that of the workspace is not."""
+    """The text of AGENTS.md, or of whatever file the setting names, is in what the model is told, and that of
+    the workspace is not.
+    """
     (tmp_path / "model.py").write_text("def says(request):\n    return request.messages[0].text\n")
     (tmp_path / "suite.yaml").write_text(
         "defaults: {workspace: {files: {AGENTS.md: Say FOREIGN., RULES.md: Say OTHER.}}}\n"
         "scenarios: [{id: s, goal: g, checks: [{answer_contains: THAT}]}]\n"
         "matrix:\n  model: ['scripted:model.py:says']\n"
-        "  guidance: {none: none, this: {text: {AGENTS.md: Say THIS.}}, that: {text: {AGENTS.md: Say THAT.}}}\n"
+        "  guidance: {none: none, this: {text: {AGENTS.md: Say THIS.}}, that: {text: {AGENTS.md: Say "
+        "THAT.}}}\n"
     )
 
     def told(**options: str) -> dict[str, list[str]]:
@@ -220,8 +274,12 @@ asyncio.run(run_agent(Agent()))
 
 @pytest.mark.long
 def test_another_program_works_by_its_guidance(tmp_path: Path, session: Session) -> None:
-    """An agent that is a process of its own finds the files in its working directory (a stand-in that speaks ACP, no model)."""
-    program = tmp_path / "agent" / "run"  # what lies beside the program is all that its sandbox shows of this folder
+    """An agent that is a process of its own finds the files in its working directory (a stand-in that speaks
+    ACP, no model).
+    """
+    program = (
+        tmp_path / "agent" / "run"
+    )  # what lies beside the program is all that its sandbox shows of this folder
     program.parent.mkdir()
     (program.parent / "agent.py").write_text(PROGRAM)
     program.write_text(f"#!/bin/sh\nexec {sys.executable} {program.parent}/agent.py\n")
@@ -229,7 +287,8 @@ def test_another_program_works_by_its_guidance(tmp_path: Path, session: Session)
     (tmp_path / "suite.yaml").write_text(
         "scenarios: [{id: s, goal: g, checks: [{answer_contains: THAT}]}]\n"
         f"matrix:\n  runner: ['acp:{program}']\n"
-        "  guidance: {none: none, this: {text: {AGENTS.md: Say THIS.}}, that: {text: {AGENTS.md: Say THAT.}}}\n"
+        "  guidance: {none: none, this: {text: {AGENTS.md: Say THIS.}}, that: {text: {AGENTS.md: Say "
+        "THAT.}}}\n"
     )
     result = asyncio.run(run_suite(session, tmp_path / "suite.yaml"))
     said = {row.config: row.result["answer"] for row in result.rows}
@@ -258,7 +317,10 @@ def test_mistakes_are_told_with_their_place(repository: Path, written: str, told
     (repository / "empty.md").write_text(" \n")
     (repository / "bytes.md").write_bytes(b"\xff\xfe\x00")
     suite = repository / "other.yaml"
-    suite.write_text(f"scenarios: [{{id: s, goal: g, checks: [{{answer_contains: x}}]}}]\nconfigs:\n  - {{name: a, guidance: {written}}}\n")
+    suite.write_text(
+        f"scenarios: [{{id: s, goal: g, checks: [{{answer_contains: x}}]}}]\nconfigs:\n  - {{name: a, "
+        f"guidance: {written}}}\n"
+    )
     with pytest.raises(UsageError) as caught:
         load_suite(suite)
     assert "other.yaml:3" in str(caught.value)
@@ -276,7 +338,8 @@ def test_a_commit_needs_a_repository(tmp_path: Path) -> None:
 def test_an_installed_package_gets_no_guidance(tmp_path: Path, session: Session) -> None:
     """Where the workspace is an installed package nothing is written, and the suite is refused."""
     (tmp_path / "suite.yaml").write_text(
-        "scenarios: [{id: s, goal: g, workspace: {package: kestrel_lab}, checks: [{answer_contains: x}]}]\nconfigs: [{name: a, guidance: none}]\n"
+        "scenarios: [{id: s, goal: g, workspace: {package: kestrel_lab}, checks: [{answer_contains: "
+        "x}]}]\nconfigs: [{name: a, guidance: none}]\n"
     )
     with pytest.raises(UsageError, match="works in an installed package"):
         asyncio.run(run_suite(session, tmp_path / "suite.yaml"))

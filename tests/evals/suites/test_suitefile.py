@@ -77,7 +77,11 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
 def test_everything_is_read(tmp_path):
     """Each key arrives where it belongs; defaults fill in, limits are merged."""
     path = written(tmp_path, FULL)
-    paris, hello, x = AnswerContains(texts=("Paris",)), FileContains(path="out.txt", text="hello"), AnswerContains(texts=("x",))
+    paris, hello, x = (
+        AnswerContains(texts=("Paris",)),
+        FileContains(path="out.txt", text="hello"),
+        AnswerContains(texts=("x",)),
+    )
     common = {"family": "questions", "tools": ("read_file",), "limits": {"cycles": 5, "seconds": 30}}
     assert load_suite(path) == Suite(
         name="smoke",
@@ -106,7 +110,9 @@ def test_everything_is_read(tmp_path):
                 tags=("quick",),
                 weight=2,
             ),
-            Scenario(id="source", goal="Where?", checks=(x,), place=PackageSource(package="networkx"), **common),
+            Scenario(
+                id="source", goal="Where?", checks=(x,), place=PackageSource(package="networkx"), **common
+            ),
             Scenario(id="folder", goal="Where?", checks=(x,), place=FolderCopy(folder="data"), **common),
         ),
         path=path,
@@ -122,7 +128,10 @@ def test_the_smallest_suite(tmp_path):
 
 def test_policies_without_a_word():
     """Throw-away folders let the run do anything short of critical; an installed package is only read."""
-    inline, package = (Scenario(id="a", goal="b", checks=(), place=place) for place in (InlineFiles(), PackageSource(package="x")))
+    inline, package = (
+        Scenario(id="a", goal="b", checks=(), place=place)
+        for place in (InlineFiles(), PackageSource(package="x"))
+    )
     assert (inline.policy, package.policy) == ("auto", "deny")
 
 
@@ -132,31 +141,74 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SCENARIO + "  - id: x\n    gaol: y\n    checks: [{answer_contains: c}]\n",
-         "smoke.yaml:6: scenarios[1].goal: is missing\nsmoke.yaml:7: scenarios[1].gaol: unknown key; did you mean 'goal'?"),
+        (
+            SCENARIO + "  - id: x\n    gaol: y\n    checks: [{answer_contains: c}]\n",
+            "smoke.yaml:6: scenarios[1].goal: is missing\nsmoke.yaml:7: scenarios[1].gaol: unknown key; "
+            "did you mean 'goal'?",
+        ),
         ("epoch: 2\n" + SCENARIO, "smoke.yaml:1: epoch: unknown key; did you mean 'epochs'?"),
         ("epochs: 0\n" + SCENARIO, "smoke.yaml:1: epochs: must be greater than or equal to 1, not 0"),
         ("epochs: two\n" + SCENARIO, "smoke.yaml:1: epochs: must be a whole number, not 'two'"),
         ("name: 12\n" + SCENARIO, "smoke.yaml:1: name: must be text, not 12; put it in quotes"),
-        ("count_errors: ignore\n" + SCENARIO, "smoke.yaml:1: count_errors: must be 'fail' or 'exclude', not 'ignore'"),
-        ("configs: [{name: a, temprature: 1}]\n" + SCENARIO, "smoke.yaml:1: configs[0].temprature: unknown key; did you mean 'temperature'?"),
+        (
+            "count_errors: ignore\n" + SCENARIO,
+            "smoke.yaml:1: count_errors: must be 'fail' or 'exclude', not 'ignore'",
+        ),
+        (
+            "configs: [{name: a, temprature: 1}]\n" + SCENARIO,
+            "smoke.yaml:1: configs[0].temprature: unknown key; did you mean 'temperature'?",
+        ),
         ("configs: local\n" + SCENARIO, "smoke.yaml:1: configs: must be a list, not 'local'"),
-        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configs[1]: the configuration name 'a' is used already at smoke.yaml:1: configs[0]"),
-        (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
-        (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or None, not -3"),
-        (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is not a check; did you mean 'answer_contains'?"),
-        (SCENARIO + "    workspace: {folder: a, package: b}\n",
-         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and repository with commit, not folder and package"),
-        (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
-        (SCENARIO + "    approve: ask\n",
-         "smoke.yaml:6: scenarios[0].approve: a suite cannot ask anybody for approval: write 'auto', 'auto:LEVEL' or 'deny'"),
-        (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
-        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]"),
-        ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),
+        (
+            "configs: [a, a]\n" + SCENARIO,
+            "smoke.yaml:1: configs[1]: the configuration name 'a' is used already at smoke.yaml:1: "
+            "configs[0]",
+        ),
+        (
+            SCENARIO + "    limits: {cycle: 3}\n",
+            "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?",
+        ),
+        (
+            SCENARIO + "    limits: {cycles: -3}\n",
+            "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or "
+            "None, not -3",
+        ),
+        (
+            SCENARIO + "      - answer_contian: c\n",
+            "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is not a check; did you mean "
+            "'answer_contains'?",
+        ),
+        (
+            SCENARIO + "    workspace: {folder: a, package: b}\n",
+            "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and "
+            "repository with commit, not folder and package",
+        ),
+        (
+            SCENARIO + "    workspace: {files: {../x: y}}\n",
+            "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'",
+        ),
+        (
+            SCENARIO + "    approve: ask\n",
+            "smoke.yaml:6: scenarios[0].approve: a suite cannot ask anybody for approval: write 'auto', "
+            "'auto:LEVEL' or 'deny'",
+        ),
+        (
+            SCENARIO + "    approve: never\n",
+            "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny",
+        ),
+        (
+            SCENARIO + SCENARIO.removeprefix("scenarios:\n"),
+            "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]",
+        ),
+        (
+            "scenarios: []\n",
+            "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files "
+            "under 'scenarios_from'",
+        ),
         ("- a\n", "smoke.yaml:1: must be a mapping of keys to values, not ['a']"),
         ("", "smoke.yaml:1: must be a mapping of keys to values, not nothing"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_with_their_place(tmp_path, monkeypatch, text, message):
     """File, line, key, what is wrong and the nearest right spelling."""
     assert refusal(tmp_path, monkeypatch, text) == message
@@ -170,8 +222,12 @@ def test_many_mistakes_are_told_at_once(tmp_path, monkeypatch):
 
 
 def test_all_mistakes_of_a_file_are_told_in_one_round(tmp_path, monkeypatch):
-    """Wrong keys and wrong values, scenarios, gates, configurations and files taken in, from top to bottom; what follows from a mistake is not told."""
-    (tmp_path / "more.yaml").write_text("scenarios:\n  - {id: a, goal: 1, checks: [{tool_used: 3}]}\n  - oh\n")
+    """Wrong keys and wrong values, scenarios, gates, configurations and files taken in, from top to bottom;
+    what follows from a mistake is not told.
+    """
+    (tmp_path / "more.yaml").write_text(
+        "scenarios:\n  - {id: a, goal: 1, checks: [{tool_used: 3}]}\n  - oh\n"
+    )
     text = """\
 epochs: two
 configs: [{name: a, temprature: 1}, {name: a, limits: {cycles: -1}}]
@@ -202,20 +258,25 @@ scenarios_from: [none.yaml, more.yaml]
         "smoke.yaml:2: configs[1].limits: limit 'cycles' must be a positive whole number or None, not -1",
         "smoke.yaml:2: configs[1]: the configuration name 'a' is used already at smoke.yaml:2: configs[0]",
         "smoke.yaml:3: cassette.mode: must be 'off', 'record', 'replay' or 'refresh', not 'repaly'",
-        "smoke.yaml:3: cassette.volatile[0]: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        "smoke.yaml:3: cassette.volatile[0]: '(' is not a regular expression: missing ), unterminated "
+        "subpattern at position 0",
         "smoke.yaml:5: gates[0]: there is no metric 'success_rat' to set a bound for",
         "smoke.yaml:6: gates[1].success_rate.at_leest: unknown key",
         "smoke.yaml:6: gates[1]: a gate has one bound, at_least or at_most, not none",
         "smoke.yaml:9: scenarios[0].goal: is missing",
         "smoke.yaml:10: scenarios[0].gaol: unknown key",
         "smoke.yaml:12: scenarios[0].checks[0]: 'answer_contian' is not a check",
-        "smoke.yaml:12: scenarios[0].checks[1]: answer_matches: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        "smoke.yaml:12: scenarios[0].checks[1]: answer_matches: '(' is not a regular expression: "
+        "missing ), unterminated subpattern at position 0",
         "smoke.yaml:15: scenarios[1].tags[0]: must be text, not 1",
-        "smoke.yaml:16: scenarios[1].workspace: commit is a hash of 7 to 40 digits, which always means the same, not 'main': git rev-parse says it",
-        "smoke.yaml:17: scenarios[1].checks[0]: recall_at needs k of at least 1, and at_least from 0 to 1, not 0 and 1.0",
+        "smoke.yaml:16: scenarios[1].workspace: commit is a hash of 7 to 40 digits, which always means "
+        "the same, not 'main': git rev-parse says it",
+        "smoke.yaml:17: scenarios[1].checks[0]: recall_at needs k of at least 1, and at_least from 0 "
+        "to 1, not 0 and 1.0",
         "smoke.yaml:18: scenarios[2]: the scenario name 'b' is used already at smoke.yaml:13: scenarios[1]",
         "smoke.yaml:20: scenarios[2].checks: must not be empty",
-        "smoke.yaml:21: scenarios_from[0]: there is no scenario file 'none.yaml', neither beside the suite nor at the top of its repository",
+        "smoke.yaml:21: scenarios_from[0]: there is no scenario file 'none.yaml', neither beside the "
+        "suite nor at the top of its repository",
         "more.yaml:2: scenarios[0].goal: must be text, not 1",
         "more.yaml:2: scenarios[0].checks[0]: tool_used.name is text, not 3",
         "more.yaml:2: scenarios[0]: the scenario name 'a' is used already at smoke.yaml:9: scenarios[0]",
@@ -224,7 +285,9 @@ scenarios_from: [none.yaml, more.yaml]
 
 
 def test_scenarios_are_selected_by_name_family_and_tag(tmp_path):
-    """Within one of them any will do, of several all must hold; what fits nothing is answered with the nearest."""
+    """Within one of them any will do, of several all must hold; what fits nothing is answered with the
+    nearest.
+    """
     suite = load_suite(written(tmp_path, FULL + "gates: [{success_rate: {at_least: 0.5, family: files}}]\n"))
 
     def ids(**wanted):
@@ -279,7 +342,11 @@ def test_select(tmp_path):
     """A suite is cut down by name; a wrong name is answered with the nearest."""
     suite = load_suite(written(tmp_path, FULL))
     cut = suite.select(configs=["local"], scenarios=["copy"], epochs=5)
-    assert ([c.name for c in cut.configs], [s.id for s in cut.scenarios], cut.epochs) == (["local"], ["copy"], 5)
+    assert ([c.name for c in cut.configs], [s.id for s in cut.scenarios], cut.epochs) == (
+        ["local"],
+        ["copy"],
+        5,
+    )
     with pytest.raises(UsageError, match="no configuration 'lokal'; did you mean 'local'"):
         suite.select(configs=["lokal"])
 
@@ -295,7 +362,9 @@ def test_definitions_leave_out_what_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize(("kind", "files"), [("suite", ["evals"]), ("scenario", ["scenarios"])])
 def test_the_schema_is_for_editors(kind, files):
-    """An editor finds no fault with the suites and scenarios that come with the project, and finds one with a misspelt key."""
+    """An editor finds no fault with the suites and scenarios that come with the project, and finds one with a
+    misspelt key.
+    """
     validator = jsonschema.Draft202012Validator(json.loads(schema_text(kind)))
     root = Path(__file__).parents[3]
     paths = [path for folder in files for path in sorted((root / folder).glob("*.yaml"))]
@@ -305,22 +374,38 @@ def test_the_schema_is_for_editors(kind, files):
         assert [error.message for error in validator.iter_errors(value)] == [], path
         assert list(validator.iter_errors({**value, "scenarois": []}))
     assert kind == "scenario" or list(validator.iter_errors(parse_yaml(FULL, "full").value)) == []
-    assert list(validator.iter_errors({"scenarios": [{"id": "a", "goal": "b", "checks": [{"answer_contian": "c"}]}]}))
+    assert list(
+        validator.iter_errors({"scenarios": [{"id": "a", "goal": "b", "checks": [{"answer_contian": "c"}]}]})
+    )
 
 
 def test_scenarios_come_from_files_too(tmp_path: Path) -> None:
-    """Scenario files are found beside the suite; their defaults go before the suite's; mistakes name the file they are in."""
-    (tmp_path / "more.yaml").write_text("defaults: {family: far}\nscenarios:\n  - {id: b, goal: go, checks: [{answer_contains: x}]}\n")
+    """Scenario files are found beside the suite; their defaults go before the suite's; mistakes name the file
+    they are in.
+    """
+    (tmp_path / "more.yaml").write_text(
+        "defaults: {family: far}\nscenarios:\n  - {id: b, goal: go, checks: [{answer_contains: x}]}\n"
+    )
     suite = tmp_path / "suite.yaml"
-    text = "defaults: {family: near, limits: {cycles: 3}}\nscenarios_from: [more.yaml]\nscenarios:\n  - {id: a, goal: go, checks: [{answer_contains: x}]}\n"
+    text = (
+        "defaults: {family: near, limits: {cycles: 3}}\nscenarios_from: [more.yaml]\nscenarios:\n  - "
+        "{id: a, goal: go, checks: [{answer_contains: x}]}\n"
+    )
     suite.write_text(text)
     loaded = load_suite(suite)
-    assert [(s.id, s.family, s.limits) for s in loaded.scenarios] == [("a", "near", {"cycles": 3}), ("b", "far", {"cycles": 3})]
+    assert [(s.id, s.family, s.limits) for s in loaded.scenarios] == [
+        ("a", "near", {"cycles": 3}),
+        ("b", "far", {"cycles": 3}),
+    ]
     (tmp_path / "more.yaml").write_text("scenarios:\n  - {id: b, gaol: go, checks: [{answer_contains: x}]}\n")
-    with pytest.raises(UsageError, match=r"more.yaml:2: scenarios\[0\].gaol: unknown key; did you mean 'goal'"):
+    with pytest.raises(
+        UsageError, match=r"more.yaml:2: scenarios\[0\].gaol: unknown key; did you mean 'goal'"
+    ):
         load_suite(suite)
     suite.write_text("scenarios_from: [none.yaml]\n")
-    with pytest.raises(UsageError, match=r"suite.yaml:1: scenarios_from\[0\]: there is no scenario file 'none.yaml'"):
+    with pytest.raises(
+        UsageError, match=r"suite.yaml:1: scenarios_from\[0\]: there is no scenario file 'none.yaml'"
+    ):
         load_suite(suite)
     suite.write_text("name: empty\n")
     with pytest.raises(UsageError, match="the suite has no scenarios"):

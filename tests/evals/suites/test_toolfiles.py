@@ -61,7 +61,9 @@ def test_what_is_wrong_is_told(tmp_path, text, message):
 
 
 def test_a_function_is_taken_by_its_name(tmp_path):
-    """A scripted model's function comes from the file as it is now; a wrong name is told with the nearest right one."""
+    """A scripted model's function comes from the file as it is now; a wrong name is told with the nearest
+    right one.
+    """
     (tmp_path / "part.py").write_text("WORD = 'one'\n")
     (tmp_path / "script.py").write_text("import part\n\ndef reasoner(request):\n    return part.WORD\n")
     assert load_function(tmp_path / "script.py", "reasoner")(None) == "one"
@@ -69,5 +71,8 @@ def test_a_function_is_taken_by_its_name(tmp_path):
     with pytest.raises(UsageError, match=r"script.py has no function 'reasonr'; did you mean 'reasoner'\?"):
         load_function(tmp_path / "script.py", "reasonr")
     (tmp_path / "script.py").write_text("import nothing_of_this_name\n")
-    with pytest.raises(UsageError, match=r"a function is to come from .*script.py, which cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(
+        UsageError,
+        match=r"a function is to come from .*script.py, which cannot be imported: ModuleNotFoundError",
+    ):
         load_function(tmp_path / "script.py", "reasoner")

@@ -26,12 +26,21 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.usage import waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS, measure_run
 
-RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence", "concerns"}
+RATES = {
+    "cache_hit_rate",
+    "parallel_speedup",
+    "iterations_per_step",
+    "verifier_pass_rate",
+    "confidence",
+    "concerns",
+}
 
 
 def log(*timed):
     """Records of `(time, event)` pairs."""
-    return [Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (at, event) in enumerate(timed, 1)]
+    return [
+        Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (at, event) in enumerate(timed, 1)
+    ]
 
 
 def asked(call):
@@ -67,7 +76,9 @@ RUN = log(
 
 
 def test_a_known_run():
-    """Every metric of a run counted by hand; overlapping questions count once, stored answers cost nothing."""
+    """Every metric of a run counted by hand; overlapping questions count once, stored answers cost
+    nothing.
+    """
     assert measure_run(RUN) == {
         "wall_time": 8.0,
         "working_time": 4.0,
@@ -108,7 +119,9 @@ def test_a_pause_between_sessions_is_not_work():
 
 
 def test_what_was_given_by_hand_is_no_models_work():
-    """In a fork the time since the shared event, a question left open there and an answer given by hand are not counted."""
+    """In a fork the time since the shared event, a question left open there and an answer given by hand are
+    not counted.
+    """
     records = log(
         (0.0, RunStarted(goal="g", workspace="w", model="m")),
         (1.0, asked("t")),
@@ -147,7 +160,14 @@ def took(call, seconds, **more):
         ([(4.0, took("a", 4.0)), (2.0, took("b", 1.0))], 5 / 4),  # one inside the other, written later
         ([(1.0, took("a", 1.0)), (900.0, took("b", 1.0))], 1.0),  # the wait between does not count
         ([(1.0, took("a", 1.0)), (1.0, took("b", 0.0, cached=True))], 1.0),
-        ([(0.0, MacroStarted(call="m", step="s", macro="x", version=1)), (2.0, took("m/1", 2.0)), (2.0, took("m", 2.0))], 1.0),
+        (
+            [
+                (0.0, MacroStarted(call="m", step="s", macro="x", version=1)),
+                (2.0, took("m/1", 2.0)),
+                (2.0, took("m", 2.0)),
+            ],
+            1.0,
+        ),
     ],
 )
 def test_speedup_is_calls_at_once(answers, speedup):
@@ -156,11 +176,16 @@ def test_speedup_is_calls_at_once(answers, speedup):
 
 
 def test_what_plans_went_through():
-    """Verdicts, escalations, retries and failed stages are counted; a stage that was saved by a retry has not failed."""
+    """Verdicts, escalations, retries and failed stages are counted; a stage that was saved by a retry has not
+    failed.
+    """
     records = log(
         (0.0, ModelCalled(call="m1", step="a", model="m", cycle=1, messages=1)),
         (0.0, ModelCalled(call="m2", step="a", model="m", cycle=2, messages=3)),
-        (0.0, ModelCalled(call="m2", step="a", model="m", cycle=2, messages=3)),  # the same turn, asked again after a crash
+        (
+            0.0,
+            ModelCalled(call="m2", step="a", model="m", cycle=2, messages=3),
+        ),  # the same turn, asked again after a crash
         (0.0, ModelCalled(call="m3", step="b", model="m", cycle=1, messages=1)),
         (0.0, StepRetried(step="a", attempt=2, error_class="transient", reason="", wait_s=0.5)),
         (0.0, StepRetried(step="a", attempt=3, error_class="transient", reason="", wait_s=1.0)),

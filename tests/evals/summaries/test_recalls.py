@@ -1,4 +1,6 @@
-"""What a suite wanted to be found: where it was, or where it was lost, in the frame, the summary and the report."""
+"""What a suite wanted to be found: where it was, or where it was lost, in the frame, the summary and the
+report.
+"""
 
 import asyncio
 
@@ -22,7 +24,10 @@ scenarios:
     workspace: {files: {FILES}}
     checks: [{recall_at: {items: [roof0.py, roof5.py, cellar.py], k: 30}}]
 """
-FILES = ", ".join(f'"roof{n}.py": "def paint_roof{n}(roof):\\n    return roof\\n"' for n in range(6)) + ', "cellar.py": "wine = 3\\n"'
+FILES = (
+    ", ".join(f'"roof{n}.py": "def paint_roof{n}(roof):\\n    return roof\\n"' for n in range(6))
+    + ', "cellar.py": "wine = 3\\n"'
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +41,39 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalResult, pd.Data
     lab = Lab(home=place / ".kestrel", env={})
     try:
         result = asyncio.run(lab.eval(place / "suite.yaml"))
-        return result, result.recall(), lab.evals.stored(place / "suite.yaml", by="family"), result.report(place / "r.html").read_text()
+        return (
+            result,
+            result.recall(),
+            lab.evals.stored(place / "suite.yaml", by="family"),
+            result.report(place / "r.html").read_text(),
+        )
     finally:
         lab.close()
 
 
 def test_each_item_has_its_story(found: tuple[EvalResult, pd.DataFrame, StoredSummary, str]) -> None:
-    """One row per trial and item: found with its place, or the step that dropped it and why; who never looked is told apart."""
+    """One row per trial and item: found with its place, or the step that dropped it and why; who never looked
+    is told apart.
+    """
     frame = found[1]
     assert tuple(frame.columns) == RECALL_COLUMNS
     told = {(row.config, row.item): (row.found, row.state) for row in frame.itertuples()}
     searched = [told["searches", f"roof{n}.py"] for n in (0, 5)]
-    assert (sorted(state for _, state in searched), told["searches", "cellar.py"]) == (["behind", "found"], (False, "unmatched"))
+    assert (sorted(state for _, state in searched), told["searches", "cellar.py"]) == (
+        ["behind", "found"],
+        (False, "unmatched"),
+    )
     assert {state for (config, _), state in told.items() if config == "idle"} == {(False, "not looked for")}
     lost = frame[(frame["config"] == "searches") & (frame["state"] == "behind")].iloc[0]
     assert (lost["step"], lost["why"].startswith("ranked "), lost["family"]) == ("1 search", True, "house")
 
 
-def test_summary_and_report_name_what_is_missing(found: tuple[EvalResult, pd.DataFrame, StoredSummary, str]) -> None:
-    """Beside recall@k of each family with its interval stands what was not found, by whom, in how many trials, where and why."""
+def test_summary_and_report_name_what_is_missing(
+    found: tuple[EvalResult, pd.DataFrame, StoredSummary, str],
+) -> None:
+    """Beside recall@k of each family with its interval stands what was not found, by whom, in how many
+    trials, where and why.
+    """
     _, _, summary, page = found
     assert [(row[1], row[2], row[3]) for row in summary.missed] == [
         ("idle (scripted)", "roof0.py (first 30)", "1 of 1"),
@@ -68,18 +87,32 @@ def test_summary_and_report_name_what_is_missing(found: tuple[EvalResult, pd.Dat
         assert "cellar.py (first 30)" in text and "ranked " in text and "1 search" in text
 
 
-def test_the_last_step_that_names_it_tells(found: tuple[EvalResult, pd.DataFrame, StoredSummary, str]) -> None:
-    """Dropped by a later step, chosen and not shown, behind the results that count: each is said as it was."""
+def test_the_last_step_that_names_it_tells(
+    found: tuple[EvalResult, pd.DataFrame, StoredSummary, str],
+) -> None:
+    """Dropped by a later step, chosen and not shown, behind the results that count: each is said as it
+    was.
+    """
     result, *_ = found
 
     def told(steps: list[RetrievalStep], shown: str) -> tuple[str, str]:
         events = [*steps, ToolAnswered(call="c", step="s", tool="search_code", text=shown)]
-        log = [Record(run_id="r", seq=n, eid=str(n), at=0.0, event=event) for n, event in enumerate(events, 1)]
+        log = [
+            Record(run_id="r", seq=n, eid=str(n), at=0.0, event=event) for n, event in enumerate(events, 1)
+        ]
         rows = list(recall_rows(result.suite, result.rows[:1], Log(log)))  # type: ignore[arg-type]
         return rows[0]["state"], rows[0]["step"]
 
     first = RetrievalStep(step="s", question="q", retriever="search", query="q", found=3, chosen=["roof0.py"])
-    second = RetrievalStep(step="s", question="q", retriever="graph", query="q", found=3, dropped={"roof0.py": "no words"}, stopped="limit")
+    second = RetrievalStep(
+        step="s",
+        question="q",
+        retriever="graph",
+        query="q",
+        found=3,
+        dropped={"roof0.py": "no words"},
+        stopped="limit",
+    )
     assert told([first, second], "other.py") == ("dropped", "2 graph")
     assert told([first], "other.py") == ("chosen", "1 search")
     assert told([], "\n".join([*(f"line {n}" for n in range(30)), "roof0.py"])) == ("behind", "")

@@ -24,7 +24,9 @@ def knows(share, name, cost):
         return "42" if int(goal.split()[0]) < share * 10 else f"no idea {EVIL}"
 
     unpriced = int(cost is None)
-    return ScriptedModel(turn, name=name, usage=Usage(tokens_in=10, tokens_out=1, cost_usd=cost or 0.0, unpriced=unpriced))
+    return ScriptedModel(
+        turn, name=name, usage=Usage(tokens_in=10, tokens_out=1, cost_usd=cost or 0.0, unpriced=unpriced)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,10 @@ def result(tmp_path_factory):
     lab = Session(tmp_path_factory.mktemp("lab") / "home", env={})
     checks = (AnswerContains(texts=("42",)),)
     suite = Suite(
-        name=f"demo {EVIL}", scenarios=tuple(Scenario(id=f"s{n}", goal=f"{n} {EVIL}", checks=checks, family="f") for n in range(10))
+        name=f"demo {EVIL}",
+        scenarios=tuple(
+            Scenario(id=f"s{n}", goal=f"{n} {EVIL}", checks=checks, family="f") for n in range(10)
+        ),
     )
     configs = {
         "good $1": knows(1.0, "m1", 0.5),
@@ -58,20 +63,29 @@ def test_summary_has_intervals_and_the_front(result):
 
 
 def test_the_front_by_hand(result):
-    """Success, cost and time: who is worse in all is not on it; an unknown price is worse than a known one."""
+    """Success, cost and time: who is worse in all is not on it; an unknown price is worse than a known
+    one.
+    """
     records = summarise_configurations(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
         record["working_time"] = time
     from kestrel_lab.evals.summaries.streaming_summary import dominates
 
-    assert [not any(dominates(other, one) for other in records) for one in records] == [True, True, False, False]
+    assert [not any(dominates(other, one) for other in records) for one in records] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_text_says_it_is_scripted(result):
     """Terminal and notebook label every configuration that no real model answered for."""
     lines = str(result).splitlines()
     assert lines[0].endswith(": 40 trials of 10 scenarios")
-    assert re.fullmatch(r"  cheap \(scripted\): 60 % \(31–83\) of 10 trials, 0\.\d\d s, 11 tokens, \$0\.1000", lines[2])
+    assert re.fullmatch(
+        r"  cheap \(scripted\): 60 % \(31–83\) of 10 trials, 0\.\d\d s, 11 tokens, \$0\.1000", lines[2]
+    )
     assert "unknown" in lines[4]
     assert repr(result).endswith("30 passed, 10 failed, 0 broke>")
     html = result._repr_html_()

@@ -1,4 +1,6 @@
-"""Routers measured, configurations against their price, and public routing data read: known answers, laws, mistakes."""
+"""Routers measured, configurations against their price, and public routing data read: known answers, laws,
+mistakes.
+"""
 
 import json
 import random
@@ -15,7 +17,9 @@ from kestrel_lab.evals.summaries.pareto import pareto_frontier
 
 
 def test_known_areas():
-    """Two prompts, one of which gains: asked first the area is 3/4, asked last 1/4, and without an opinion 1/2."""
+    """Two prompts, one of which gains: asked first the area is 3/4, asked last 1/4, and without an opinion
+    1/2.
+    """
     areas = [router_curve("r", score, [1.0, 1.0], [0.0, 1.0]).apgr.mean for score in ([1, 0], [0, 1], [1, 1])]
     assert areas == [0.75, 0.25, 0.5]
 
@@ -37,7 +41,9 @@ def test_laws(items):
 
 
 def test_chance_is_within_its_interval_and_equal_scores_do_not_narrow_it():
-    """Over 40 sets of prompts without signal the interval holds one half in at least 34, also where scores are few and equal."""
+    """Over 40 sets of prompts without signal the interval holds one half in at least 34, also where scores
+    are few and equal.
+    """
     for values in (2, 10_000):
         held = 0
         for seed in range(40):
@@ -51,7 +57,12 @@ def test_chance_is_within_its_interval_and_equal_scores_do_not_narrow_it():
 
 @pytest.mark.parametrize(
     ("score", "strong", "weak", "told"),
-    [([], [], [], "not 0, 0 and 0"), ([1], [1, 2], [0], "not 1, 2 and 1"), ([float("nan")], [1], [0], "finite"), ([1], [0], [1], "no gap")],
+    [
+        ([], [], [], "not 0, 0 and 0"),
+        ([1], [1, 2], [0], "not 1, 2 and 1"),
+        ([float("nan")], [1], [0], "finite"),
+        ([1], [0], [1], "no gap"),
+    ],
 )
 def test_what_is_no_router(score, strong, weak, told):
     """Lengths that differ, numbers that are none, and a strong model that is weaker are refused."""
@@ -60,7 +71,9 @@ def test_what_is_no_router(score, strong, weak, told):
 
 
 def test_data_of_others(tmp_path):
-    """Both forms become rows per prompt and model; odd line ends within prompts, contaminated prompts and broken lines are told apart."""
+    """Both forms become rows per prompt and model; odd line ends within prompts, contaminated prompts and
+    broken lines are told apart.
+    """
     file = tmp_path / "a.jsonl"
     lines = [
         {"prompt": "one\u2028two", "domain": "d", "strong": 1, "weak": 0, "contaminated": 0},
@@ -82,24 +95,46 @@ def test_data_of_others(tmp_path):
 
 
 def trials():
-    """Three configurations over four scenarios; `worse` is beaten by `cheap` in both, `unpriced` has a call of unknown price."""
+    """Three configurations over four scenarios; `worse` is beaten by `cheap` in both, `unpriced` has a call
+    of unknown price.
+    """
     rows = []
-    for config, wins, cost, unpriced in (("cheap", 2, 0.01, 0), ("dear", 4, 0.1, 0), ("worse", 1, 0.05, 0), ("unpriced", 4, 0.0, 1)):
+    for config, wins, cost, unpriced in (
+        ("cheap", 2, 0.01, 0),
+        ("dear", 4, 0.1, 0),
+        ("worse", 1, 0.05, 0),
+        ("unpriced", 4, 0.0, 1),
+    ):
         rows += [
-            {"config": config, "scenario": f"s{n}", "success": float(n < wins), "cost_estimate": cost, "unpriced_calls": unpriced}
+            {
+                "config": config,
+                "scenario": f"s{n}",
+                "success": float(n < wins),
+                "cost_estimate": cost,
+                "unpriced_calls": unpriced,
+            }
             for n in range(4)
         ]
     return pd.DataFrame(rows)
 
 
 def test_the_front():
-    """What nothing beats in both is on the front; a configuration without price is named, not drawn as free."""
+    """What nothing beats in both is on the front; a configuration without price is named, not drawn as
+    free.
+    """
     found = pareto_frontier(trials())
-    assert found.frame[["config", "front"]].to_numpy().tolist() == [["cheap", True], ["worse", False], ["dear", True]]
+    assert found.frame[["config", "front"]].to_numpy().tolist() == [
+        ["cheap", True],
+        ["worse", False],
+        ["dear", True],
+    ]
     assert found.left_out == ("unpriced",)
     assert "unpriced" in found._repr_html_()
     axes = found.plot().axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("cost per trial, USD (1 without a known one left out)", "success rate")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "cost per trial, USD (1 without a known one left out)",
+        "success rate",
+    )
     with pytest.raises(UsageError, match="did you mean 'cost_estimate'"):
         pareto_frontier(trials(), price="cost_estimat")
 
@@ -116,4 +151,7 @@ def test_the_plot_of_routers():
     """Axes say what they are; each router's area is in the legend."""
     axes = routers_figure([router_curve("mine", [1, 0], [1, 1], [0, 1])]).axes[0]
     assert axes.get_xlabel() == "prompts sent to the strong model, %"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["mine (APGR 0.750)", "chance (APGR 0.500)"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "mine (APGR 0.750)",
+        "chance (APGR 0.500)",
+    ]

@@ -33,7 +33,9 @@ def turns(*usages):
         done = sum(message.role == "tool" for message in request.messages)
         if done + 1 == len(usages):
             return ModelAnswer(text="42", usage=usages[done])
-        return ModelAnswer(calls=(ToolRequest(id="c", name="list_directory", args={"path": "."}),), usage=usages[done])
+        return ModelAnswer(
+            calls=(ToolRequest(id="c", name="list_directory", args={"path": "."}),), usage=usages[done]
+        )
 
     return ScriptedModel(turn)
 
@@ -41,7 +43,9 @@ def turns(*usages):
 @pytest.fixture
 def result(tmp_path):
     session = Session(tmp_path / "home", env={})
-    suite = Suite(name="costs", scenarios=(Scenario(id="s", goal="g", checks=(AnswerContains(texts=("42",)),)),))
+    suite = Suite(
+        name="costs", scenarios=(Scenario(id="s", goal="g", checks=(AnswerContains(texts=("42",)),)),)
+    )
     models = {"known": turns(KNOWN), "unknown": turns(UNKNOWN), "part": turns(KNOWN, UNKNOWN)}
     found = asyncio.run(run_suite(session, suite, configs=models))
     yield session, suite, found
@@ -54,7 +58,9 @@ def cells(text, config):
 
 
 def test_every_text_says_what_is_not_known(result, tmp_path):
-    """The summary of stored trials, by configuration and scenario, as text and HTML; what was run; JUnit; Markdown; the report."""
+    """The summary of stored trials, by configuration and scenario, as text and HTML; what was run; JUnit;
+    Markdown; the report.
+    """
     session, suite, found = result
     for by in ("config", "scenario"):
         text = repr(summarise_stored(session, suite, by=by))
@@ -99,7 +105,9 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
     now = [0.0]
     progress = EvalProgress(None, 9, [], clock=lambda: now[0])
     now[0] = 100.0
-    for row, told in zip(found.rows, ["$0.12", "cost ≥ $0.12 + unknown", "cost ≥ $0.24 + unknown"], strict=True):
+    for row, told in zip(
+        found.rows, ["$0.12", "cost ≥ $0.12 + unknown", "cost ≥ $0.24 + unknown"], strict=True
+    ):
         progress.count(row)
         assert told in progress.note.split(" · ")
     only = EvalProgress(None, 9, [], clock=lambda: now[0])
@@ -112,8 +120,10 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
         for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)
     ]
     assert [text.partition('"')[2].partition('"')[0] for text in told] == [
-        "$0.1200 of $1", "", "$0.1200 + unknown cost of $1"
-    ]  # fmt: skip
+        "$0.1200 of $1",
+        "",
+        "$0.1200 + unknown cost of $1",
+    ]
 
 
 def test_mutant_that_adds_up_what_is_known_tells_of_nothing_spent(result, monkeypatch):

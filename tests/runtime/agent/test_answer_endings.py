@@ -1,4 +1,6 @@
-"""How an answer ended is part of the outcome; a model that falls silent is asked once; what an endpoint lost is no time of the agent."""
+"""How an answer ended is part of the outcome; a model that falls silent is asked once; what an endpoint lost
+is no time of the agent.
+"""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +17,9 @@ from kestrel_lab.runtime.session import Session
 
 
 class Says:
-    """A scripted model that gives these answers, the last one again and again, and notes what it was asked."""
+    """A scripted model that gives these answers, the last one again and again, and notes what it was
+    asked.
+    """
 
     name = "says"
     kind = "scripted"
@@ -30,7 +34,9 @@ class Says:
 
 
 LOOK = ModelAnswer(
-    calls=(ToolRequest(id="c", name="list_directory"),), finish="tool_calls", thinking=(ThinkingPart(text="hm", signature="s"),)
+    calls=(ToolRequest(id="c", name="list_directory"),),
+    finish="tool_calls",
+    thinking=(ThinkingPart(text="hm", signature="s"),),
 )
 NOTHING = ModelAnswer()
 
@@ -46,10 +52,15 @@ def end_of(run) -> RunFinished:
 
 
 @pytest.mark.parametrize(
-    ("finish", "words"), [("length", "output limit"), ("content_filter", "content filter"), ("refusal", "the model refused")]
+    ("finish", "words"),
+    [("length", "output limit"), ("content_filter", "content filter"), ("refusal", "the model refused")],
 )
-def test_the_ending_of_an_answer_is_in_the_outcome(session: Session, workspace: Path, finish: str, words: str) -> None:
-    """A run whose answer is cut off, withheld or refused is COMPLETE, and says what is wrong with its answer."""
+def test_the_ending_of_an_answer_is_in_the_outcome(
+    session: Session, workspace: Path, finish: str, words: str
+) -> None:
+    """A run whose answer is cut off, withheld or refused is COMPLETE, and says what is wrong with its
+    answer.
+    """
     run, _ = run_of(session, workspace, ModelAnswer(text="The beginning", finish=finish))
     assert (run.status, run.outcome, run.answer) == ("COMPLETE", "complete", "The beginning")
     assert words in run.reason
@@ -86,19 +97,33 @@ def test_an_answer_that_is_withheld_is_not_asked_for_again(session: Session, wor
 
 
 def test_thinking_is_in_the_log_and_goes_back(session: Session, workspace: Path) -> None:
-    """Thinking stands in the event of its answer and in the next request, as it came; a run that is resumed has it too."""
+    """Thinking stands in the event of its answer and in the next request, as it came; a run that is resumed
+    has it too.
+    """
     run, model = run_of(session, workspace, LOOK, ModelAnswer(text="Done."))
     (answered, _) = [record.event for record in run.records() if isinstance(record.event, ModelAnswered)]
     assert answered.thinking == [{"text": "hm", "signature": "s"}]
-    assert next(message for message in model.asked[1] if message.role == "assistant").thinking == LOOK.thinking
+    assert (
+        next(message for message in model.asked[1] if message.role == "assistant").thinking == LOOK.thinking
+    )
     state = session.store.state(run.id)
-    assert [message.thinking for message in state.conversation("answer").messages if message.calls] == [LOOK.thinking]
+    assert [message.thinking for message in state.conversation("answer").messages if message.calls] == [
+        LOOK.thinking
+    ]
 
 
-@pytest.mark.parametrize("answers", [(LOOK, NOTHING), (ModelAnswer(text="4", finish="length"),)], ids=["silent", "cut off"])
-def test_trials_without_a_whole_answer_stay_in_every_rate(session: Session, answers: tuple[ModelAnswer, ...]) -> None:
-    """Such a trial is judged by its checks: failed here, never an error that is left out; its row says how the answer ended."""
-    suite = Suite(name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),))
+@pytest.mark.parametrize(
+    "answers", [(LOOK, NOTHING), (ModelAnswer(text="4", finish="length"),)], ids=["silent", "cut off"]
+)
+def test_trials_without_a_whole_answer_stay_in_every_rate(
+    session: Session, answers: tuple[ModelAnswer, ...]
+) -> None:
+    """Such a trial is judged by its checks: failed here, never an error that is left out; its row says how
+    the answer ended.
+    """
+    suite = Suite(
+        name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),)
+    )
     row = asyncio.run(run_suite(session, suite, configs={"m": Says(*answers)})).rows[0]
     assert row.result["outcome"] == "fail"
     assert row.result["finish"] in ("empty", "length")

@@ -13,7 +13,11 @@ FILES = {"a.py": "import os\n", "b.py": "import sys\n", "c.py": "x = 1\n", "d.py
 def analyst(request: ModelRequest) -> Turn:
     """Asks for every file it has not read yet, then says which of them import something."""
     paths = {call.id: str(call.args["path"]) for message in request.messages for call in message.calls}
-    read = {paths[m.call_id]: m.text for m in request.messages if m.role == "tool" and not m.text.startswith("error:")}
+    read = {
+        paths[m.call_id]: m.text
+        for m in request.messages
+        if m.role == "tool" and not m.text.startswith("error:")
+    }
     missing = sorted(FILES.keys() - read.keys())
     if missing:
         return [("read_file", {"path": path}) for path in missing]
@@ -27,14 +31,18 @@ def slow_analyst(request: ModelRequest) -> Turn:
 
 
 def test_reading_together_needs_fewer_turns(tmp_path: Path) -> None:
-    """The same analysis of a folder takes two model turns with all files in one turn and five with one file a turn, and gives the same answer."""
+    """The same analysis of a folder takes two model turns with all files in one turn and five with one file a
+    turn, and gives the same answer.
+    """
     folder = tmp_path / "repository"
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
     session = Session(tmp_path / "home", model=ScriptedModel(analyst), approve="deny")
     together = asyncio.run(session.run("Which files import something?", workspace=folder))
-    single = asyncio.run(session.run("Which files import something?", workspace=folder, model=ScriptedModel(slow_analyst)))
+    single = asyncio.run(
+        session.run("Which files import something?", workspace=folder, model=ScriptedModel(slow_analyst))
+    )
     session.close()
     assert together.answer == single.answer == "imports: a.py, b.py, d.py"
     assert (together.usage.model_calls, single.usage.model_calls) == (2, 5)

@@ -46,7 +46,9 @@ def args_of(run: Run, name: str) -> list[Mapping[str, Json]]:
 
 
 def test_a_call_is_given_what_an_earlier_one_of_its_turn_answered(session: Session) -> None:
-    """As a whole or a part, whatever was cut for the model; what is recorded, and asked about, is the value."""
+    """As a whole or a part, whatever was cut for the model; what is recorded, and asked about, is the
+    value.
+    """
     calls: list[tuple[str, dict[str, Json]]] = [
         ("page", {"name": "a"}),
         ("page", {"name": "${previous.content.links[1]}"}),
@@ -56,7 +58,9 @@ def test_a_call_is_given_what_an_earlier_one_of_its_turn_answered(session: Sessi
     assert run.status is RunStatus.COMPLETE, run.reason
     assert args_of(run, "page") == [{"name": "a"}, {"name": "a/2"}]
     assert args_of(run, "send") == [{"text": "long " * 10_000, "to": "a"}]
-    assert [event.text for event in run.events() if isinstance(event, ToolAnswered)][-1] == "sent 50000 characters to a"
+    assert [event.text for event in run.events() if isinstance(event, ToolAnswered)][
+        -1
+    ] == "sent 50000 characters to a"
 
 
 def test_texts_that_only_look_like_references_stay(session: Session) -> None:
@@ -64,7 +68,11 @@ def test_texts_that_only_look_like_references_stay(session: Session) -> None:
     texts: list[Json] = ["const a = `${previous.content}`", "${previous}", "${HOME}", "${steps.content}"]
     assert not is_chained(texts)
     assert with_answers(texts, {}) == texts
-    run = carried_out(session, [("page", {"name": "a"}), ("send", {"text": "echo ${previous.content} x"})], containment="off")
+    run = carried_out(
+        session,
+        [("page", {"name": "a"}), ("send", {"text": "echo ${previous.content} x"})],
+        containment="off",
+    )
     assert args_of(run, "send")[0]["text"] == "echo ${previous.content} x"
 
 
@@ -90,8 +98,12 @@ def test_a_reference_to_nothing_is_answered_with_what_is_wrong(
 
 
 @pytest.mark.parametrize(("lost", "asked"), [(False, ["send"]), (True, [])])
-def test_what_is_put_in_counts_as_read(session: Session, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]) -> None:
-    """The model had read nothing when it wrote the call, its arguments are words of others all the same; a taint that forgets that would ask nobody."""
+def test_what_is_put_in_counts_as_read(
+    session: Session, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]
+) -> None:
+    """The model had read nothing when it wrote the call, its arguments are words of others all the same; a
+    taint that forgets that would ask nobody.
+    """
     if lost:  # the mutant: the author of the call had read what it had when it was asked
 
         def forgets(self: Taint, call: Call) -> Any:
@@ -104,7 +116,10 @@ def test_what_is_put_in_counts_as_read(session: Session, monkeypatch: pytest.Mon
 
 def test_chained_calls_go_on_from_every_event(session: Session, tmp_path: Path) -> None:
     """Cut at every event and resumed, each call has the same arguments."""
-    calls: list[tuple[str, dict[str, Json]]] = [("page", {"name": "a"}), ("page", {"name": "${previous.content.links[0]}"})]
+    calls: list[tuple[str, dict[str, Json]]] = [
+        ("page", {"name": "a"}),
+        ("page", {"name": "${previous.content.links[0]}"}),
+    ]
     reference = carried_out(session, calls)
     records = reference.records()
     ended = next(record.seq for record in records if record.event.type == "run_finished")

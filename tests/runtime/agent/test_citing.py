@@ -1,4 +1,6 @@
-"""How a model is told to cite: only where somebody looks at the answer and tools show something, in forms that resolve."""
+"""How a model is told to cite: only where somebody looks at the answer and tools show something, in forms
+that resolve.
+"""
 
 import asyncio
 import re
@@ -35,7 +37,9 @@ def told(run: Run) -> str:
 
 def start(session: Session, workspace: Path, **options: object) -> Run:
     """A run of one answer."""
-    return asyncio.run(session.run("go", model=ScriptedModel(lambda _: "done"), workspace=workspace, **options))  # type: ignore[arg-type]
+    return asyncio.run(
+        session.run("go", model=ScriptedModel(lambda _: "done"), workspace=workspace, **options)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -54,17 +58,28 @@ def start(session: Session, workspace: Path, **options: object) -> Run:
 def test_citing_is_asked_for_where_it_can_be_done_and_is_read(
     session: Session, workspace: Path, options: dict[str, object], how: str
 ) -> None:
-    """Not without a look at the answer, as in trials, nor without a tool that shows anything; each claim where evidence decides."""
+    """Not without a look at the answer, as in trials, nor without a tool that shows anything; each claim
+    where evidence decides.
+    """
     said = told(start(session, workspace, **options))
     assert (how in said, bool(said)) == (True, bool(how))
 
 
 @pytest.mark.parametrize("level", ["warn", "judge"])
 def test_the_forms_that_a_model_is_told_are_those_that_are_read(level: str) -> None:
-    """Filled in, each is one citation of its kind; copied as they stand they are none, so that a weak model names no wrong evidence."""
+    """Filled in, each is one citation of its kind; copied as they stand they are none, so that a weak model
+    names no wrong evidence.
+    """
     forms = re.findall(r"\[[^\]]+\]", text := citation_instructions(level, "none", native_tools()))
     assert (len(forms), citations_in(text)) == (4, ())
-    values = {"path": "a.py", "line": "7", "first": "7", "last": "9", "address": "https://example.org/a", "call id": "main.1.1"}
+    values = {
+        "path": "a.py",
+        "line": "7",
+        "first": "7",
+        "last": "9",
+        "address": "https://example.org/a",
+        "call id": "main.1.1",
+    }
     filled = [re.sub("call id|[a-z]+", lambda word: values[word[0]], form) for form in forms]
     read = [citations_in(f"It is so {form}.") for form in filled]
     assert [(one.path, one.first, one.last, one.page, one.call) for (one,) in read] == [
@@ -76,7 +91,9 @@ def test_the_forms_that_a_model_is_told_are_those_that_are_read(level: str) -> N
 
 
 def cites(request: ModelRequest) -> Turn:
-    """Reads and lists, then cites both as the prompt says, the list by the id under which its result is shown."""
+    """Reads and lists, then cites both as the prompt says, the list by the id under which its result is
+    shown.
+    """
     results = [message for message in request.messages if message.role == "tool"]
     if not results:
         return [("read_file", {"path": "limits.py"}), ("list_directory", {})]
@@ -85,17 +102,26 @@ def cites(request: ModelRequest) -> Turn:
 
 
 def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: Path) -> None:
-    """Both citations are spans of the run's evidence, and the answer's row in every view offers them with their text."""
+    """Both citations are spans of the run's evidence, and the answer's row in every view offers them with
+    their text.
+    """
     run = asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace))
     backed = list(run.report.evidence)
-    assert [one.span.id for claim in backed for one in claim.cited if one.span] == ["limits.py:2", "answer.1.2"]
-    (shown,) = [offered for row in run.report.view().rows.values() if (offered := getattr(row, "cites", None))]
+    assert [one.span.id for claim in backed for one in claim.cited if one.span] == [
+        "limits.py:2",
+        "answer.1.2",
+    ]
+    (shown,) = [
+        offered for row in run.report.view().rows.values() if (offered := getattr(row, "cites", None))
+    ]
     assert [(name, since) for name, _, since in shown] == [("limits.py:2", ""), ("answer.1.2", "")]
     assert (shown[0][1], "limits.py" in shown[1][1]) == ("LEAST = 3", True)
 
 
 def test_what_is_cited_is_marked_when_its_file_changes(session: Session, workspace: Path) -> None:
-    """`mark` changes the answer's row when a cited place moved since, and only then; a run without an answer or citations has nothing to mark."""
+    """`mark` changes the answer's row when a cited place moved since, and only then; a run without an answer
+    or citations has nothing to mark.
+    """
     run = asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace))
     view, text = run.report.view(), (workspace / "limits.py").read_text()
     assert view.mark(run.report.evidence.claims) == []
@@ -107,4 +133,8 @@ def test_what_is_cited_is_marked_when_its_file_changes(session: Session, workspa
     (back,) = view.mark(run.report.evidence.claims)
     assert back["cites"][0][::2] == ["limits.py:2", ""]
     unmarked = asyncio.run(session.run("go", model=ScriptedModel(["3"]), workspace=workspace)).report
-    assert (unmarked.view().cites, unmarked.view().mark(unmarked.evidence.claims), RunView().mark([])) == (False, [], [])
+    assert (unmarked.view().cites, unmarked.view().mark(unmarked.evidence.claims), RunView().mark([])) == (
+        False,
+        [],
+        [],
+    )

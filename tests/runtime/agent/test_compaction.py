@@ -1,4 +1,6 @@
-"""What a model is shown of a conversation that outgrows its context: which results give way, by how much, and what a summary holds."""
+"""What a model is shown of a conversation that outgrows its context: which results give way, by how much, and
+what a summary holds.
+"""
 
 import asyncio
 import re
@@ -25,7 +27,9 @@ def look(path: str, chars: int) -> str:
     return f"begin-{path} " + "x" * (chars - 20) + f" end-{path}"
 
 
-def worked(session: Session, says: object, goal: str = "go on") -> tuple[Run, list[ModelRequest], list[ContextCompacted]]:
+def worked(
+    session: Session, says: object, goal: str = "go on"
+) -> tuple[Run, list[ModelRequest], list[ContextCompacted]]:
     """A run with a context of `WINDOW` tokens, the requests that its model was sent, and its compactions."""
     requests: list[ModelRequest] = []
 
@@ -33,7 +37,9 @@ def worked(session: Session, says: object, goal: str = "go on") -> tuple[Run, li
         requests.append(ModelRequest(messages=tuple(request.messages), tools=request.tools))
         return says(request)  # type: ignore[operator, no-any-return]
 
-    run = asyncio.run(session.run(goal, model=ScriptedModel(answer), tools=[look], limits=Limits(context_tokens=WINDOW)))
+    run = asyncio.run(
+        session.run(goal, model=ScriptedModel(answer), tools=[look], limits=Limits(context_tokens=WINDOW))
+    )
     assert run.status is RunStatus.COMPLETE, run.reason
     return run, requests, [event for event in run.events() if isinstance(event, ContextCompacted)]
 
@@ -51,7 +57,11 @@ def test_the_oldest_results_give_way_and_no_more_than_needed(session: Session) -
 
     def says(request: ModelRequest) -> Turn:
         done = turns(request)
-        return [("look", {"path": f"f{done}", "chars": LONG}), ("look", {"path": f"s{done}", "chars": 200})] if done < 9 else "done"
+        return (
+            [("look", {"path": f"f{done}", "chars": LONG}), ("look", {"path": f"s{done}", "chars": 200})]
+            if done < 9
+            else "done"
+        )
 
     run, requests, (event,) = worked(session, says)
     first = next(request for request in requests if any("left out" in text for text in results(request)))
@@ -73,10 +83,14 @@ def test_the_oldest_results_give_way_and_no_more_than_needed(session: Session) -
 
 
 def test_long_results_of_one_turn_share_half_of_the_room(session: Session) -> None:
-    """Each is shown by its beginning and end and says how to read it whole; one that is short enough stays as it is."""
+    """Each is shown by its beginning and end and says how to read it whole; one that is short enough stays as
+    it is.
+    """
 
     def says(request: ModelRequest) -> Turn:
-        calls: Sequence[tuple[str, dict[str, object]]] = [("look", {"path": f"f{n}", "chars": 15_000}) for n in range(2)]
+        calls: Sequence[tuple[str, dict[str, object]]] = [
+            ("look", {"path": f"f{n}", "chars": 15_000}) for n in range(2)
+        ]
         return [*calls, ("look", {"path": "small", "chars": 500})] if not turns(request) else "done"  # type: ignore[list-item]
 
     _, requests, (event,) = worked(session, says)
@@ -90,12 +104,21 @@ def test_long_results_of_one_turn_share_half_of_the_room(session: Session) -> No
 
 
 def test_a_summary_stands_for_what_came_before_and_keeps_the_goal(session: Session) -> None:
-    """Its writer is given goal, words and calls as text; who goes on is shown the summary, what the user said last, and the last messages."""
+    """Its writer is given goal, words and calls as text; who goes on is shown the summary, what the user said
+    last, and the last messages.
+    """
 
     def says(request: ModelRequest) -> Turn:
         if request.messages[-1].text.startswith("Summarise"):
             return "  Seven things were said.  "
-        number = next((int(found[1]) + 1 for one in reversed(request.messages) if (found := re.search(r"words-(\d+)", one.text))), 0)
+        number = next(
+            (
+                int(found[1]) + 1
+                for one in reversed(request.messages)
+                if (found := re.search(r"words-(\d+)", one.text))
+            ),
+            0,
+        )
         call = ToolRequest(id=str(number), name="look", args={"path": f"p{number}", "chars": 100})
         return ModelAnswer(text=f"words-{number} " + "talk " * 700, calls=(call,)) if number < 7 else "done"
 

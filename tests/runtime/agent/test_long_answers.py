@@ -1,4 +1,6 @@
-"""Answers too long to show: kept whole, read in pieces by the model and as one text by people, after crashes and in forks too."""
+"""Answers too long to show: kept whole, read in pieces by the model and as one text by people, after crashes
+and in forks too.
+"""
 
 import asyncio
 import re
@@ -76,34 +78,56 @@ def go(session: Session, workspace: Path, model: Any, **options: Any) -> Run:
 
 
 def test_a_long_answer_is_read_in_pieces(session: Session, workspace: Path) -> None:
-    """The model sees beginning and end and how to read on; pieces and places found are exactly those of the text; the tool is offered from then on."""
-    reader = Reader({"offset": 13_333, "limit": 100}, {"offset": len(TEXT) - 5}, {"pattern": "needle|line 5999:"}, {"offset": len(TEXT)})
+    """The model sees beginning and end and how to read on; pieces and places found are exactly those of the
+    text; the tool is offered from then on.
+    """
+    reader = Reader(
+        {"offset": 13_333, "limit": 100},
+        {"offset": len(TEXT) - 5},
+        {"pattern": "needle|line 5999:"},
+        {"offset": len(TEXT)},
+    )
     run = go(session, workspace, reader)
     shown, piece, end, found, beyond = reader.told
     assert reader.offered == [["long", "short"], *[["long", "short", "read_result"]] * 5]
     assert shown.startswith(TEXT[:13_000])
     assert shown.endswith(
-        f'{TEXT[-6_000:]}\n[{len(TEXT):,} characters in all; read on with read_result(id="{name_in(shown)}", offset=13333), '
+        f"{TEXT[-6_000:]}\n[{len(TEXT):,} characters in all; read on with "
+        f'read_result(id="{name_in(shown)}", offset=13333), '
         "or find something in it with a pattern]"
     )
-    assert piece == f"{TEXT[13_333:13_433]}\n[characters 13,333 to 13,432 of {len(TEXT):,}; go on with offset=13433]"
+    assert (
+        piece
+        == f"{TEXT[13_333:13_433]}\n[characters 13,333 to 13,432 of {len(TEXT):,}; go on with offset=13433]"
+    )
     assert end == f"{TEXT[-5:]}\n[characters {len(TEXT) - 5:,} to {len(TEXT) - 1:,} of {len(TEXT):,}]"
     places = [TEXT.index(LINES[number]) for number in (4_321, 5_999)]
     assert found == f"offset {places[0]}: {LINES[4_321]}\noffset {places[1]}: {LINES[5_999]}\n[2 lines match]"
-    assert beyond == f"error: ValueError: the answer has {len(TEXT):,} characters, so none from offset {len(TEXT):,} on"
+    assert (
+        beyond
+        == f"error: ValueError: the answer has {len(TEXT):,} characters, so none from offset {len(TEXT):,} on"
+    )
     first = answers(run)[0]
     assert (first.truncated, first.chars, first.whole) == (True, len(TEXT), name_in(shown))
     assert run.results[first.call] == TEXT
     assert f'whole text: {len(TEXT):,} characters, run.results["{first.call}"]' in repr(run.report)
     assert f"{len(TEXT):,}" in repr(run.results)
-    assert [row.split()[-1] for row in repr(run.results).splitlines()[1:]] == ["whole", "log", "log", "log", "log"]
+    assert [row.split()[-1] for row in repr(run.results).splitlines()[1:]] == [
+        "whole",
+        "log",
+        "log",
+        "log",
+        "log",
+    ]
     assert run.results.path(first.call) is not None
     with pytest.raises(UsageError, match="no call 'c99' of the run was answered"):
         run.results["c99"]
 
 
 def test_who_has_nothing_to_read_is_offered_nothing(session: Session, workspace: Path) -> None:
-    """Without a long answer there is no such tool, a call of it is one of an unknown tool, and nothing is written."""
+    """Without a long answer there is no such tool, a call of it is one of an unknown tool, and nothing is
+    written.
+    """
     run = go(session, workspace, [[("short", {}), ("read_result", {"id": "x"})], "done"])
     assert [answer.text.partition(";")[0] for answer in answers(run) if answer.tool == "read_result"] == [
         "error: there is no tool 'read_result'"
@@ -119,21 +143,34 @@ def test_a_tool_of_that_name_stays_the_users(session: Session, workspace: Path) 
         """Mine."""
         return f"mine {id}"
 
-    run = go(session, workspace, [[("long", {})], [("read_result", {"id": "7"})], "done"], tools=[long, read_result])
+    run = go(
+        session,
+        workspace,
+        [[("long", {})], [("read_result", {"id": "7"})], "done"],
+        tools=[long, read_result],
+    )
     first, second = answers(run)
-    assert ("read on with" in first.text, second.text, run.results[first.call] == TEXT) == (False, "mine 7", True)
+    assert ("read on with" in first.text, second.text, run.results[first.call] == TEXT) == (
+        False,
+        "mine 7",
+        True,
+    )
 
 
 def test_no_run_reads_anothers_answers(session: Session, workspace: Path) -> None:
     """The name of an answer of another run is not a name here, nor is a path."""
     name = answers(go(session, workspace, [[("long", {})], "done"]))[0].whole
     wrong = [{"id": name}, {"id": "../kestrel"}, {"id": "/etc/passwd"}]
-    run = go(session, workspace, [[("long", {"times": 2})], [("read_result", wish) for wish in wrong], "done"])
+    run = go(
+        session, workspace, [[("long", {"times": 2})], [("read_result", wish) for wish in wrong], "done"]
+    )
     assert all("no answer of this run is kept as" in answer.text for answer in answers(run)[1:])
 
 
 def test_resumed_and_forked_runs_read_on(session: Session, workspace: Path) -> None:
-    """What was kept before a run stopped for approval can be read after it, in another session, and in a fork."""
+    """What was kept before a run stopped for approval can be read after it, in another session, and in a
+    fork.
+    """
     turns = Reader({"limit": 5}, {"offset": 3, "limit": 4})
     asked = iter([[("long", {})], [("act", {})]])
 
@@ -146,9 +183,13 @@ def test_resumed_and_forked_runs_read_on(session: Session, workspace: Path) -> N
     home = session.home
     session.close()
     later = Session(home, env={})
-    run = asyncio.run(later.resume(stopped.value.run_id, model=ScriptedModel(model), tools=[long, act], approve="auto"))
+    run = asyncio.run(
+        later.resume(stopped.value.run_id, model=ScriptedModel(model), tools=[long, act], approve="auto")
+    )
     assert [answer.text.partition("\n")[0] for answer in answers(run)[1:]] == ["acted", "line ", "e 0:"]
-    fork = asyncio.run(later.fork(run.id, model=ScriptedModel(Reader({"limit": 4})), tools=[long, act], approve="auto"))
+    fork = asyncio.run(
+        later.fork(run.id, model=ScriptedModel(Reader({"limit": 4})), tools=[long, act], approve="auto")
+    )
     assert answers(fork)[-1].text.startswith("line\n")
     assert fork.results[answers(fork)[0].call] == TEXT
     later.close()
@@ -189,7 +230,9 @@ def test_what_others_wrote_stays_marked(session: Session, workspace: Path) -> No
 
 
 def test_a_tool_can_keep_what_it_does_not_answer(session: Session, workspace: Path) -> None:
-    """Output that a tool streams aside is kept whole and can be read on, though the answer itself is short; dropped, it leaves nothing."""
+    """Output that a tool streams aside is kept whole and can be read on, though the answer itself is short;
+    dropped, it leaves nothing.
+    """
 
     @tool(danger_level="safe")
     def stream(ctx: ToolContext, drop: bool = False, fail: bool = False) -> str:
@@ -205,12 +248,24 @@ def test_a_tool_can_keep_what_it_does_not_answer(session: Session, workspace: Pa
         return "the beginning … the end"
 
     kept, dropped, failed = answers(
-        go(session, workspace, [[("stream", {}), ("stream", {"drop": True}), ("stream", {"fail": True})], "done"], tools=[stream])
+        go(
+            session,
+            workspace,
+            [[("stream", {}), ("stream", {"drop": True}), ("stream", {"fail": True})], "done"],
+            tools=[stream],
+        )
     )
     size = len(TEXT) + 1
     assert kept.text == (
-        f'the beginning … the end\n[{size:,} characters in all; read on with read_result(id="{kept.whole}", offset=0), '
+        f"the beginning … the end\n[{size:,} characters in all; read on with "
+        f'read_result(id="{kept.whole}", offset=0), '
         "or find something in it with a pattern]"
     )
-    assert (kept.chars, kept.truncated, dropped.text, dropped.whole, failed.whole) == (size, True, "the beginning … the end", "", "")
+    assert (kept.chars, kept.truncated, dropped.text, dropped.whole, failed.whole) == (
+        size,
+        True,
+        "the beginning … the end",
+        "",
+        "",
+    )
     assert len(list((session.home / "results").iterdir())) == 1

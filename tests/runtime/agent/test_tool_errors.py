@@ -37,7 +37,7 @@ class NotText(Exception):
     """Its message is no text."""
 
     def __str__(self) -> str:
-        return 7  # type: ignore[return-value]  # noqa: PLE0307  # the point of it
+        return 7  # type: ignore[return-value]  # the point of it  # noqa: PLE0307
 
 
 class Prying(Exception):
@@ -118,7 +118,8 @@ HOWS = [
     (how, make, expected)
     for how in ("plain", "async", "thread", "timed", "task group")
     for make, expected in ERRORS
-    if how != "task group" or isinstance(make(), Exception)  # asyncio itself takes no other errors from a task
+    if how != "task group"
+    or isinstance(make(), Exception)  # asyncio itself takes no other errors from a task
 ]
 
 
@@ -174,7 +175,9 @@ def test_a_recursion_without_end_is_an_error_of_its_call(session: Session, works
 
 @pytest.mark.parametrize("how", ["thread", "timed"])
 def test_an_interrupt_in_a_thread_is_the_tools_own(how: str, session: Session, workspace: Path) -> None:
-    """Ctrl-C reaches only the main thread: what a function raises in another one is its failure, and ends no run."""
+    """Ctrl-C reaches only the main thread: what a function raises in another one is its failure, and ends no
+    run.
+    """
 
     def f(x: int) -> str:
         """Fail."""
@@ -211,9 +214,20 @@ class Sub(str):
 
 
 @pytest.mark.parametrize(
-    "value", [Unprintable(), [Unprintable()], {Unprintable(): 1}, Converting(), {"a": Converting()}, object(), Sub("x")]
+    "value",
+    [
+        Unprintable(),
+        [Unprintable()],
+        {Unprintable(): 1},
+        Converting(),
+        {"a": Converting()},
+        object(),
+        Sub("x"),
+    ],
 )
-def test_a_value_that_cannot_be_told_is_an_error_of_its_call(value: Any, session: Session, workspace: Path) -> None:
+def test_a_value_that_cannot_be_told_is_an_error_of_its_call(
+    value: Any, session: Session, workspace: Path
+) -> None:
     """Its type is named where nothing else can be; a text is a text."""
 
     @tool
@@ -251,8 +265,12 @@ def test_what_a_call_did_before_it_failed_can_be_undone(session: Session, worksp
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("COLOUR")
 
 
-def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(session: Session, workspace: Path) -> None:
-    """A function that hangs is given up, and said to be so, while another call of the turn is answered; it ends neither run nor process."""
+def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(
+    session: Session, workspace: Path
+) -> None:
+    """A function that hangs is given up, and said to be so, while another call of the turn is answered; it
+    ends neither run nor process.
+    """
     free, beats = threading.Event(), 0
 
     @tool(danger_level="safe", timeout_s=0.2)
@@ -277,7 +295,10 @@ def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(session: Ses
     free.set()
     assert hung.error is not None
     assert hung.error["kind"] == "timeout"
-    assert "hang did not end within 0.2 s and was given up; it cannot be stopped, so it may still go on" in hung.text
+    assert (
+        "hang did not end within 0.2 s and was given up; it cannot be stopped, so it may still go on"
+        in hung.text
+    )
     assert (other.text, beats) == ("beaten", 20)
 
 
@@ -293,13 +314,20 @@ def test_many_functions_that_hang_leave_room_for_others(session: Session, worksp
 
     (workspace / "f").write_text("here")
     calls: list[Any] = [("hang", {"x": n}) for n in range(40)]
-    run = turn(session, workspace, [hang, session.registry.toolbox.get("read_file")], [*calls, ("read_file", {"path": "f"})])
+    run = turn(
+        session,
+        workspace,
+        [hang, session.registry.toolbox.get("read_file")],
+        [*calls, ("read_file", {"path": "f"})],
+    )
     free.set()
     assert [answer.text for answer in answered(run) if answer.error is None] == ["here"]
 
 
 @pytest.mark.parametrize("options", [{"timeout_s": PATIENCE_S}, {"thread": True}])
-def test_a_function_in_a_thread_has_the_context_of_its_call(options: Any, session: Session, workspace: Path) -> None:
+def test_a_function_in_a_thread_has_the_context_of_its_call(
+    options: Any, session: Session, workspace: Path
+) -> None:
     """Context variables are those of whoever began the run."""
     COLOUR.set("red")
 

@@ -26,7 +26,11 @@ def workspace(tmp_path: Path) -> Path:
 def carry_out(session: Session, workspace: Path, command: str, answer: str, **options: str) -> Run:
     """A run of one command."""
     model = ScriptedModel([[("bash", {"command": command})], answer])
-    return asyncio.run(session.run("set it to 60", model=model, workspace=workspace, approve="auto", containment="off", **options))
+    return asyncio.run(
+        session.run(
+            "set it to 60", model=model, workspace=workspace, approve="auto", containment="off", **options
+        )
+    )
 
 
 def touched(run: Run) -> list[str] | None:
@@ -44,14 +48,18 @@ def touched(run: Run) -> list[str] | None:
         ("printf 'TIMEOUT = 60\\n' > src/config.py; exit 3", ["src/config.py"]),
     ],
 )
-def test_touched_files_are_those_that_changed(session: Session, workspace: Path, command: str, files: list[str]) -> None:
+def test_touched_files_are_those_that_changed(
+    session: Session, workspace: Path, command: str, files: list[str]
+) -> None:
     """Files that were changed, made or removed, also by a command that fails; none by one that only reads."""
     assert touched(carry_out(session, workspace, command, "Done.")) == files
 
 
 def test_untrue_claims_are_found_beside_a_command(session: Session, workspace: Path) -> None:
     """Of a file that no command touched it is said; of one that a script changed unseen it is not."""
-    (workspace / "fix.py").write_text("import pathlib; pathlib.Path('src/config.py').write_text('TIMEOUT = 60')")
+    (workspace / "fix.py").write_text(
+        "import pathlib; pathlib.Path('src/config.py').write_text('TIMEOUT = 60')"
+    )
     for command, count in (("ls", 1), ("python3 --version", 1), ("python3 fix.py", 0)):
         run = carry_out(session, workspace, command, "I updated `src/config.py` to use 60.")
         end = next(event for event in run.events() if isinstance(event, RunFinished))

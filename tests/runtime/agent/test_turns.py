@@ -23,15 +23,25 @@ from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, ToolContext
 
 
-def turn(session: Session, workspace: Path, tools: list[Tool], calls: list[ScriptedCall] | ModelAnswer, **options: Any) -> Run:
+def turn(
+    session: Session,
+    workspace: Path,
+    tools: list[Tool],
+    calls: list[ScriptedCall] | ModelAnswer,
+    **options: Any,
+) -> Run:
     """A run of one turn of calls and an answer, every call allowed."""
     model = ScriptedModel([calls, "done"])
-    return asyncio.run(session.run("go", model=model, tools=tools, workspace=workspace, approve="auto:critical", **options))
+    return asyncio.run(
+        session.run("go", model=model, tools=tools, workspace=workspace, approve="auto:critical", **options)
+    )
 
 
 def answered(run: Run) -> list[ToolAnswered]:
     """The tools' answers, in the order of their calls."""
-    return sorted((event for event in run.events() if isinstance(event, ToolAnswered)), key=lambda event: event.call)
+    return sorted(
+        (event for event in run.events() if isinstance(event, ToolAnswered)), key=lambda event: event.call
+    )
 
 
 def problem(run: Run) -> tuple[Json, str]:
@@ -43,7 +53,9 @@ def problem(run: Run) -> tuple[Json, str]:
 
 
 def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
-    """Four safe calls that wait for each other all end: they run at the same time, and the batch is recorded."""
+    """Four safe calls that wait for each other all end: they run at the same time, and the batch is
+    recorded.
+    """
     everyone = Meeting(4)
 
     @tool(danger_level="safe")
@@ -59,7 +71,8 @@ def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
 
 
 def test_pure_calls_that_end_at_once_need_no_tasks(session: Session, workspace: Path) -> None:
-    """Pure calls run in the task of their step until one waits; then the rest begin beside it, in order. One that fails stops no other.
+    """Pure calls run in the task of their step until one waits; then the rest begin beside it, in order. One
+    that fails stops no other.
 
     Mutants: the rest begins only when the one that waits has ended; the call that waits is made once more.
     """
@@ -82,13 +95,29 @@ def test_pure_calls_that_end_at_once_need_no_tasks(session: Session, workspace: 
     assert [n for n, _ in begun] == [0, 1, 2, 3, 4]
     assert len({task for _, task in begun[:3]}) == 1
     assert len({task for _, task in begun}) == 3
-    names = [type(event).__name__ + event.call[-1] for event in run.events() if isinstance(event, ToolCalled | ToolAnswered)]
-    assert names[:7] == ["ToolCalled1", "ToolAnswered1", "ToolCalled2", "ToolAnswered2", "ToolCalled3", "ToolCalled4", "ToolCalled5"]
+    names = [
+        type(event).__name__ + event.call[-1]
+        for event in run.events()
+        if isinstance(event, ToolCalled | ToolAnswered)
+    ]
+    assert names[:7] == [
+        "ToolCalled1",
+        "ToolAnswered1",
+        "ToolCalled2",
+        "ToolAnswered2",
+        "ToolCalled3",
+        "ToolCalled4",
+        "ToolCalled5",
+    ]
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(waits: bool, session: Session, workspace: Path) -> None:
-    """A tool that raises `CancelledError` by itself, at once or later, ends the run as it does in a task: when the others have ended."""
+def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(
+    waits: bool, session: Session, workspace: Path
+) -> None:
+    """A tool that raises `CancelledError` by itself, at once or later, ends the run as it does in a task:
+    when the others have ended.
+    """
     ended: list[int] = []
 
     @tool(effect="pure")
@@ -107,7 +136,9 @@ def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(waits: bool, se
 
 
 def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Session, workspace: Path) -> None:
-    """Whoever stops a run stops the call that is awaited in the task of the step and those that run beside it."""
+    """Whoever stops a run stops the call that is awaited in the task of the step and those that run beside
+    it.
+    """
     stopped: list[int] = []
     everyone = Meeting(3)
 
@@ -137,7 +168,9 @@ def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Session, workspace:
 
 
 def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None:
-    """A risky call starts after every call before it has ended, and those after it start after it; its wait is recorded."""
+    """A risky call starts after every call before it has ended, and those after it start after it; its wait
+    is recorded.
+    """
     trace: list[str] = []
     readers = Meeting(2)
 
@@ -162,7 +195,8 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
         return await traced(name)
 
     calls: list[ScriptedCall] = [
-        (what, {"name": name}) for what, name in (("read", "a"), ("read", "b"), ("write", "c"), ("write", "d"), ("read", "e"))
+        (what, {"name": name})
+        for what, name in (("read", "a"), ("read", "b"), ("write", "c"), ("write", "d"), ("read", "e"))
     ]
     run = turn(session, workspace, [read, write], calls)
     assert sorted(trace[:2]) == ["+a", "+b"]
@@ -191,7 +225,9 @@ def test_a_call_that_may_not_run_beside_others_does_not(session: Session, worksp
 
 
 def test_calls_beyond_the_limit_run_in_the_next_batch(session: Session, workspace: Path) -> None:
-    """Of seven calls five run together and the other two after them; none is refused, and no further model turn is needed."""
+    """Of seven calls five run together and the other two after them; none is refused, and no further model
+    turn is needed.
+    """
     together, ran = Meeting(5), []
 
     @tool(danger_level="safe")
@@ -207,7 +243,9 @@ def test_calls_beyond_the_limit_run_in_the_next_batch(session: Session, workspac
     assert [event.error for event in answered(run)] == [None] * 7
     assert run.usage.model_calls == 2
     together.most, ran[:] = 0, []
-    one_by_one = turn(session, workspace, [count], [("count", {"n": n}) for n in range(3)], limits=Limits(calls_per_turn=1))
+    one_by_one = turn(
+        session, workspace, [count], [("count", {"n": n}) for n in range(3)], limits=Limits(calls_per_turn=1)
+    )
     assert ([event.error for event in answered(one_by_one)], ran, together.most) == ([None] * 3, [0, 1, 2], 1)
 
 
@@ -238,14 +276,25 @@ def test_arguments_that_are_no_json_are_explained(session: Session, workspace: P
     """What a model wrote in place of arguments comes back with why it could not be read."""
     asked = ToolRequest(id="x", name="read_page", problem="Expecting ',' at character 12")
     kind, text = problem(turn(session, workspace, [read_page], ModelAnswer(calls=(asked,))))
-    assert (kind, text) == ("invalid_arguments", "error: the arguments of read_page could not be read: Expecting ',' at character 12")
+    assert (kind, text) == (
+        "invalid_arguments",
+        "error: the arguments of read_page could not be read: Expecting ',' at character 12",
+    )
 
 
 def test_arguments_that_are_no_object_are_explained(session: Session, workspace: Path) -> None:
     """A number in their place comes back with what is wanted, and the run goes on to its end."""
-    run = turn(session, workspace, [read_page], ModelAnswer(calls=(ToolRequest(id="x", name="read_page", args=cast("Any", 3)),)))
+    run = turn(
+        session,
+        workspace,
+        [read_page],
+        ModelAnswer(calls=(ToolRequest(id="x", name="read_page", args=cast("Any", 3)),)),
+    )
     reason = "the arguments of read_page have to be a JSON object, not 3"
-    assert problem(run) == ("invalid_arguments", f"error: the arguments of read_page could not be read: {reason}")
+    assert problem(run) == (
+        "invalid_arguments",
+        f"error: the arguments of read_page could not be read: {reason}",
+    )
     assert run.status is RunStatus.COMPLETE
 
 
@@ -261,7 +310,9 @@ def test_arguments_that_are_no_object_are_explained(session: Session, workspace:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_whatever_a_tool_raises_is_told_to_the_model(error: BaseException, text: str, session: Session, workspace: Path) -> None:
+def test_whatever_a_tool_raises_is_told_to_the_model(
+    error: BaseException, text: str, session: Session, workspace: Path
+) -> None:
     """No error of a tool ends the run, not even an attempt to leave the program."""
 
     @tool
@@ -323,7 +374,10 @@ def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -
 
     (event,) = answered(turn(session, workspace, [recite], [("recite", {})]))
     assert event.truncated
-    more = f'[100 characters in all; read on with read_result(id="{event.whole}", offset=20), or find something in it with a pattern]'
+    more = (
+        f'[100 characters in all; read on with read_result(id="{event.whole}", offset=20), or find '
+        "something in it with a pattern]"
+    )
     assert event.text == "a" * 20 + "\n… 70 characters left out …\n" + "z" * 10 + "\n" + more
 
 
@@ -339,8 +393,14 @@ def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Session, workspa
         return "done"
 
     run = turn(session, workspace, [work], [("work", {})])
-    assert (seen[0].run_id, seen[0].call_id, seen[0].workspace.root) == (run.id, "answer.1.1", workspace.resolve())
-    assert [event for event in run.events() if isinstance(event, Progress)] == [Progress(text="half way", fraction=0.5)]
+    assert (seen[0].run_id, seen[0].call_id, seen[0].workspace.root) == (
+        run.id,
+        "answer.1.1",
+        workspace.resolve(),
+    )
+    assert [event for event in run.events() if isinstance(event, Progress)] == [
+        Progress(text="half way", fraction=0.5)
+    ]
 
 
 def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Path) -> None:
@@ -350,7 +410,9 @@ def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Pa
     @tool
     async def act(ctx: ToolContext) -> str:
         """Act."""
-        found.append([r.event.call for r in session.store.records(ctx.run_id) if isinstance(r.event, ToolCalled)])
+        found.append(
+            [r.event.call for r in session.store.records(ctx.run_id) if isinstance(r.event, ToolCalled)]
+        )
         return "acted"
 
     turn(session, workspace, [act], [("act", {}), ("act", {})])
@@ -375,6 +437,9 @@ def test_no_error_of_a_turn_is_lost(session: Session, workspace: Path) -> None:
     session.change(middleware=(Breaks(),))
     with pytest.raises(ValueError, match="no 1") as caught:
         turn(session, workspace, [count], [("count", {"n": n}) for n in (1, 2, 3)])
-    assert caught.value.__notes__ == ["at the same time: ValueError: no 2", "at the same time: ValueError: no 3"]
+    assert caught.value.__notes__ == [
+        "at the same time: ValueError: no 2",
+        "at the same time: ValueError: no 3",
+    ]
     (row,) = session.store.runs()
     assert all(f"no {n}" in session.get(row.id).reason for n in (1, 2, 3))

@@ -1,4 +1,6 @@
-"""Typed results: `output=…` asks for a value, has it repaired twice, and `run.value` computes it from the log. All models here are scripted."""
+"""Typed results: `output=…` asks for a value, has it repaired twice, and `run.value` computes it from the
+log. All models here are scripted.
+"""
 
 import asyncio
 from pathlib import Path
@@ -52,18 +54,26 @@ class Place(BaseModel):
     ],
 )
 def test_an_answer_is_a_value(session: Session, output: Any, said: str, value: Any) -> None:
-    """Of any type, alone, in a fence or as providers wrap it; from the log it is the same, plain where the type is not given again."""
+    """Of any type, alone, in a fence or as providers wrap it; from the log it is the same, plain where the
+    type is not given again.
+    """
     run = asyncio.run(session.run("go", model=ScriptedModel([said]), output=output))
     assert run.value == value
     assert session.get(run.id, output=output).value == value
     plain = session.get(run.id).value
     assert plain == (
-        value.model_dump() if isinstance(value, Place) else [one.model_dump() for one in value] if output == list[Place] else value
+        value.model_dump()
+        if isinstance(value, Place)
+        else [one.model_dump() for one in value]
+        if output == list[Place]
+        else value
     )
 
 
 def test_it_is_repaired_twice(session: Session) -> None:
-    """The model is told what does not fit, by the schema and by a validator; it is asked with the schema each time."""
+    """The model is told what does not fit, by the schema and by a validator; it is asked with the schema each
+    time.
+    """
     asked: list[ModelRequest] = []
     told: list[str] = []
 
@@ -74,21 +84,33 @@ def test_it_is_repaired_twice(session: Session) -> None:
 
     run = asyncio.run(session.run("go", model=ScriptedModel(turns), output=Place))
     assert run.value.line == 1
-    assert ("there is no JSON" in told[1], "line: Value error, lines are counted from 1" in told[2]) == (True, True)
+    assert ("there is no JSON" in told[1], "line: Value error, lines are counted from 1" in told[2]) == (
+        True,
+        True,
+    )
     assert all(request.schema == Place.model_json_schema() for request in asked)
-    assert '"line"' in asked[0].messages[0].text  # the system message has the schema, for models without response_format
+    assert (
+        '"line"' in asked[0].messages[0].text
+    )  # the system message has the schema, for models without response_format
 
 
 def test_what_cannot_be_had_is_said(session: Session) -> None:
-    """The run fails with the reason, and so does its value; so does the value of a run that was asked for none."""
+    """The run fails with the reason, and so does its value; so does the value of a run that was asked for
+    none.
+    """
     run = asyncio.run(session.run("go", model=ScriptedModel(["a", "b", "c"]), output=Place))
     assert (run.status, run.outcome) == (RunStatus.FAILED, "error")
-    with pytest.raises(RunFailed, match=r"has no value, it ended FAILED: .*could not be used after 3 attempts: there is no JSON"):
+    with pytest.raises(
+        RunFailed,
+        match=r"has no value, it ended FAILED: .*could not be used after 3 attempts: there is no JSON",
+    ):
         run.value
     with pytest.raises(UsageError, match="was not asked for a value"):
         asyncio.run(session.run("go", model=ScriptedModel(["a"]))).value
     with pytest.raises(UsageError, match="the schema of the type given now is not the one in the log"):
-        session.get(asyncio.run(session.run("go", model=ScriptedModel(["4"]), output=int)).id, output=str).value
+        session.get(
+            asyncio.run(session.run("go", model=ScriptedModel(["4"]), output=int)).id, output=str
+        ).value
 
 
 @pytest.mark.parametrize("output", [7, {"type": "nothing"}, "no.such:Type", "tests:Type"])
@@ -114,7 +136,9 @@ class Stuck(ScriptedModel):
 
 
 def test_it_survives_resume_and_fork(tmp_path: Path) -> None:
-    """A run that broke off at a repair goes on in another session with the same schema, and its value is of the type given there."""
+    """A run that broke off at a repair goes on in another session with the same schema, and its value is of
+    the type given there.
+    """
 
     async def broken() -> str:
         model = Stuck()
@@ -134,12 +158,16 @@ def test_it_survives_resume_and_fork(tmp_path: Path) -> None:
 
 
 def test_agents_plans_and_workflows(session: Session, tmp_path: Path) -> None:
-    """An agent has an output; of a plan it is the last step's; a tool's answer is checked; a workflow file names a schema."""
+    """An agent has an output; of a plan it is the last step's; a tool's answer is checked; a workflow file
+    names a schema.
+    """
     said = '{"path": "a", "line": 3}'
-    assert asyncio.run(session.run("go", model=ScriptedModel([said]), plan=LLMAgent("finder", output=Place))).value == Place(
-        path="a", line=3
+    assert asyncio.run(
+        session.run("go", model=ScriptedModel([said]), plan=LLMAgent("finder", output=Place))
+    ).value == Place(path="a", line=3)
+    two = Plan(
+        steps=(Step(id="a", goal="first", produces=("x",)), Step(id="b", goal="then", consumes=("x",)))
     )
-    two = Plan(steps=(Step(id="a", goal="first", produces=("x",)), Step(id="b", goal="then", consumes=("x",))))
     model = ScriptedModel(lambda request: said if "then" in request.messages[-1].text else "words")
     assert asyncio.run(session.run("go", model=model, plan=two, output=Place)).value.line == 3
     (tmp_path / "n.txt").write_text("words")
@@ -147,7 +175,9 @@ def test_agents_plans_and_workflows(session: Session, tmp_path: Path) -> None:
     run = asyncio.run(session.run("go", model=ScriptedModel([]), plan=tool, output=int, workspace=tmp_path))
     assert (run.outcome, "not what output= asks for" in run.reason) == ("unmet", True)
     flow = tmp_path / "flow.yaml"
-    flow.write_text("kind: plan\nsteps: [{id: a, goal: '{{goal}}'}]\noutput: {type: array, items: {type: integer}}\n")
+    flow.write_text(
+        "kind: plan\nsteps: [{id: a, goal: '{{goal}}'}]\noutput: {type: array, items: {type: integer}}\n"
+    )
     assert asyncio.run(session.run("go", model=ScriptedModel(["[1, 2]"]), plan=flow)).value == [1, 2]
     own = Plan(steps=(Step(id="a", goal="x", schema={"type": "object"}),))
     with pytest.raises(UsageError, match="has a schema of its own"):
@@ -174,7 +204,9 @@ def test_a_suite_asks_for_values(tmp_path: Path) -> None:
 
 
 def test_providers_get_objects() -> None:
-    """A value that is no object is asked for as that of a key, with the definitions where references find them."""
+    """A value that is no object is asked for as that of a key, with the definitions where references find
+    them.
+    """
     schema: Any = {"type": "array", "items": {"$ref": "#/$defs/P"}, "$defs": {"P": {"type": "object"}}}
     sent: Any = response_format(object_schema(schema))["json_schema"]
     assert sent["schema"]["properties"]["value"] == {"type": "array", "items": {"$ref": "#/$defs/P"}}

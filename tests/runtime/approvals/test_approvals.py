@@ -11,7 +11,15 @@ import pytest
 from waits import FOREVER_S, PATIENCE_S, becomes
 
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, IllegalTransition, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    StateTransition,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore
@@ -38,10 +46,19 @@ def one_call(args: dict[str, Any] | None = None, answer: str = "up") -> Scripted
     return ScriptedModel([[("launch", args or {"where": "moon"})], answer])
 
 
-def run(session: Session, workspace: Path, approver: Any, model: ScriptedModel | None = None, **options: Any) -> Run:
+def run(
+    session: Session, workspace: Path, approver: Any, model: ScriptedModel | None = None, **options: Any
+) -> Run:
     """A run with the risky tool, to its end."""
     return asyncio.run(
-        session.run("go", model=model or one_call(), tools=[launch, look], workspace=workspace, approver=approver, **options)
+        session.run(
+            "go",
+            model=model or one_call(),
+            tools=[launch, look],
+            workspace=workspace,
+            approver=approver,
+            **options,
+        )
     )
 
 
@@ -66,12 +83,26 @@ def test_a_yes_lets_the_call_go_on(session: Session, workspace: Path) -> None:
     done = run(session, workspace, approver)
 
     (asked,) = approver.asked
-    assert (asked.tool, asked.args, asked.danger, asked.why) == ("launch", {"where": "moon", "times": 1}, "HIGH", "danger")
+    assert (asked.tool, asked.args, asked.danger, asked.why) == (
+        "launch",
+        {"where": "moon", "times": 1},
+        "HIGH",
+        "danger",
+    )
     assert (done.status, done.answer, answers(done)) == (RunStatus.COMPLETE, "up", ["launched moon 1"])
     assert states(done) == ["EXECUTING", "WAITING_APPROVAL", "EXECUTING", "COMPLETE"]
     (given,) = decisions(done)
-    assert (given.call, given.question, given.granted, given.by) == (asked.call, asked.question, True, "script")
-    order = [type(event) for event in done.events() if isinstance(event, ApprovalAsked | ApprovalGiven | ToolCalled | ToolAnswered)]
+    assert (given.call, given.question, given.granted, given.by) == (
+        asked.call,
+        asked.question,
+        True,
+        "script",
+    )
+    order = [
+        type(event)
+        for event in done.events()
+        if isinstance(event, ApprovalAsked | ApprovalGiven | ToolCalled | ToolAnswered)
+    ]
     assert order == [ApprovalAsked, ApprovalGiven, ToolCalled, ToolAnswered]
     assert done._state == fold(done.records())
 
@@ -81,13 +112,16 @@ def test_a_no_is_told_to_the_model(session: Session, workspace: Path) -> None:
     done = run(session, workspace, ScriptedApprover(["too dangerous"]))
     assert done.status is RunStatus.COMPLETE
     assert answers(done) == [
-        "error: launch was denied by script: too dangerous. Do not repeat this call; find another way or explain what is needed."
+        "error: launch was denied by script: too dangerous. Do not repeat this call; find another way "
+        "or explain what is needed."
     ]
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
 
 
 def test_edited_arguments_are_used(session: Session, workspace: Path) -> None:
-    """A person may change the arguments; they are completed as the model's would be, and both versions are recorded."""
+    """A person may change the arguments; they are completed as the model's would be, and both versions are
+    recorded.
+    """
     done = run(session, workspace, ScriptedApprover([{"where": "mars"}]))
     assert answers(done) == ["launched mars 1"]
     (called,) = [event for event in done.events() if isinstance(event, ToolCalled)]
@@ -96,8 +130,12 @@ def test_edited_arguments_are_used(session: Session, workspace: Path) -> None:
 
 
 def test_an_edit_that_does_not_fit_is_asked_again(session: Session, workspace: Path) -> None:
-    """Wrong arguments from a person come back with what is wrong, until they fit; one question, one decision."""
-    approver = ScriptedApprover([{"whither": "mars"}, {"where": "mars", "times": "many"}, {"where": "mars", "times": 3}])
+    """Wrong arguments from a person come back with what is wrong, until they fit; one question, one
+    decision.
+    """
+    approver = ScriptedApprover(
+        [{"whither": "mars"}, {"where": "mars", "times": "many"}, {"where": "mars", "times": 3}]
+    )
     done = run(session, workspace, approver)
     assert answers(done) == ["launched mars 3"]
     assert [asked.args for asked in approver.asked] == [
@@ -127,13 +165,20 @@ def test_always_is_for_the_rest_of_the_run(session: Session, workspace: Path) ->
 def test_an_approval_is_spent_by_its_call(session: Session, workspace: Path) -> None:
     """A plain yes covers one call: the same call made again is asked about again."""
     approver = ScriptedApprover([True, False])
-    done = run(session, workspace, approver, ScriptedModel([[("launch", {"where": "moon"})], [("launch", {"where": "moon"})], "up"]))
+    done = run(
+        session,
+        workspace,
+        approver,
+        ScriptedModel([[("launch", {"where": "moon"})], [("launch", {"where": "moon"})], "up"]),
+    )
     assert len(approver.asked) == 2
     assert [given.granted for given in decisions(done)] == [True, False]
 
 
 def test_the_policy_decides_without_a_person(session: Session, workspace: Path) -> None:
-    """`auto` lets a HIGH call go on unasked; `auto:medium` asks; `deny` refuses it and says so, and nobody is asked."""
+    """`auto` lets a HIGH call go on unasked; `auto:medium` asks; `deny` refuses it and says so, and nobody is
+    asked.
+    """
     assert answers(run(session, workspace, None, approve="auto")) == ["launched moon 1"]
     with pytest.raises(ApprovalRequired):
         run(session, workspace, None, approve="auto:medium")
@@ -144,7 +189,9 @@ def test_the_policy_decides_without_a_person(session: Session, workspace: Path) 
 
 
 def test_questions_of_a_turn_are_asked_together(session: Session, workspace: Path) -> None:
-    """All risky calls of a turn are put to the person at once; they run one after the other in the order asked for."""
+    """All risky calls of a turn are put to the person at once; they run one after the other in the order
+    asked for.
+    """
     together, answered = asyncio.Event(), [asyncio.Event() for _ in range(4)]
     answered[3].set()
     names: list[str] = []
@@ -196,7 +243,9 @@ def test_safe_calls_run_while_a_person_thinks(session: Session, workspace: Path)
 
 
 def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: Path) -> None:
-    """`ApprovalRequired` comes at once, names run, tool and what to type; after a decision the run resumes and completes."""
+    """`ApprovalRequired` comes at once, names run, tool and what to type; after a decision the run resumes
+    and completes.
+    """
     model = ScriptedModel([[("look", {}), ("launch", {"where": "moon"}), ("look", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
         run(session, workspace, None, model)
@@ -205,7 +254,11 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
     assert f"kestrel approve {error.run_id}" in str(error)
 
     waiting = session.get(error.run_id)
-    assert (waiting.status, waiting.working, [asked.tool for asked in waiting.questions]) == (RunStatus.WAITING_APPROVAL, False, ["launch"])
+    assert (waiting.status, waiting.working, [asked.tool for asked in waiting.questions]) == (
+        RunStatus.WAITING_APPROVAL,
+        False,
+        ["launch"],
+    )
     assert answers(waiting) == ["seen"]  # the call before it ran; the one after it keeps its place
     assert session.history.decide(error.run_id, granted=True, by="ann", how="command") == ["launch"]
     assert session.get(error.run_id).questions == ()
@@ -213,13 +266,19 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
         session.history.decide(error.run_id, granted=False, by="bob", how="command")
 
     done = asyncio.run(session.resume(error.run_id, model=model, tools=[launch, look]))
-    assert (done.status, done.answer, answers(done)) == (RunStatus.COMPLETE, "up", ["seen", "launched moon 1", "seen"])
+    assert (done.status, done.answer, answers(done)) == (
+        RunStatus.COMPLETE,
+        "up",
+        ["seen", "launched moon 1", "seen"],
+    )
     assert states(done) == ["EXECUTING", "WAITING_APPROVAL", "EXECUTING", "COMPLETE"]
     assert decisions(done)[0].by == "ann"
 
 
 def test_resuming_with_nobody_waits_again(session: Session, workspace: Path) -> None:
-    """Resumed while the question is still open, the run asks no second question and raises `ApprovalRequired` again."""
+    """Resumed while the question is still open, the run asks no second question and raises `ApprovalRequired`
+    again.
+    """
     with pytest.raises(ApprovalRequired) as caught:
         run(session, workspace, None)
     with pytest.raises(ApprovalRequired):
@@ -235,10 +294,14 @@ async def never(asked: ApprovalAsked) -> ApprovalGiven:
     raise AssertionError
 
 
-def start(session: Session, workspace: Path, approver: Any = never, **options: Any) -> tuple[Run, RecordingListener]:
+def start(
+    session: Session, workspace: Path, approver: Any = never, **options: Any
+) -> tuple[Run, RecordingListener]:
     """A run in progress, and what is told of it."""
     seen = RecordingListener()
-    begun = session.start("go", model=one_call(), tools=[launch, look], workspace=workspace, approver=approver, **options)
+    begun = session.start(
+        "go", model=one_call(), tools=[launch, look], workspace=workspace, approver=approver, **options
+    )
     begun.subscribe(seen)
     return begun, seen
 
@@ -251,9 +314,13 @@ async def until(seen: RecordingListener, kind: type[Event]) -> None:
 
 
 def test_a_click_beats_the_prompt(session: Session, workspace: Path) -> None:
-    """`Run.decide` answers while an approver is still asking: it is cancelled, the click stands, a second click changes nothing."""
+    """`Run.decide` answers while an approver is still asking: it is cancelled, the click stands, a second
+    click changes nothing.
+    """
     stopped = []
-    shown = asyncio.Event()  # a moment of sleep instead was too short for a busy machine: the prompt had not begun
+    shown = (
+        asyncio.Event()
+    )  # a moment of sleep instead was too short for a busy machine: the prompt had not begun
 
     async def prompt(asked: ApprovalAsked) -> ApprovalGiven:
         try:
@@ -270,8 +337,14 @@ def test_a_click_beats_the_prompt(session: Session, workspace: Path) -> None:
         with pytest.raises(UsageError, match=r"does not wait for a decision on 'other'"):
             begun.decide(ApprovalGiven(call="other", granted=True, by="ann", how="click"))
         with pytest.raises(UsageError, match="times"):
-            begun.decide(ApprovalGiven(call=asked.call, granted=True, by="ann", how="click", args={"where": "x", "times": "y"}))
-        begun.decide(ApprovalGiven(call=asked.call, granted=True, by="ann", how="click", args={"where": "mars"}))
+            begun.decide(
+                ApprovalGiven(
+                    call=asked.call, granted=True, by="ann", how="click", args={"where": "x", "times": "y"}
+                )
+            )
+        begun.decide(
+            ApprovalGiven(call=asked.call, granted=True, by="ann", how="click", args={"where": "mars"})
+        )
         begun.decide(ApprovalGiven(call=asked.call, granted=False, by="bob", how="click"))
         return await begun.wait()
 
@@ -283,7 +356,9 @@ def test_a_click_beats_the_prompt(session: Session, workspace: Path) -> None:
 
 
 def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace: Path) -> None:
-    """A decision handed in while the question is still on its way to the disk is not lost, and is recorded once."""
+    """A decision handed in while the question is still on its way to the disk is not lost, and is recorded
+    once.
+    """
 
     async def scene() -> Run:
         begun, _ = start(session, workspace, never)
@@ -302,8 +377,11 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
 
 
 @pytest.mark.parametrize("how", ["by the log", "by the run"])
-def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, workspace: Path, how: str) -> None:
-    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is resumed.
+def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(
+    session: Session, workspace: Path, how: str
+) -> None:
+    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is
+    resumed.
 
     One about a question that nobody asked, and a second one, change nothing.
     """
@@ -345,7 +423,9 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
 
 
 def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) -> None:
-    """Another process decides while the approver here is about to: one answer is recorded, the slower one is told or given up."""
+    """Another process decides while the approver here is about to: one answer is recorded, the slower one is
+    told or given up.
+    """
     outcomes = []
     other = SessionStore(session.store.path)
     # Seconds until each decides; the first and the last time it is certain who is first.
@@ -361,7 +441,10 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
             session.store.flush()  # what is on its way to the disk nobody else was asked
             await (until(seen, ApprovalGiven) if pause is None else asyncio.sleep(pause))
             given = ApprovalGiven(
-                call=begun.questions[0].call if begun.questions else "answer.1.1", granted=False, by="there", how="command"
+                call=begun.questions[0].call if begun.questions else "answer.1.1",
+                granted=False,
+                by="there",
+                how="command",
             )
             try:
                 await asyncio.to_thread(other.decide, begun.id, given)
@@ -373,7 +456,9 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
         done = asyncio.run(scene())
         (given,) = decisions(done)
         assert given.by == outcomes[-1]
-        assert answers(done)[0].startswith("launched" if given.by == "here" else "error: launch was denied by there")
+        assert answers(done)[0].startswith(
+            "launched" if given.by == "here" else "error: launch was denied by there"
+        )
         assert done.status is RunStatus.COMPLETE
     assert outcomes[0] == "there"
     assert outcomes[-1] == "here"
@@ -381,7 +466,9 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
 
 
 def test_a_late_answer_to_a_question_of_an_ended_run_is_told_so(session: Session, workspace: Path) -> None:
-    """Whoever is slower than the whole run learns that the question was answered; a question that nobody asked is still an error."""
+    """Whoever is slower than the whole run learns that the question was answered; a question that nobody
+    asked is still an error.
+    """
 
     async def scene() -> Run:
         async def person(asked: ApprovalAsked) -> ApprovalGiven:
@@ -392,9 +479,13 @@ def test_a_late_answer_to_a_question_of_an_ended_run_is_told_so(session: Session
 
     run = asyncio.run(scene())
     with pytest.raises(AlreadyDecided):
-        session.store.decide(run.id, ApprovalGiven(call="answer.1.1", granted=False, by="there", how="command"))
+        session.store.decide(
+            run.id, ApprovalGiven(call="answer.1.1", granted=False, by="there", how="command")
+        )
     with pytest.raises(IllegalTransition):
-        session.store.decide(run.id, ApprovalGiven(call="answer.9.9", granted=False, by="there", how="command"))
+        session.store.decide(
+            run.id, ApprovalGiven(call="answer.9.9", granted=False, by="there", how="command")
+        )
 
 
 _APPROVE = """
@@ -429,7 +520,9 @@ def test_another_process_wakes_the_run(session: Session, workspace: Path) -> Non
 
 
 def test_a_broken_approver_fails_the_run(session: Session, workspace: Path) -> None:
-    """An approver that raises ends the run FAILED with its error as reason, and the error reaches whoever waits."""
+    """An approver that raises ends the run FAILED with its error as reason, and the error reaches whoever
+    waits.
+    """
     with pytest.raises(IndexError):
         run(session, workspace, ScriptedApprover([]))
     (row,) = session.store.runs()

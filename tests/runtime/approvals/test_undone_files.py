@@ -1,4 +1,6 @@
-"""Undo of calls of a run: files as they were, several calls in order, also after the end; nothing that others changed is lost."""
+"""Undo of calls of a run: files as they were, several calls in order, also after the end; nothing that others
+changed is lost.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ THREE = [
 
 def lab_of(folder: Path, *turns: object) -> Lab:
     """A lab whose model makes these calls, a turn each, and is then done."""
-    return Lab(model=ScriptedModel([*([turn] for turn in turns), "done", "again"]), home=folder.parent / "home", approve="auto")
+    return Lab(
+        model=ScriptedModel([*([turn] for turn in turns), "done", "again"]),
+        home=folder.parent / "home",
+        approve="auto",
+    )
 
 
 def ran(lab: Lab, folder: Path) -> Run:
@@ -57,7 +63,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_three_calls_are_undone_in_order(folder: Path) -> None:
-    """Each undo brings the files back to what they were before that call, and the last one to the beginning."""
+    """Each undo brings the files back to what they were before that call, and the last one to the
+    beginning.
+    """
     run = ran(lab_of(folder, *THREE), folder)
     left = files(folder)
 
@@ -86,7 +94,10 @@ def test_a_call_is_undone_with_all_that_came_after_it(folder: Path) -> None:
 def test_deleted_files_come_back_as_they_were(folder: Path) -> None:
     """A binary file with its mode; then a file that was deleted and written anew, both calls in one undo."""
     (folder / "b.bin").chmod(0o755)
-    run = ran(lab_of(folder, ("delete_file", {"path": "b.bin"}), ("delete_file", {"path": "a.txt"}), THREE[0]), folder)
+    run = ran(
+        lab_of(folder, ("delete_file", {"path": "b.bin"}), ("delete_file", {"path": "a.txt"}), THREE[0]),
+        folder,
+    )
     first = next(event.call for event in run.events() if event.type == "tool_answered")
     run.undo(first)
 
@@ -95,7 +106,9 @@ def test_deleted_files_come_back_as_they_were(folder: Path) -> None:
 
 
 def test_what_others_changed_since_is_not_lost(folder: Path) -> None:
-    """A person's edit after the run stays, undo names the file and changes nothing at all; by force it goes."""
+    """A person's edit after the run stays, undo names the file and changes nothing at all; by force it
+    goes.
+    """
     run = ran(lab_of(folder, *THREE), folder)
     first = next(event.call for event in run.events() if event.type == "tool_answered")
     (folder / "a.txt").write_text("mine\n")
@@ -117,19 +130,25 @@ def test_mutant_without_compare_and_swap_loses_an_edit(folder: Path, monkeypatch
     assert files(folder)["a.txt"] == b"mine\n"
     second = ran(lab_of(folder, THREE[0]), folder)
     (folder / "a.txt").write_text("mine as well\n")
-    monkeypatch.setattr(undo, "version_of", lambda _: undo.effects_of(second.records())[0].files["a.txt"]["after"])
+    monkeypatch.setattr(
+        undo, "version_of", lambda _: undo.effects_of(second.records())[0].files["a.txt"]["after"]
+    )
     second.undo()
     assert files(folder)["a.txt"] == b"mine\n"
 
 
 def test_an_undo_after_the_end_is_an_event(folder: Path) -> None:
-    """It is in the log behind the end, whole by its hashes; the model of the next turn is told, and a file taken back by hand is not asked about twice."""
+    """It is in the log behind the end, whole by its hashes; the model of the next turn is told, and a file
+    taken back by hand is not asked about twice.
+    """
     lab = lab_of(folder, THREE[0])
     run = ran(lab, folder)
     run.undo()
     again = lab.get(run.id)
     following = lab.run_sync("go on", follow=run.id)
-    told = [message["text"] for message in following.events()[0].earlier["messages"] if message["role"] == "tool"]
+    told = [
+        message["text"] for message in following.events()[0].earlier["messages"] if message["role"] == "tool"
+    ]
 
     assert [event.type for event in again.events()][-1] == "kernel_undone"
     assert lab.session.store.damage(run.id) is None
@@ -171,7 +190,9 @@ def test_the_command_undoes_a_run_that_is_named(folder: Path, monkeypatch: pytes
 
 
 def test_an_undo_while_the_run_works_is_told_to_its_model(folder: Path) -> None:
-    """Between two calls: the model of the next turn reads that the first was undone, and a resumed run would, too."""
+    """Between two calls: the model of the next turn reads that the first was undone, and a resumed run would,
+    too.
+    """
     told: list[str] = []
 
     def turn(request: ModelRequest) -> Turn:
@@ -208,17 +229,25 @@ def test_what_holds_a_secret_is_not_kept(folder: Path, monkeypatch: pytest.Monke
     assert run.undo().files == ["sub/new.txt"]
     with pytest.raises(UsageError, match="can be undone"):
         run.undo()
-    kept = [path for path in (folder.parent / "home").rglob("*") if path.is_file() and b"sk-canary-77aa" in path.read_bytes()]
+    kept = [
+        path
+        for path in (folder.parent / "home").rglob("*")
+        if path.is_file() and b"sk-canary-77aa" in path.read_bytes()
+    ]
     assert kept == []
 
 
 def test_the_newest_run_is_this_session_s_own(tmp_path: Path) -> None:
-    """Of those with a call to be undone: neither a trial, nor a run that changed nothing, nor one of another session."""
+    """Of those with a call to be undone: neither a trial, nor a run that changed nothing, nor one of another
+    session.
+    """
     before: dict[str, Any] = {"a.txt": {"existed": False, "blob": "", "after": "v"}}
 
     def begin(store: SessionStore, name: str, *, changes: bool = True, **more: Any) -> None:
         store.create_run(name, RunStarted(goal="g", workspace=str(tmp_path), model="m", **more))
-        store.append(name, ToolAnswered(call="c", step="s", tool="t", text="x", before=before if changes else {})).result(PATIENCE_S)
+        store.append(
+            name, ToolAnswered(call="c", step="s", tool="t", text="x", before=before if changes else {})
+        ).result(PATIENCE_S)
 
     store = SessionStore(tmp_path / "k.db")
     assert newest_run(store) == ""

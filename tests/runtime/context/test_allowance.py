@@ -1,4 +1,6 @@
-"""Parallel steps do not pass together a limit that each alone would keep: what a call may use is reserved before it is made."""
+"""Parallel steps do not pass together a limit that each alone would keep: what a call may use is reserved
+before it is made.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,11 +22,18 @@ from kestrel_lab.runtime.session import Session
 
 WIDE = 6
 TOGETHER = Plan(steps=tuple(Step(id=f"s{number}", goal=f"s{number}") for number in range(WIDE)))
-AFTER_ONE = Plan(steps=(Step(id="first", goal="first"), *(Step(id=f"s{n}", goal=f"s{n}", depends_on=("first",)) for n in range(WIDE))))
+AFTER_ONE = Plan(
+    steps=(
+        Step(id="first", goal="first"),
+        *(Step(id=f"s{n}", goal=f"s{n}", depends_on=("first",)) for n in range(WIDE)),
+    )
+)
 
 
 class Priced:
-    """A model that is slow, so that whoever may ask it asks together; each call costs the next of `costs`, the last again and again."""
+    """A model that is slow, so that whoever may ask it asks together; each call costs the next of `costs`,
+    the last again and again.
+    """
 
     def __init__(self, costs: Sequence[float], *, kind: ModelKind = "scripted", tokens: int = 0) -> None:
         self.name, self.kind = "priced", kind
@@ -40,10 +49,14 @@ class Priced:
         for _ in range(300):
             await asyncio.sleep(0)
         self.now -= 1
-        return ModelAnswer(text="done", model=self.name, usage=Usage(cost_usd=cost, tokens_in=self._tokens, model_calls=1))
+        return ModelAnswer(
+            text="done", model=self.name, usage=Usage(cost_usd=cost, tokens_in=self._tokens, model_calls=1)
+        )
 
 
-def carried_out(folder: Path, model: Priced, plan: Plan, limits: Limits, session: Session | None = None) -> Run:
+def carried_out(
+    folder: Path, model: Priced, plan: Plan, limits: Limits, session: Session | None = None
+) -> Run:
     """A run of the plan with that model."""
     opened = session or Session(folder / "home", env={})
     run = asyncio.run(opened.run("spend", plan=plan, model=model, limits=limits, workspace=folder, tools=[]))  # type: ignore[arg-type]
@@ -61,14 +74,25 @@ def unlimited(self: Allowance, model: Priced) -> bool:
 def test_turns_are_never_more_than_the_limit(turns: int, tmp_path: Path) -> None:
     """Of six steps that ask together as many are let through as there are turns left."""
     session = Session(tmp_path / "home", env={})
-    run = asyncio.run(session.run("spend", plan=TOGETHER, model=Priced([0.0]), limits=Limits(cycles=turns), workspace=tmp_path, tools=[]))
+    run = asyncio.run(
+        session.run(
+            "spend",
+            plan=TOGETHER,
+            model=Priced([0.0]),
+            limits=Limits(cycles=turns),
+            workspace=tmp_path,
+            tools=[],
+        )
+    )
     asked = sum(isinstance(event, ModelCalled) for event in run.events())
     session.close()
     assert (run.status, run.outcome, asked) == (RunStatus.FAILED, "limit", turns)
 
 
 def test_money_passes_the_limit_by_one_call_at_most(tmp_path: Path) -> None:
-    """When a call's cost is known, those that would pass the limit together are made one after the other; the first that finds none left ends the run."""
+    """When a call's cost is known, those that would pass the limit together are made one after the other; the
+    first that finds none left ends the run.
+    """
     model = Priced([0.03])
     run = carried_out(tmp_path, model, AFTER_ONE, Limits(cost_usd=0.1))
     assert (run.outcome, model.most, model.asked) == ("limit", 1, 4)
@@ -100,7 +124,9 @@ def test_a_call_may_cost_twice_as_much_as_the_dearest(tmp_path: Path) -> None:
 
 
 def test_of_a_real_model_the_first_call_is_made_alone(tmp_path: Path) -> None:
-    """Nobody knows what it costs; afterwards, in later runs of the session too, they are made together as far as there is room."""
+    """Nobody knows what it costs; afterwards, in later runs of the session too, they are made together as far
+    as there is room.
+    """
     session = Session(tmp_path / "home", env={})
     dear = Priced([0.6], kind="real")
     run = carried_out(tmp_path, dear, TOGETHER, Limits(cost_usd=1.0), session)
@@ -136,7 +162,9 @@ def test_without_reservation_the_limits_are_passed(tmp_path: Path, monkeypatch: 
 
 
 def room(cycles: int) -> list[bool]:
-    """Whether each of three steps that begin a turn is let through before any of the turns is recorded, then a fourth after one was."""
+    """Whether each of three steps that begin a turn is let through before any of the turns is recorded, then
+    a fourth after one was.
+    """
     state = RunState()
     allowance = Allowance(Limits(cycles=cycles), state, {})
 
@@ -161,7 +189,9 @@ def room(cycles: int) -> list[bool]:
 
 
 def test_a_turn_counts_from_its_reservation_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While requests are put together their turns are taken already; the mutant, which counts what is recorded, takes too many."""
+    """While requests are put together their turns are taken already; the mutant, which counts what is
+    recorded, takes too many.
+    """
     assert (room(2), room(4)) == ([True, True, False, False], [True] * 4)
     monkeypatch.setattr(Allowance, "unrecorded", 0)
     assert room(2) == [True] * 4

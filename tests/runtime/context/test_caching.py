@@ -1,4 +1,6 @@
-"""When a run's tool call is answered from the cache, when it must not be, and what happens when the cache itself is broken."""
+"""When a run's tool call is answered from the cache, when it must not be, and what happens when the cache
+itself is broken.
+"""
 
 import asyncio
 import os
@@ -80,7 +82,11 @@ _NAMES = {"added", "removed", "renamed", "other kind", "ignored"}
     ("name", "args", "seen"),
     [
         ("read_file", {"path": "src/a.py"}, _CONTENT),
-        ("batch_read", {"paths": ["src/deep/b.py", "src/a.py"]}, _CONTENT | {"removed", "renamed", "other kind"}),
+        (
+            "batch_read",
+            {"paths": ["src/deep/b.py", "src/a.py"]},
+            _CONTENT | {"removed", "renamed", "other kind"},
+        ),
         ("file_exists", {"path": "src/deep/new.py"}, {"added"}),
         ("list_directory", {"path": "src/deep"}, _NAMES - {"ignored"}),
         ("glob", {"pattern": "*.py", "path": "src"}, _NAMES),
@@ -88,8 +94,12 @@ _NAMES = {"added", "removed", "renamed", "other kind", "ignored"}
         ("grep", {"pattern": "one", "path": "src"}, _CONTENT | _NAMES),
     ],
 )
-def test_a_change_of_what_was_read_is_a_miss(name: str, args: dict[str, Any], seen: set[str], tmp_path: Path) -> None:
-    """Each file tool has another key after every change that its answer may hang on, and the same key again for equal calls."""
+def test_a_change_of_what_was_read_is_a_miss(
+    name: str, args: dict[str, Any], seen: set[str], tmp_path: Path
+) -> None:
+    """Each file tool has another key after every change that its answer may hang on, and the same key again
+    for equal calls.
+    """
     for change in CHANGES:
         (tmp_path / change / "src/deep").mkdir(parents=True)
         (tmp_path / change / "src/a.py").write_text("one\n")
@@ -115,7 +125,9 @@ def test_a_change_of_what_was_read_is_a_miss(name: str, args: dict[str, Any], se
     ],
 )
 def test_a_path_is_one_path_however_it_is_spelled(name: str, args: dict[str, Any], tmp_path: Path) -> None:
-    """`./a`, `b/../a` and the absolute path are the key of `a`; a mutant that hashes the words has four keys."""
+    """`./a`, `b/../a` and the absolute path are the key of `a`; a mutant that hashes the words has four
+    keys.
+    """
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a.py").write_text("one\n")
 
@@ -133,7 +145,9 @@ def test_a_path_is_one_path_however_it_is_spelled(name: str, args: dict[str, Any
 
 
 def test_forgetting_what_was_read_is_caught(tmp_path: Path) -> None:
-    """A mutant whose fingerprint looks at the size and time of a file alone takes a rewritten file for the one before."""
+    """A mutant whose fingerprint looks at the size and time of a file alone takes a rewritten file for the
+    one before.
+    """
     (tmp_path / "a.py").write_text("one")
 
     def forgetful(args: dict[str, Any], ctx: ToolContext) -> str:
@@ -148,7 +162,9 @@ def test_forgetting_what_was_read_is_caught(tmp_path: Path) -> None:
 
 
 def test_each_part_of_a_key_counts(tmp_path: Path) -> None:
-    """Arguments, folder and definition make other keys; the run only where the scope is the run, the folder not where it is global."""
+    """Arguments, folder and definition make other keys; the run only where the scope is the run, the folder
+    not where it is global.
+    """
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()
@@ -160,7 +176,11 @@ def test_each_part_of_a_key_counts(tmp_path: Path) -> None:
 
     first = key(look, one, {"word": "a"})
     assert first == key(look, one, {"often": 1, "word": "a"}, run="other")
-    others = [key(look, one, {"word": "b"}), key(look, two, {"word": "a"}), key(look, one, {"word": "a"}, pin="v2")]
+    others = [
+        key(look, one, {"word": "b"}),
+        key(look, two, {"word": "a"}),
+        key(look, one, {"word": "a"}, pin="v2"),
+    ]
     assert len({first, *others}) == 4
     shared = replace(look, cache_scope="global")
     assert key(shared, one, {"word": "a"}) == key(shared, two, {"word": "a"})
@@ -172,7 +192,9 @@ def test_each_part_of_a_key_counts(tmp_path: Path) -> None:
 
 
 def test_what_says_nothing_of_its_age_is_not_reused(tmp_path: Path) -> None:
-    """A pure tool with neither fingerprint nor time is called each time, and so is one whose fingerprint fails, with a warning."""
+    """A pure tool with neither fingerprint nor time is called each time, and so is one whose fingerprint
+    fails, with a warning.
+    """
 
     @tool(effect="pure")
     def bare() -> int:
@@ -192,7 +214,10 @@ def test_what_says_nothing_of_its_age_is_not_reused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"effect": "idempotent", "cache_ttl_seconds": 5}, "answers of a tool with effect 'idempotent' are never reused"),
+        (
+            {"effect": "idempotent", "cache_ttl_seconds": 5},
+            "answers of a tool with effect 'idempotent' are never reused",
+        ),
         ({"effect": "opaque", "fingerprint": lambda args, ctx: "x"}, "never reused"),
         ({"effect": "pure", "cache_ttl_seconds": 0}, "positive number of seconds"),
         ({"effect": "pure", "cache_ttl_seconds": float("inf")}, "positive number of seconds"),
@@ -227,14 +252,21 @@ def told(run: Run) -> list[tuple[str, bool]]:
 
 def go(session: Session, workspace: Path, *turns: Any, **options: Any) -> Run:
     """A run in which a script asks for calls."""
-    return asyncio.run(session.run("go", model=ScriptedModel([*turns, "done"]), workspace=workspace, **options))
+    return asyncio.run(
+        session.run("go", model=ScriptedModel([*turns, "done"]), workspace=workspace, **options)
+    )
 
 
 def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
-    """An equal call in another run is a hit; a new file makes it a call; the run says how many hits there were, and the metrics their rate."""
+    """An equal call in another run is a hit; a new file makes it a call; the run says how many hits there
+    were, and the metrics their rate.
+    """
     (workspace / "a.txt").write_text("a")
     turn = [("tree", {})]
-    first, second = go(session, workspace, turn), go(session, workspace, turn, turn, [("bash", {"command": "true"})], approve="deny")
+    first, second = (
+        go(session, workspace, turn),
+        go(session, workspace, turn, turn, [("bash", {"command": "true"})], approve="deny"),
+    )
     assert told(first) == [("./\n  a.txt", False)]
     assert told(second)[:2] == [("./\n  a.txt", True)] * 2
     assert "3 tool calls · 2 of 2 from the cache" in repr(second.report)
@@ -248,13 +280,26 @@ def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
 
 
 def test_a_read_sees_the_write_before_it(session: Session, workspace: Path) -> None:
-    """In one turn a read after a write reads what was written, though the text from before is in the cache."""
+    """In one turn a read after a write reads what was written, though the text from before is in the
+    cache.
+    """
     path = workspace / "a.txt"
     path.write_text("old")
     assert key(BOX.get("read_file"), workspace, {"path": "a.txt"}) != CHANGING
     read = ("read_file", {"path": "a.txt"})
-    run = go(session, workspace, [read], [read, ("write_file", {"path": "a.txt", "content": "new"}), read], approve="auto")
-    assert [text.splitlines()[0] for text, _ in told(run)] == ["old", "old", "replaced a.txt (1 line, 3 bytes)", "new"]
+    run = go(
+        session,
+        workspace,
+        [read],
+        [read, ("write_file", {"path": "a.txt", "content": "new"}), read],
+        approve="auto",
+    )
+    assert [text.splitlines()[0] for text, _ in told(run)] == [
+        "old",
+        "old",
+        "replaced a.txt (1 line, 3 bytes)",
+        "new",
+    ]
     assert [cached for _, cached in told(run)] == [False, True, False, False]
 
 
@@ -269,7 +314,9 @@ def test_what_is_denied_is_not_answered_from_the_cache(session: Session, workspa
     allowed = go(session, workspace, [("secret", {})], tools=[secret], approve="auto")
     refused = go(session, workspace, [("secret", {})], tools=[secret], approve="deny")
     assert told(allowed) == [("the secret", False)]
-    assert [(text[:33], cached) for text, cached in told(refused)] == [("error: secret was denied by polic", False)]
+    assert [(text[:33], cached) for text, cached in told(refused)] == [
+        ("error: secret was denied by polic", False)
+    ]
 
 
 def test_modes_of_a_run_and_of_the_session(session: Session, workspace: Path) -> None:
@@ -291,7 +338,10 @@ def test_modes_of_a_run_and_of_the_session(session: Session, workspace: Path) ->
     both: Any = [("pure", {}), ("opaque", {})]
     options: dict[str, Any] = {"tools": [pure, opaque]}
     missed = go(session, workspace, both, cache="replay", **options)
-    assert [text.partition(" for ")[0] for text, _ in told(missed)] == ["error: the cache is on replay and has no answer of pure", "acted"]
+    assert [text.partition(" for ")[0] for text, _ in told(missed)] == [
+        "error: the cache is on replay and has no answer of pure",
+        "acted",
+    ]
     assert go(session, workspace, both, cache="off", **options).status is RunStatus.COMPLETE
     assert told(go(session, workspace, both, **options))[0] == ("answer 4", False)
     session.cache.mode = "replay"
@@ -306,7 +356,9 @@ def test_modes_of_a_run_and_of_the_session(session: Session, workspace: Path) ->
 
 @pytest.mark.parametrize("place", ["redis", "postgres", "folder"])
 def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path) -> None:
-    """With a server that is gone, or no folder to keep answers in, runs go on, are told once, and the table of health says what to do."""
+    """With a server that is gone, or no folder to keep answers in, runs go on, are told once, and the table
+    of health says what to do.
+    """
     urls = {"redis": f"unix://{tmp_path}/no.sock", "postgres": f"postgresql:///db?host={tmp_path}"}
     if place in urls:
         pytest.importorskip({"redis": "redis", "postgres": "asyncpg"}[place])
@@ -320,7 +372,9 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
     second = go(session, workspace, *turns)
     assert [cached for _, cached in told(first) + told(second)] == [False] * 10
     changes = [event for event in first.events() if isinstance(event, HealthChanged)]
-    assert [(event.kind, event.dependency, event.target) for event in changes] == [(KIND, DEPENDENCY, "recovering")]
+    assert [(event.kind, event.dependency, event.target) for event in changes] == [
+        (KIND, DEPENDENCY, "recovering")
+    ]
     assert [event for event in second.events() if isinstance(event, HealthChanged)] == []
     watched = session.supervisor.get(DEPENDENCY)
     assert watched is not None
@@ -328,10 +382,16 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
     session.close()
 
 
-def test_sessions_share_answers_on_postgresql_and_outlive_it(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one session stored another is given; when the server dies in the middle of a run, the run goes on without stored answers."""
+def test_sessions_share_answers_on_postgresql_and_outlive_it(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one session stored another is given; when the server dies in the middle of a run, the run goes on
+    without stored answers.
+    """
     pytest.importorskip("asyncpg")
-    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {"timeout_s": PATIENCE_S, "connect_s": PATIENCE_S})
+    monkeypatch.setattr(
+        PostgresStore.__init__, "__kwdefaults__", {"timeout_s": PATIENCE_S, "connect_s": PATIENCE_S}
+    )
     server = PostgresServer()
     try:
         server.start()
@@ -350,12 +410,21 @@ def test_sessions_share_answers_on_postgresql_and_outlive_it(tmp_path: Path, wor
 
         with session("a") as a, session("b") as b:
             first = go(a, workspace, [("twice", {"number": 1})], [("twice", {"number": 2})], tools=[twice])
-            second = go(b, workspace, [("twice", {"number": 1})], [("twice", {"number": 3})], [("twice", {"number": 2})], tools=[twice])
+            second = go(
+                b,
+                workspace,
+                [("twice", {"number": 1})],
+                [("twice", {"number": 3})],
+                [("twice", {"number": 2})],
+                tools=[twice],
+            )
             assert told(first) == [("2", False), ("4", False)]
             assert told(second)[0] == ("2", True)
             assert [text for text, _ in told(second)] == ["2", "6", "4"]
             assert second.status is RunStatus.COMPLETE
-            assert [event.target for event in second.events() if isinstance(event, HealthChanged)] == ["recovering"]
+            assert [event.target for event in second.events() if isinstance(event, HealthChanged)] == [
+                "recovering"
+            ]
             assert kept == [1, 2, 3, 2]
     finally:
         server.close()

@@ -1,4 +1,6 @@
-"""AGENTS.md: what agents are given of it, what the log says of it, and that its text has no more authority than any file of the workspace."""
+"""AGENTS.md: what agents are given of it, what the log says of it, and that its text has no more authority
+than any file of the workspace.
+"""
 
 import asyncio
 import hashlib
@@ -64,7 +66,9 @@ def system_of(session: Session, place: Path, **how: Any) -> str:
 
 
 def test_agents_are_given_the_file_and_the_log_says_which(session: Session, place: Path) -> None:
-    """The text stands in the system message before the user's instructions; path, size, hash and place are in `run_started`."""
+    """The text stands in the system message before the user's instructions; path, size, hash and place are in
+    `run_started`.
+    """
     (place / "AGENTS.md").write_text(RULES)
     run = session.run_sync("go", workspace=place, instructions="Be brief.")
     first = began(run)
@@ -74,7 +78,10 @@ def test_agents_are_given_the_file_and_the_log_says_which(session: Session, plac
     assert first.system.index(RULES.strip()) < first.system.index("Be brief.")
     assert (entry["path"], entry["size"]) == ("AGENTS.md", len(RULES))
     assert entry["digest"] == hashlib.sha256(RULES.encode()).hexdigest()
-    assert f"guidance of the workspace: AGENTS.md, {len(RULES)} bytes, sha256 {entry['digest'][:16]}" in run_text(view_of(run.records()))
+    assert (
+        f"guidance of the workspace: AGENTS.md, {len(RULES)} bytes, sha256 {entry['digest'][:16]}"
+        in run_text(view_of(run.records()))
+    )
 
 
 def test_the_model_gets_it_in_each_agent_of_a_plan(tmp_path: Path, place: Path) -> None:
@@ -94,7 +101,9 @@ def test_the_model_gets_it_in_each_agent_of_a_plan(tmp_path: Path, place: Path) 
 
 
 def test_a_workspace_without_it_changes_nothing(session: Session, place: Path) -> None:
-    """The prompt is the one of a session that reads no guidance, byte for byte, so recorded conversations still fit."""
+    """The prompt is the one of a session that reads no guidance, byte for byte, so recorded conversations
+    still fit.
+    """
     with_names = system_of(session, place)
     session.change(guidance_files="off")
     assert with_names == system_of(session, place)
@@ -113,12 +122,16 @@ def test_a_workspace_without_it_changes_nothing(session: Session, place: Path) -
         ("off", ["AGENTS.md"], ""),
     ],
 )
-def test_the_first_name_that_is_there_is_used(session: Session, place: Path, names: str, there: list[str], used: str) -> None:
+def test_the_first_name_that_is_there_is_used(
+    session: Session, place: Path, names: str, there: list[str], used: str
+) -> None:
     """And no other; a mutant that joins them has two."""
     for name in there:
         (place / name).write_text(f"rules of {name}")
     session.change(guidance_files=names)
-    assert [one["path"] for one in began(session.run_sync("go", workspace=place)).guidance] == ([used] if used else [])
+    assert [one["path"] for one in began(session.run_sync("go", workspace=place)).guidance] == (
+        [used] if used else []
+    )
 
 
 @pytest.mark.parametrize("names", ["../AGENTS.md", "/etc/passwd", "docs/a.md", ".."])
@@ -170,8 +183,13 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", UNUSABLE.values(), ids=UNUSABLE)
-def test_what_cannot_be_used_is_listed_and_fails_no_run(session: Session, place: Path, make: Callable[[Path], object]) -> None:
-    """The run goes on with the prompt that it would have without, and says why. A mutant that opens paths itself shows the secret."""
+def test_what_cannot_be_used_is_listed_and_fails_no_run(
+    session: Session, place: Path, make: Callable[[Path], object]
+) -> None:
+    """The run goes on with the prompt that it would have without, and says why.
+
+    A mutant that opens paths itself shows the secret.
+    """
     without = system_of(session, place)
     make(place / "AGENTS.md")
     run = session.run_sync("go", workspace=place)
@@ -182,7 +200,9 @@ def test_what_cannot_be_used_is_listed_and_fails_no_run(session: Session, place:
 
 
 def test_no_text_ends_its_own_fence(place: Path) -> None:
-    """A file that holds the closing line of its earlier content stays within its fence; a mutant with a fixed fence lets it out."""
+    """A file that holds the closing line of its earlier content stays within its fence; a mutant with a fixed
+    fence lets it out.
+    """
     (place / "AGENTS.md").write_text("a")
     first = read_guidance(Workspace(place), NAMES)
     assert first is not None
@@ -197,7 +217,9 @@ def test_no_text_ends_its_own_fence(place: Path) -> None:
 def test_secrets_of_the_environment_stay_out(tmp_path: Path, place: Path) -> None:
     """A key that stands in the file reaches neither the model nor the log, as with any file that is read."""
     (place / "AGENTS.md").write_text("Use the key sk-verysecretvalue123 for tests.")
-    with Session(tmp_path / "home", ScriptedModel(["done"]), env={"OPENAI_API_KEY": "sk-verysecretvalue123"}) as session:
+    with Session(
+        tmp_path / "home", ScriptedModel(["done"]), env={"OPENAI_API_KEY": "sk-verysecretvalue123"}
+    ) as session:
         first = began(session.run_sync("go", workspace=place))
     assert "verysecret" not in first.system
     begin, end = first.guidance[0]["at"]
@@ -205,7 +227,9 @@ def test_secrets_of_the_environment_stay_out(tmp_path: Path, place: Path) -> Non
 
 
 def test_a_run_that_goes_on_keeps_what_it_began_with(session: Session, place: Path) -> None:
-    """Resumed and forked, it has the text of its beginning; a follow-up, which is a new run, has the text of now."""
+    """Resumed and forked, it has the text of its beginning; a follow-up, which is a new run, has the text of
+    now.
+    """
     (place / "AGENTS.md").write_text("Use tabs.")
     asking = ScriptedModel([[("write_file", {"path": "a.txt", "content": "b"})], "done"])
     with pytest.raises(ApprovalRequired):
@@ -229,8 +253,14 @@ def test_a_run_that_goes_on_keeps_what_it_began_with(session: Session, place: Pa
 
 
 def test_guidance_that_a_run_wrote_after_it_read_a_page_is_not_obeyed(desk: Desk) -> None:
-    """A run that others misled leaves an AGENTS.md behind; the next run has read them before its first call, and asks. A mutant that only reads the text overwrites the file."""
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "AGENTS.md", "content": ORDER}), containment="off")
+    """A run that others misled leaves an AGENTS.md behind; the next run has read them before its first call,
+    and asks. A mutant that only reads the text overwrites the file.
+    """
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
+        ("write_file", {"path": "AGENTS.md", "content": ORDER}),
+        containment="off",
+    )
     assert (desk.place / "AGENTS.md").read_text() == ORDER
     assert not desk.obeys()
     run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
@@ -246,7 +276,9 @@ def test_guidance_of_the_users_own_holds_nothing_up(desk: Desk) -> None:
 
 
 def test_strict_containment_distrusts_guidance(desk: Desk) -> None:
-    """An order in the AGENTS.md of a cloned repository is asked about before it is followed, whoever wrote it."""
+    """An order in the AGENTS.md of a cloned repository is asked about before it is followed, whoever wrote
+    it.
+    """
     (desk.place / "AGENTS.md").write_text(ORDER)
     session = desk.session()
     desk.sessions = [Session(session.home, env=session.env, containment="strict")]
@@ -258,7 +290,11 @@ def test_strict_containment_distrusts_guidance(desk: Desk) -> None:
 
 def test_every_agent_of_a_plan_has_read_it(desk: Desk) -> None:
     """The second step of a plan is not free to act either; a call that the user's own plan makes is."""
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "AGENTS.md", "content": ORDER}), containment="off")
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
+        ("write_file", {"path": "AGENTS.md", "content": ORDER}),
+        containment="off",
+    )
     (desk.place / "notes.txt").write_text("mine\n")
     agents = Plan(steps=(Step(id="one", goal="look"), Step(id="two", goal="write", depends_on=("one",))))
 
@@ -267,16 +303,29 @@ def test_every_agent_of_a_plan_has_read_it(desk: Desk) -> None:
 
     desk.run(plan=agents, model=ScriptedModel(play))
     assert (desk.place / "notes.txt").read_text() == "mine\n"
-    own = Plan(steps=(Step(id="one", goal="look"), Step(id="own", tool="write_file", args={"path": "notes.txt", "content": "theirs"})))
+    own = Plan(
+        steps=(
+            Step(id="one", goal="look"),
+            Step(id="own", tool="write_file", args={"path": "notes.txt", "content": "theirs"}),
+        )
+    )
     desk.run(plan=own, model=ScriptedModel(["looked"]))
     assert (desk.place / "notes.txt").read_text() == "theirs"
 
 
 def test_the_question_names_the_file(desk: Desk) -> None:
     """Whoever is asked sees that the order stands in AGENTS.md."""
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "AGENTS.md", "content": ORDER}), containment="off")
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
+        ("write_file", {"path": "AGENTS.md", "content": ORDER}),
+        containment="off",
+    )
     with pytest.raises(ApprovalRequired):
-        desk.run(("write_file", {"path": "a.txt", "content": ORDER.splitlines()[1]}), ("delete_file", {"path": "a.txt"}), approve="ask")
+        desk.run(
+            ("write_file", {"path": "a.txt", "content": ORDER.splitlines()[1]}),
+            ("delete_file", {"path": "a.txt"}),
+            approve="ask",
+        )
     run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
     asked = next(event for event in run.events() if isinstance(event, ApprovalAsked))
     assert "AGENTS.md in the prompt: AGENTS.md, written by run" in str(asked.contained["untrusted"])
@@ -288,18 +337,37 @@ def test_the_question_names_the_file(desk: Desk) -> None:
 def notes(run: Run) -> list[str]:
     """What each answer of a tool says at its end of guidance."""
     texts = [event.text for event in run.events() if isinstance(event, ToolAnswered)]
-    return [text.rpartition("stands in ")[2].partition(": read it")[0] if "guidance for agents" in text else "" for text in texts]
+    return [
+        text.rpartition("stands in ")[2].partition(": read it")[0] if "guidance for agents" in text else ""
+        for text in texts
+    ]
 
 
 def test_guidance_of_a_folder_is_named_once_when_a_file_below_it_is(session: Session, place: Path) -> None:
     """The nearest comes last; a file that was read is not named again, and nothing is in a folder without."""
-    for path in ("AGENTS.md", "lib/AGENTS.md", "lib/deep/AGENTS.md", "lib/deep/x.py", "lib/deep/y.py", "other/z.py"):
+    for path in (
+        "AGENTS.md",
+        "lib/AGENTS.md",
+        "lib/deep/AGENTS.md",
+        "lib/deep/x.py",
+        "lib/deep/y.py",
+        "other/z.py",
+    ):
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_text(f"text of {path}")
-    calls = [read("a.txt"), read("lib/AGENTS.md"), read("lib/deep/x.py"), read("lib/deep/y.py"), read("other/z.py"), read("lib/deep/none")]
+    calls = [
+        read("a.txt"),
+        read("lib/AGENTS.md"),
+        read("lib/deep/x.py"),
+        read("lib/deep/y.py"),
+        read("other/z.py"),
+        read("lib/deep/none"),
+    ]
     run = session.run_sync("go", workspace=place, model=ScriptedModel([*([call] for call in calls), "done"]))
     assert notes(run) == ["", "", "lib/deep/AGENTS.md", "", "", ""]
-    both = session.run_sync("go", workspace=place, model=ScriptedModel([[("batch_read", {"paths": ["lib/deep/x.py"]})], "done"]))
+    both = session.run_sync(
+        "go", workspace=place, model=ScriptedModel([[("batch_read", {"paths": ["lib/deep/x.py"]})], "done"])
+    )
     assert notes(both) == ["lib/AGENTS.md, lib/deep/AGENTS.md"]
 
 
@@ -310,15 +378,24 @@ def test_a_folder_that_leads_out_is_not_looked_into(session: Session, place: Pat
     (outside / "AGENTS.md").write_text("theirs")
     (place / "AGENTS.md").write_text(RULES)
     (place / "link").symlink_to(outside)
-    calls = [("file_exists", {"path": "link/x"}), ("file_exists", {"path": "../outside/x"}), ("list_directory", {"path": "link"})]
+    calls = [
+        ("file_exists", {"path": "link/x"}),
+        ("file_exists", {"path": "../outside/x"}),
+        ("list_directory", {"path": "link"}),
+    ]
     run = session.run_sync("go", workspace=place, model=ScriptedModel([*([call] for call in calls), "done"]))
     assert notes(run) == ["", "", ""]
 
 
-def test_without_guidance_at_the_root_no_call_looks_for_more(session: Session, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_guidance_at_the_root_no_call_looks_for_more(
+    session: Session, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a turn costs a workspace without guidance nothing."""
     looked: list[object] = []
-    monkeypatch.setattr("kestrel_lab.runtime.context.guidance.NestedGuidance._in", lambda _, folder: looked.append(folder) or "")
+    monkeypatch.setattr(
+        "kestrel_lab.runtime.context.guidance.NestedGuidance._in",
+        lambda _, folder: looked.append(folder) or "",
+    )
     (place / "lib").mkdir()
     (place / "lib" / "x.py").write_text("x")
     model = [[read("lib/x.py")], "done"]

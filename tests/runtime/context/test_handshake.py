@@ -1,4 +1,6 @@
-"""What a run is told of the time when it begins, and what its tools tell from: the same after a resume, whatever the clock says then."""
+"""What a run is told of the time when it begins, and what its tools tell from: the same after a resume,
+whatever the clock says then.
+"""
 
 import asyncio
 import json
@@ -26,7 +28,10 @@ TIME = {
     "date": "2026-11-18",
     "iso_week": "2026-W47",
 }
-LINE = "When this session began it was 2026-11-18T12:00:00+01:00, a Wednesday, ISO week 2026-W47, time zone Europe/Vienna."
+LINE = (
+    "When this session began it was 2026-11-18T12:00:00+01:00, a Wednesday, ISO week 2026-W47, time "
+    "zone Europe/Vienna."
+)
 TURNS = [
     [("parse_relative", {"text": "tomorrow at 15:30"})],
     [("time_arithmetic", {"base": "2026-11-18T12:00", "offset": "+2 hours"})],
@@ -59,7 +64,9 @@ def first_run(folder: Path) -> list[Record]:
 
 
 def same_after_a_month(folder: Path, began: RunStarted, records: list[Record]) -> None:
-    """Cut after these records and resumed a month later, the agent is told the same time and its tools find the same."""
+    """Cut after these records and resumed a month later, the agent is told the same time and its tools find
+    the same.
+    """
     told: list[str] = []
     left = TURNS[sum(record.event.type == "model_answered" for record in records) :]
 
@@ -77,7 +84,9 @@ def same_after_a_month(folder: Path, began: RunStarted, records: list[Record]) -
 
 
 def test_a_run_is_told_the_time_once_and_keeps_it(tmp_path: Path) -> None:
-    """The time is an event, a sentence for the agent, and what its tools tell from, also after a resume from any point."""
+    """The time is an event, a sentence for the agent, and what its tools tell from, also after a resume from
+    any point.
+    """
     records = first_run(tmp_path / "a")
     began = records[0].event
     assert isinstance(began, RunStarted)
@@ -89,7 +98,10 @@ def test_a_run_is_told_the_time_once_and_keeps_it(tmp_path: Path) -> None:
 
 
 def test_bugs_in_the_handshake_are_caught(tmp_path: Path) -> None:
-    """Mutants: the time is not in the log; the time of the resume is. Without it tools refuse, they do not ask the clock."""
+    """Mutants: the time is not in the log; the time of the resume is.
+
+    Without it tools refuse, they do not ask the clock.
+    """
     records = first_run(tmp_path / "a")
     began = records[0].event
     assert isinstance(began, RunStarted)
@@ -111,7 +123,9 @@ def test_a_clock_without_a_zone_begins_nothing(tmp_path: Path) -> None:
 
 
 def test_only_what_the_arguments_settle_is_kept(tmp_path: Path) -> None:
-    """An answer told from the run's own time is worked out in every run; one told from an argument comes from the cache."""
+    """An answer told from the run's own time is worked out in every run; one told from an argument comes from
+    the cache.
+    """
     told = {"text": "tomorrow", "reference": "2026-11-18T12:00:00+01:00"}
     turns = [
         [
@@ -134,11 +148,18 @@ def test_only_what_the_arguments_settle_is_kept(tmp_path: Path) -> None:
 
 def test_a_refusal_tells_the_model_what_to_write(tmp_path: Path) -> None:
     """What cannot be read is an error of the call, with the way out in it; the run goes on."""
-    calls = [("parse_relative", {"text": "3pm CST"}), ("time_arithmetic", {"base": "2026-03-28T02:30", "offset": "1 day"})]
+    calls = [
+        ("parse_relative", {"text": "3pm CST"}),
+        ("time_arithmetic", {"base": "2026-03-28T02:30", "offset": "1 day"}),
+    ]
     with session_at(tmp_path / "a", lambda: NOON) as session:
         run = asyncio.run(session.run("go", model=ScriptedModel([calls, "done"]), workspace=tmp_path))
         first, second = answers(run.events())
-    assert ("America/Chicago" in first, "write 2026-03-29T01:30:00+01:00 or 2026-03-29T03:30:00+02:00" in second, run.answer) == (
+    assert (
+        "America/Chicago" in first,
+        "write 2026-03-29T01:30:00+01:00 or 2026-03-29T03:30:00+02:00" in second,
+        run.answer,
+    ) == (
         True,
         True,
         "done",

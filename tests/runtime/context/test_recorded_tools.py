@@ -1,4 +1,6 @@
-"""Tools of an imported run: they answer from its recording, each call of it once and in its order, and make nothing up."""
+"""Tools of an imported run: they answer from its recording, each call of it once and in its order, and make
+nothing up.
+"""
 
 from typing import Any
 
@@ -16,10 +18,15 @@ TOOLS = [recorded_tool("Read", "Reads a file.", SCHEMA), recorded_tool("Bash")]
 
 
 def records(*events: Event) -> list[Record]:
-    return [Record(run_id="r", seq=seq, eid=f"e{seq}", at=float(seq), event=event) for seq, event in enumerate(events, 1)]
+    return [
+        Record(run_id="r", seq=seq, eid=f"e{seq}", at=float(seq), event=event)
+        for seq, event in enumerate(events, 1)
+    ]
 
 
-def call(number: int, tool: str, text: str, error: dict[str, Json] | None = None, **args: Json) -> tuple[Event, Event]:
+def call(
+    number: int, tool: str, text: str, error: dict[str, Json] | None = None, **args: Json
+) -> tuple[Event, Event]:
     """A call that was recorded, and its answer."""
     asked = ToolCalled(call=f"c{number}", step="answer", tool=tool, args=args)
     return asked, ToolAnswered(call=f"c{number}", step="answer", tool=tool, text=text, error=error)
@@ -41,10 +48,17 @@ def ask(tool: Tool, **args: Any) -> str:
 
 @pytest.mark.parametrize(
     ("after", "answers"),
-    [(0, ["first", "second", "third", "third"]), (3, ["second", "third", "third"]), (7, ["third", "third"]), (10, ["third", "third"])],
+    [
+        (0, ["first", "second", "third", "third"]),
+        (3, ["second", "third", "third"]),
+        (7, ["third", "third"]),
+        (10, ["third", "third"]),
+    ],
 )
 def test_equal_calls_are_answered_in_the_order_of_the_recording(after: int, answers: list[str]) -> None:
-    """With those behind the event of the fork first, one after the other; then, and before it, with the last there was."""
+    """With those behind the event of the fork first, one after the other; then, and before it, with the last
+    there was.
+    """
     read, _ = recorded_tools(TOOLS, RECORDING, after=after)
 
     assert [ask(read, path="a") for _ in answers] == answers
@@ -58,7 +72,9 @@ def test_before_any_of_them_is_used_up_the_last_before_the_fork_answers() -> Non
 
 
 def test_what_was_not_recorded_is_refused() -> None:
-    """With other arguments, and of a call that failed then, the model is given an error; nothing is made up."""
+    """With other arguments, and of a call that failed then, the model is given an error; nothing is made
+    up.
+    """
     read, bash = recorded_tools(TOOLS, RECORDING, after=0)
     with pytest.raises(ToolError, match=r"Read exists in the recording only, .* nothing was done"):
         ask(read, path="b")
@@ -67,7 +83,9 @@ def test_what_was_not_recorded_is_refused() -> None:
 
 
 def test_a_recorded_tool_is_offered_as_it_was() -> None:
-    """With its description and the form of its arguments; where the recording has none, those that its calls had. It counts as words of others."""
+    """With its description and the form of its arguments; where the recording has none, those that its calls
+    had. It counts as words of others.
+    """
     read, bash = recorded_tools(TOOLS, RECORDING, after=0)
     assert (read.description, read.schema["properties"]) == ("Reads a file.", SCHEMA["properties"])
     assert bash.description == "A tool of the recording; it answers calls that were recorded."
@@ -81,7 +99,9 @@ def test_a_recorded_tool_is_offered_as_it_was() -> None:
 
 
 def test_only_recorded_tools_are_taken_from_the_recording() -> None:
-    """A tool that exists on this machine stays what it is here; without its beginning a recording still answers."""
+    """A tool that exists on this machine stays what it is here; without its beginning a recording still
+    answers.
+    """
     here: dict[str, Json] = {"name": "Read", "version": "1"}
     assert recorded_tools([here], RECORDING, after=0) == []
     (read,) = recorded_tools(TOOLS[:1], RECORDING[1:], after=0)

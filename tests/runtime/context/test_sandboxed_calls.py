@@ -1,4 +1,6 @@
-"""Calls that start commands: at which sandbox level, where it is shown, and what is asked when there is none."""
+"""Calls that start commands: at which sandbox level, where it is shown, and what is asked when there is
+none.
+"""
 
 import asyncio
 import sys
@@ -38,7 +40,9 @@ def model(command: str) -> ScriptedModel:
 
 @pytest.fixture
 def bare(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace that nothing can hold a command in: no bubblewrap, and what S1 could not hide lies in it."""
+    """A workspace that nothing can hold a command in: no bubblewrap, and what S1 could not hide lies in
+    it.
+    """
     (tmp_path / "none").mkdir()
     (workspace / "runtime").mkdir()
     (tmp_path / "none/bash").symlink_to("/bin/bash")
@@ -63,11 +67,15 @@ def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> N
 
 
 def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path) -> None:
-    """Where nothing holds, `auto` does not let it pass; the question says that there is no sandbox, why, and what to install."""
+    """Where nothing holds, `auto` does not let it pass; the question says that there is no sandbox, why, and
+    what to install.
+    """
     with pytest.raises(ApprovalRequired):
         asyncio.run(session.run("go", model=model("echo hi"), workspace=bare, approve="auto"))
     approver = ScriptedApprover([True])
-    run = asyncio.run(session.run("go", model=model("echo hi"), workspace=bare, approve="auto", approver=approver))
+    run = asyncio.run(
+        session.run("go", model=model("echo hi"), workspace=bare, approve="auto", approver=approver)
+    )
     (asked,) = approver.asked
     assert (asked.danger, asked.sandbox.split(";")[0]) == ("CRITICAL", "S0: no sandbox")
     assert "apt install bubblewrap" in asked.sandbox
@@ -84,7 +92,9 @@ def test_no_sandbox_that_was_asked_for_is_not_asked_about(tmp_path: Path, bare: 
     session.close()
 
 
-def test_leave_in_a_sandbox_is_no_leave_without_one(session: Session, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leave_in_a_sandbox_is_no_leave_without_one(
+    session: Session, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that was approved while a level held is asked about anew when a later session has none."""
     if probe_level(Level.S1, Sandbox()):
         pytest.skip("no level without bubblewrap")
@@ -101,9 +111,14 @@ def test_leave_in_a_sandbox_is_no_leave_without_one(session: Session, bare: Path
 
 
 def test_a_level_that_cannot_be_had_is_refused_at_once(tmp_path: Path, bare: Path) -> None:
-    """The run does not begin, nothing is in the log, and the message says what to install; without bash it is no matter."""
+    """The run does not begin, nothing is in the log, and the message says what to install; without bash it is
+    no matter.
+    """
     session = Session(tmp_path / "home", env={}, sandbox="S3")
-    with pytest.raises(UsageError, match=r"sandbox level S3 is not available: bubblewrap is not installed \(apt install bubblewrap"):
+    with pytest.raises(
+        UsageError,
+        match=r"sandbox level S3 is not available: bubblewrap is not installed \(apt install bubblewrap",
+    ):
         asyncio.run(session.run("go", model=model("true"), workspace=bare))
     assert session.store.runs() == []
     run = asyncio.run(session.run("go", model=ScriptedModel(["done"]), tools=["read_file"], workspace=bare))
@@ -113,7 +128,9 @@ def test_a_level_that_cannot_be_had_is_refused_at_once(tmp_path: Path, bare: Pat
 
 @pytest.mark.parametrize("name", [".kestrel", "elsewhere"])
 def test_commands_do_not_see_the_log(workspace: Path, name: str) -> None:
-    """The log of the session, under whatever name it lies in the workspace, is neither read nor written by a command."""
+    """The log of the session, under whatever name it lies in the workspace, is neither read nor written by a
+    command.
+    """
     if probe_level(Level.S3, Sandbox()):
         pytest.skip("no bubblewrap")
     session = Session(workspace / name, env={}, sandbox="S3")
@@ -143,7 +160,11 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     assert rows["sandbox (auto)"].found == f"{level.name}: {level.meaning}"
     for one in (Level.S3, Level.S2, Level.S1):
         problem = probe_level(one, Sandbox())
-        assert (rows[one.name].ok, rows[one.name].advice, rows[one.name].found.startswith("canary passed (read outside")) == (
+        assert (
+            rows[one.name].ok,
+            rows[one.name].advice,
+            rows[one.name].found.startswith("canary passed (read outside"),
+        ) == (
             not problem,
             problem,
             not problem,

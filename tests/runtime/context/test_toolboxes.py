@@ -1,4 +1,6 @@
-"""Which tools a run has of those that are given: by name, by group, as functions; and what is said of names that are none."""
+"""Which tools a run has of those that are given: by name, by group, as functions; and what is said of names
+that are none.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,13 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.plan import Step
-from kestrel_lab.runtime.context.toolboxes import check_wire_names, chosen_tools, group_names, known_tools, to_tool
+from kestrel_lab.runtime.context.toolboxes import (
+    check_wire_names,
+    chosen_tools,
+    group_names,
+    known_tools,
+    to_tool,
+)
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.delegation import DELEGATE
 from kestrel_lab.tools.tool import Tool, Toolbox
@@ -44,7 +52,9 @@ def shown(box: Toolbox) -> list[str]:
     ids=str,
 )
 def test_what_is_given_is_offered_to_every_run(given: list[str | Tool], known: list[str]) -> None:
-    """A tool on request that is named, alone or with its group, is offered like any other, once; the rest stays on request."""
+    """A tool on request that is named, alone or with its group, is offered like any other, once; the rest
+    stays on request.
+    """
     assert shown(known_tools(OWN, given, servers=("files",))) == known
 
 
@@ -71,7 +81,9 @@ def test_a_name_of_a_server_that_is_not_there_is_refused() -> None:
     ids=str,
 )
 def test_the_tools_of_a_run(tools: list[str] | Toolbox | None, steps: list[Step], chosen: list[str]) -> None:
-    """Those that are named, each once; else those that belong to no group and those that steps name; `delegate` where a step has a team."""
+    """Those that are named, each once; else those that belong to no group and those that steps name;
+    `delegate` where a step has a team.
+    """
     known = Toolbox([*OWN, made(DELEGATE, "agents")])
 
     assert [item.name for item in chosen_tools(known, tools, steps)] == chosen

@@ -1,7 +1,7 @@
 """Random loops and graphs, and a tiny interpreter that says what each of them must do.
 
-The nodes are calls of `mix`, which makes a small number from the node's name and what it is given. The interpreter
-does one node after another and knows nothing of plans.
+The nodes are calls of `mix`, which makes a small number from the node's name and what it is given. The
+interpreter does one node after another and knows nothing of plans.
 """
 
 import random
@@ -42,7 +42,9 @@ class Work:
         given: dict[str, Json] = {name: f"{{{{{name}}}}}" for name in self.uses}
         names = tuple(dict.fromkeys((*self.uses, *(parse_condition(self.when).names if self.when else ()))))
         args: dict[str, Json] = {"node": self.name, "given": given}
-        return Part(Step(id=self.name, tool="mix", args=args, consumes=names, produces=(self.makes,), when=self.when))
+        return Part(
+            Step(id=self.name, tool="mix", args=args, consumes=names, produces=(self.makes,), when=self.when)
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Case:
         if self.until:
             return loop_plan(parts, until=self.until, limit=self.limit, state=self.state, result=self.result)
         if self.cyclic:
-            return along_edges(parts, self.edges, start=self.start, state=self.state, limit=self.limit, result=self.result)
+            return along_edges(
+                parts, self.edges, start=self.start, state=self.state, limit=self.limit, result=self.result
+            )
         return along_edges(parts, self.edges, start=self.start, state=self.state)
 
 
@@ -84,7 +88,14 @@ NAMES = ("x", "y", "z")
 
 def _condition(chance: random.Random) -> str:
     name, number = chance.choice(NAMES), chance.randrange(4)
-    return chance.choice([f"{name} == {number}", f"{name} != {number}", f"{name} in [{number}, null]", f"not ({name} == {number})"])
+    return chance.choice(
+        [
+            f"{name} == {number}",
+            f"{name} != {number}",
+            f"{name} in [{number}, null]",
+            f"not ({name} == {number})",
+        ]
+    )
 
 
 def _works(chance: random.Random, count: int) -> tuple[Work, ...]:
@@ -116,13 +127,19 @@ def random_graph(seed: int, *, cyclic: bool) -> Case:
         chance.shuffle(names)  # the order of the file is not that of the edges
     edges = {(names[chance.randrange(place)], names[place]) for place in range(1, len(names))}
     for _ in range(chance.randint(0, 4)):
-        a, b = sorted(chance.sample(range(len(names)), 2)) if not cyclic else (chance.randrange(len(names)), chance.randrange(len(names)))
+        a, b = (
+            sorted(chance.sample(range(len(names)), 2))
+            if not cyclic
+            else (chance.randrange(len(names)), chance.randrange(len(names)))
+        )
         edges.add((names[a], names[b]))
     if cyclic:
         edges.add((names[-1], names[0]))
     ways = tuple(Edge(a, b, _condition(chance) if chance.random() < 0.6 else "") for a, b in sorted(edges))
     state: dict[str, Json] = {name: chance.choice([None, 0, 1]) for name in NAMES}
-    return Case(works, state, chance.randint(1, 9), chance.choice(NAMES), edges=ways, start=(names[0],), cyclic=cyclic)
+    return Case(
+        works, state, chance.randint(1, 9), chance.choice(NAMES), edges=ways, start=(names[0],), cyclic=cyclic
+    )
 
 
 def expected(case: Case, bug: str = "") -> Outcome:
@@ -171,7 +188,9 @@ def _waves(case: Case, outcome: Outcome, bug: str) -> None:
                 if _visit(work, outcome, f"{work.name}#{visits[work.name]}", bug):
                     ran.add(work.name)
         wave = {
-            edge.target for edge in case.edges if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))
+            edge.target
+            for edge in case.edges
+            if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))
         }
 
 
@@ -181,11 +200,20 @@ def _once(case: Case, outcome: Outcome, bug: str) -> None:
         work = next(
             work
             for work in left
-            if not any(edge.target == work.name and edge.source in {other.name for other in left} for edge in case.edges)
+            if not any(
+                edge.target == work.name and edge.source in {other.name for other in left}
+                for edge in case.edges
+            )
         )
         left.remove(work)
         ways = [edge for edge in case.edges if edge.target == work.name]
-        led = [edge for edge in ways if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))]
-        wanted = work.name in case.start or (len(led) == len(ways) if bug == "all edges must hold" else bool(led))
+        led = [
+            edge
+            for edge in ways
+            if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))
+        ]
+        wanted = work.name in case.start or (
+            len(led) == len(ways) if bug == "all edges must hold" else bool(led)
+        )
         if wanted and _visit(work, outcome, work.name, bug):
             ran.add(work.name)

@@ -61,7 +61,12 @@ def plans(draw: st.DrawFn) -> Plan:
     """A random acyclic plan, its steps written in any order, some of them exclusive."""
     size = draw(st.integers(1, 9))
     steps = [
-        step(f"s{n}", *(f"s{m}" for m in range(n) if draw(st.integers(0, 3)) == 0), alone=draw(st.integers(0, 3)) == 0) for n in range(size)
+        step(
+            f"s{n}",
+            *(f"s{m}" for m in range(n) if draw(st.integers(0, 3)) == 0),
+            alone=draw(st.integers(0, 3)) == 0,
+        )
+        for n in range(size)
     ]
     return Plan(steps=tuple(draw(st.permutations(steps))))
 
@@ -79,8 +84,9 @@ def after(plan: Plan, roots: set[str]) -> set[str]:
 def test_a_plan_is_carried_out_by_its_rules(plan: Plan, seed: st.DataObject) -> None:
     """Over random plans, durations, failures, limits and steps done before.
 
-    Each step whose needs succeed runs exactly once and only after them; at most `limit` run at once, exclusive ones never
-    together and always in the plan's order; exactly the dependants of failed steps are skipped; the error names both.
+    Each step whose needs succeed runs exactly once and only after them; at most `limit` run at once,
+    exclusive ones never together and always in the plan's order; exactly the dependants of failed steps are
+    skipped; the error names both.
     """
     names = [s.id for s in plan.steps]
     ticks = {name: seed.draw(st.integers(0, 4)) for name in names}
@@ -146,7 +152,13 @@ def test_no_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "stop", [ApprovalRequired("r", "launch", {}), LimitError("cycles", "enough"), StoreError("disk full"), RuntimeError("a defect")]
+    "stop",
+    [
+        ApprovalRequired("r", "launch", {}),
+        LimitError("cycles", "enough"),
+        StoreError("disk full"),
+        RuntimeError("a defect"),
+    ],
 )
 def test_what_is_no_failure_of_a_step_stops_the_plan(stop: Exception) -> None:
     """Nothing more is started, steps under way are finished and told of, then it is raised as it is."""
@@ -167,7 +179,9 @@ def test_an_error_comes_before_a_wish_for_approval() -> None:
 
 
 def test_cancellation_reaches_every_step() -> None:
-    """Cancelled, every step under way is cancelled and awaited before the cancellation goes on; nothing else begins."""
+    """Cancelled, every step under way is cancelled and awaited before the cancellation goes on; nothing else
+    begins.
+    """
     plan = Plan(steps=(*(step(f"s{n}") for n in range(5)), step("after", "s0")))
     begun: list[str] = []
     seen: list[str] = []
@@ -226,11 +240,18 @@ def test_the_critical_path_decides() -> None:
                 under_way.pop().set_result(None)
         return seen
 
-    assert asyncio.run(asyncio.wait_for(lengths(), PATIENCE_S)) == [4, 4, 4, 0]  # the last time nothing is left
+    assert asyncio.run(asyncio.wait_for(lengths(), PATIENCE_S)) == [
+        4,
+        4,
+        4,
+        0,
+    ]  # the last time nothing is left
 
 
 def test_a_failure_that_was_dealt_with_is_left() -> None:
-    """Resumed, a step whose failure another one dealt with is not tried again, nor is what was skipped between; others are."""
+    """Resumed, a step whose failure another one dealt with is not tried again, nor is what was skipped
+    between; others are.
+    """
     steps = (
         Step(id="bad", goal="x"),
         Step(id="between", goal="x", depends_on=("bad",)),

@@ -1,4 +1,6 @@
-"""Loops and graphs do what a tiny interpreter says, also when they are stopped anywhere; what cannot be is refused."""
+"""Loops and graphs do what a tiny interpreter says, also when they are stopped anywhere; what cannot be is
+refused.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -14,7 +16,15 @@ from shapes_reference import NAMES, Case, Outcome, Work, expected, mix, mixed, r
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, PlanExtended, StepFinished, StepStarted, ToolCalled
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import Edge, Part, all_steps, along_edges, in_sequence, loop_plan, side_by_side
+from kestrel_lab.core.plan_shapes import (
+    Edge,
+    Part,
+    all_steps,
+    along_edges,
+    in_sequence,
+    loop_plan,
+    side_by_side,
+)
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import as_text
@@ -40,7 +50,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def plan_of(case: Case) -> Plan:
-    """The plan of a case; where every node is there from the start, with a last one that is given every artifact."""
+    """The plan of a case; where every node is there from the start, with a last one that is given every
+    artifact.
+    """
     steps = case.shape.steps
     if not case.cyclic:
         last = Work("end", NAMES, "answer", "").part.step
@@ -49,7 +61,9 @@ def plan_of(case: Case) -> Plan:
 
 
 def differs(case: Case, run: Run, outcome: Outcome) -> bool:
-    """Whether the run is not what the interpreter says: which nodes were done, in the order of the plan, the limit, the answer."""
+    """Whether the run is not what the interpreter says: which nodes were done, in the order of the plan, the
+    limit, the answer.
+    """
     called = {event.step for event in run.events() if isinstance(event, ToolCalled)}
     done = [step.id for step in run.plan.steps if step.id in called and step.id != "end"]
     answer = outcome.values[case.result] if case.cyclic else mixed("end", outcome.values)
@@ -83,7 +97,9 @@ def test_a_random_shape_does_what_the_interpreter_says(kind: str, lab: Session, 
     ],
 )
 def test_the_law_tells_a_bug(kind: str, bug: str, lab: Session) -> None:
-    """An interpreter with one deliberate bug disagrees with some of sixty shapes: the law above is not empty."""
+    """An interpreter with one deliberate bug disagrees with some of sixty shapes: the law above is not
+    empty.
+    """
     cases = [KINDS[kind](seed) for seed in range(60)]
     assert any(differs(case, lab.run_sync("go", plan=plan_of(case)), expected(case, bug)) for case in cases)
 
@@ -93,9 +109,13 @@ WAYS = (Edge("n0", "n1"), Edge("n1", "n0"), Edge("n0", "n2"))
 
 
 def cut_everywhere(shape: Case, tmp_path: Path) -> Iterator[str]:
-    """What goes wrong when a run of the shape, whose limit lets it go on, is stopped after each of its events and resumed."""
+    """What goes wrong when a run of the shape, whose limit lets it go on, is stopped after each of its events
+    and resumed.
+    """
     (step,) = shape.shape.steps
-    plan = Plan(steps=(replace(step, args={**step.args, "at_limit": "continue"}),), artifacts=shape.shape.artifacts)
+    plan = Plan(
+        steps=(replace(step, args={**step.args, "at_limit": "continue"}),), artifacts=shape.shape.artifacts
+    )
     whole = Session(tmp_path / "whole", env={}, tools=[mix], model=ScriptedModel([]))
     reference = whole.run_sync("go", plan=plan)
     records = reference.records()
@@ -115,9 +135,13 @@ def cut_everywhere(shape: Case, tmp_path: Path) -> Iterator[str]:
     other.close()
 
 
-@pytest.mark.parametrize("case", [LOOP, replace(random_graph(3, cyclic=True), limit=7)], ids=["loop", "graph"])
+@pytest.mark.parametrize(
+    "case", [LOOP, replace(random_graph(3, cyclic=True), limit=7)], ids=["loop", "graph"]
+)
 def test_any_prefix_is_completed(case: Case, tmp_path: Path) -> None:
-    """Cut after any event and resumed, a loop and a cyclic graph end with the same plan and answer; no finished step runs again."""
+    """Cut after any event and resumed, a loop and a cyclic graph end with the same plan and answer; no
+    finished step runs again.
+    """
     assert list(cut_everywhere(case, tmp_path)) == []
 
 
@@ -129,7 +153,12 @@ def test_a_loop_that_counts_beside_the_log_is_caught(tmp_path: Path, monkeypatch
     async def forgetful(scope: Scope) -> Done:
         rounds = counted.get(scope.ctx.run_id + scope.step.operation, 0)
         counted[scope.ctx.run_id + scope.step.operation] = rounds + 1
-        wrong = {**scope.args, "limit": scope.args["limit"] if rounds == scope.args.get("round", 0) else scope.args.get("round", 0)}
+        wrong = {
+            **scope.args,
+            "limit": scope.args["limit"]
+            if rounds == scope.args.get("round", 0)
+            else scope.args.get("round", 0),
+        }
         return await right(replace(scope, args=wrong))
 
     monkeypatch.setitem(OPERATIONS, "loop", forgetful)  # type: ignore[arg-type]  # the table itself
@@ -138,16 +167,24 @@ def test_a_loop_that_counts_beside_the_log_is_caught(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("at_limit", ["fail", "continue"])
 def test_a_limit_is_told(at_limit: str, lab: Session) -> None:
-    """Reached before the condition holds, it fails the run with the condition, or is a warning in the log, as the file says."""
+    """Reached before the condition holds, it fails the run with the condition, or is a warning in the log, as
+    the file says.
+    """
     (step,) = LOOP.shape.steps
-    plan = Plan(steps=(replace(step, args={**step.args, "at_limit": at_limit}),), artifacts=LOOP.shape.artifacts)
+    plan = Plan(
+        steps=(replace(step, args={**step.args, "at_limit": at_limit}),), artifacts=LOOP.shape.artifacts
+    )
     run = lab.run_sync("go", plan=plan)
     warned = [event.message for event in run.events() if isinstance(event, BudgetWarned)]
     told = "'loop' has done its 3 rounds and it still does not hold that x == 9"
     if at_limit == "fail":
         assert (run.status, run.reason, warned) == (RunStatus.FAILED, f"step 'loop#3' failed: {told}", [])
     else:
-        assert (run.status, run.reason, warned) == (RunStatus.COMPLETE, "", [f"{told}; it goes on with what there is"])
+        assert (run.status, run.reason, warned) == (
+            RunStatus.COMPLETE,
+            "",
+            [f"{told}; it goes on with what there is"],
+        )
     assert len([event for event in run.events() if isinstance(event, PlanExtended)]) == 3
 
 
@@ -157,11 +194,24 @@ def agent(name: str, **fields: object) -> Part:
 
 
 def test_parts_are_given_what_comes_before_them() -> None:
-    """In sequence the product of the one before, and of those before that if it may be skipped; at a join all products."""
-    chain = in_sequence([agent("a"), agent("b", when="a == 'x'", consumes=("a",)), agent("c"), agent("d")]).steps
-    assert [(step.consumes, step.depends_on) for step in chain] == [((), ()), (("a",), ("a",)), (("a", "b"), ("b",)), (("c",), ("c",))]
+    """In sequence the product of the one before, and of those before that if it may be skipped; at a join all
+    products.
+    """
+    chain = in_sequence(
+        [agent("a"), agent("b", when="a == 'x'", consumes=("a",)), agent("c"), agent("d")]
+    ).steps
+    assert [(step.consumes, step.depends_on) for step in chain] == [
+        ((), ()),
+        (("a",), ("a",)),
+        (("a", "b"), ("b",)),
+        (("c",), ("c",)),
+    ]
     joined = side_by_side([agent("a"), agent("b")], agent("j")).steps
-    assert [(step.consumes, step.depends_on) for step in joined] == [((), ()), ((), ()), (("a", "b"), ("a", "b"))]
+    assert [(step.consumes, step.depends_on) for step in joined] == [
+        ((), ()),
+        ((), ()),
+        (("a", "b"), ("a", "b")),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,7 +227,9 @@ def test_a_random_shape_is_a_valid_plan(kind: str, seed: int) -> None:
 
 
 def test_what_cannot_be_a_shape_is_refused() -> None:
-    """A circle without a limit, limits out of bounds, edges to nowhere, nodes out of reach, conditions about steps."""
+    """A circle without a limit, limits out of bounds, edges to nowhere, nodes out of reach, conditions about
+    steps.
+    """
     a, b = agent("a"), agent("b")
     refused: list[tuple[Callable[[], object], str]] = [
         (
@@ -186,13 +238,19 @@ def test_what_cannot_be_a_shape_is_refused() -> None:
         ),
         (lambda: along_edges([a], [Edge("a", "a")], start=["a"], limit=201), "from 1 to 200, not 201"),
         (lambda: along_edges([a, b], [Edge("a", "bb")]), "there is no node 'bb'; did you mean 'b'"),
-        (lambda: along_edges([a, b], [Edge("b", "b")], limit=3), "no path of edges leads from the start to 'b'"),
+        (
+            lambda: along_edges([a, b], [Edge("b", "b")], limit=3),
+            "no path of edges leads from the start to 'b'",
+        ),
         (lambda: along_edges([a], [Edge("a", "a")], limit=3), "none is the first: name it under start"),
         (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
         (lambda: along_edges([a, b], [Edge("a", "b")], result="a"), "result is only for graphs with cycles"),
         (lambda: loop_plan([a], until="a ==", limit=3), "condition 'a ==': "),
         (lambda: loop_plan([a], until="a == 1", limit=51), "from 1 to 50, not 51"),
-        (lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", limit=1), "after_failure is for steps that run once"),
+        (
+            lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", limit=1),
+            "after_failure is for steps that run once",
+        ),
     ]
     for make, told in refused:
         with pytest.raises(UsageError, match=told):

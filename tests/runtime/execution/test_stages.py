@@ -1,4 +1,6 @@
-"""What a stage promises whatever fails how often: attempts are bounded, only harmless work is repeated, everything is in the log."""
+"""What a stage promises whatever fails how often: attempts are bounded, only harmless work is repeated,
+everything is in the log.
+"""
 
 import asyncio
 import json
@@ -17,8 +19,22 @@ from reference import put_prefix
 from waits import FOREVER_S
 
 from kestrel_lab.core.calls import Problem
-from kestrel_lab.core.errors import ApprovalRequired, DependencyError, LimitError, ModelError, RunError, ToolError
-from kestrel_lab.core.events.union import Event, StageFinished, StageStarted, StepFinished, StepRetried, StepStarted
+from kestrel_lab.core.errors import (
+    ApprovalRequired,
+    DependencyError,
+    LimitError,
+    ModelError,
+    RunError,
+    ToolError,
+)
+from kestrel_lab.core.events.union import (
+    Event,
+    StageFinished,
+    StageStarted,
+    StepFinished,
+    StepRetried,
+    StepStarted,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
@@ -170,9 +186,13 @@ def broken_promises(scene: Scene, errors: list[RunError | None], failed: RunErro
         wrong.append("what cannot pass was tried again")
     if (failed is not None) != bool(kinds and kinds[-1]):
         wrong.append("it went otherwise than it ended")
-    if [row.status for row in scene.rows] != ["retrying"] * (scene.tries - 1) + ["done" if failed is None else "failed"]:
+    if [row.status for row in scene.rows] != ["retrying"] * (scene.tries - 1) + [
+        "done" if failed is None else "failed"
+    ]:
         wrong.append("the rows say something else")
-    if [row.attempt for row in scene.rows] != list(range(1, scene.tries + 1)) or [row.error_class for row in scene.rows] != kinds:
+    if [row.attempt for row in scene.rows] != list(range(1, scene.tries + 1)) or [
+        row.error_class for row in scene.rows
+    ] != kinds:
         wrong.append("the rows count or classify differently")
     return wrong
 
@@ -221,10 +241,16 @@ def test_a_broken_runner_is_caught(mutant: type[StageRunner]) -> None:
     assert caught > 0
 
 
-@given(st.sampled_from(STEPS), st.lists(st.sampled_from(ERRORS), max_size=5), st.lists(st.integers(0, 40), max_size=4))
+@given(
+    st.sampled_from(STEPS),
+    st.lists(st.sampled_from(ERRORS), max_size=5),
+    st.lists(st.integers(0, 40), max_size=4),
+)
 @settings(max_examples=1_500)
 def test_a_resumed_step_goes_on_counting(step: Step, made: list[Any], cuts: list[int]) -> None:
-    """Cut at any event and resumed, however often, no try has more attempts than allowed and no row comes twice."""
+    """Cut at any event and resumed, however often, no try has more attempts than allowed and no row comes
+    twice.
+    """
     errors: list[RunError | None] = [make() for make in made]
     scene = Scene(step, [*errors, None])
     scene.go()
@@ -248,21 +274,34 @@ def test_a_resumed_step_goes_on_counting(step: Step, made: list[Any], cuts: list
 
 
 def test_what_ends_a_step_says_what_to_do() -> None:
-    """The reason has the error, its class, how often was tried, and advice; a limit of the run stays what it is."""
+    """The reason has the error, its class, how often was tried, and advice; a limit of the run stays what it
+    is.
+    """
     failed = Scene(STEPS[0], [refused() for _ in range(3)]).go()
     assert str(failed) == (
         "no connection (dependency after 3 attempts). "
         "Bring back what it depends on, then resume the run; kestrel doctor shows what is not in order."
     )
-    assert str(Scene(STEPS[0], [RunError("wrong.")]).go()) == ("wrong (logic). Trying again gives the same: change what the message names.")
+    assert str(Scene(STEPS[0], [RunError("wrong.")]).go()) == (
+        "wrong (logic). Trying again gives the same: change what the message names."
+    )
     limit = Scene(STEPS[0], [LimitError("cycles", "used up")]).go()
     assert (type(limit), str(limit)) == (LimitError, "used up")
 
 
 def test_waits_double_up_to_a_cap_and_follow_the_provider() -> None:
-    """Pauses: 1, 2, 4, 8, 8 …; what a provider asks for is kept to, and one that does not fit in is not begun."""
+    """Pauses: 1, 2, 4, 8, 8 …; what a provider asks for is kept to, and one that does not fit in is not
+    begun.
+    """
     budget = RetryBudget(first_wait_s=1, longest_wait_s=8)
-    assert [budget.wait(ModelError("x", transient=True), attempt) for attempt in (1, 2, 3, 4, 5, 5_000)] == [1, 2, 4, 8, 8, 8]
+    assert [budget.wait(ModelError("x", transient=True), attempt) for attempt in (1, 2, 3, 4, 5, 5_000)] == [
+        1,
+        2,
+        4,
+        8,
+        8,
+        8,
+    ]
     assert budget.wait(ModelError("x", transient=True, retry_after_s=20), 1) == 20
     tomorrow = Scene(STEPS[0], [ModelError("come back", transient=True, retry_after_s=86_400), None])
     assert "come back" in str(tomorrow.go())
@@ -274,7 +313,12 @@ def test_waits_double_up_to_a_cap_and_follow_the_provider() -> None:
 QUICK = RetryBudget(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 
 
-def flaky(effect: Any, failures: int, calls: list[str], error: Callable[[], BaseException] = lambda: ConnectionResetError("reset")) -> Tool:
+def flaky(
+    effect: Any,
+    failures: int,
+    calls: list[str],
+    error: Callable[[], BaseException] = lambda: ConnectionResetError("reset"),
+) -> Tool:
     """A tool that fails so often before it works."""
 
     @tool(name="flaky", effect=effect, danger_level="low")
@@ -292,7 +336,14 @@ def carried_out(session: Session, workspace: Path, plan: Plan, tools: list[Tool]
     """A run of the plan, with short pauses."""
     session.ports = quick_ports(session)
     return asyncio.run(
-        session.run("go", plan=plan, model=options.pop("model", ScriptedModel([])), tools=tools, workspace=workspace, **options)
+        session.run(
+            "go",
+            plan=plan,
+            model=options.pop("model", ScriptedModel([])),
+            tools=tools,
+            workspace=workspace,
+            **options,
+        )
     )
 
 
@@ -305,14 +356,25 @@ FLAKY = Plan(steps=(Step(id="a", tool="flaky", args={"text": "x"}, stage="one", 
 
 
 def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session, workspace: Path) -> None:
-    """The rows have exactly the columns of D8, in the frame and in the view of the database, and say what happened."""
+    """The rows have exactly the columns of D8, in the frame and in the view of the database, and say what
+    happened.
+    """
     calls: list[str] = []
     run = carried_out(session, workspace, FLAKY, [flaky("idempotent", 2, calls)])
     assert (run.status, run.answer, calls) == (RunStatus.COMPLETE, "did x", ["x", "x", "x"])
     frame = session.history.stages(run.id)
     assert list(frame.columns) == [
-        "run_id", "task_id", "stage", "status", "attempt", "inputs_hash", "outputs_ref", "error_class", "error_message", "timestamp",
-    ]  # fmt: skip
+        "run_id",
+        "task_id",
+        "stage",
+        "status",
+        "attempt",
+        "inputs_hash",
+        "outputs_ref",
+        "error_class",
+        "error_message",
+        "timestamp",
+    ]
     shown = frame[["task_id", "stage", "status", "attempt", "outputs_ref", "error_class"]].values.tolist()
     assert shown == [
         ["a", "one", "retrying", 1, "", "transient"],
@@ -326,7 +388,10 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
     text = repr(run.report)
     assert "stage one: retrying\n" in text
     assert "stage one: done, attempt 3\n" in text
-    assert "failed (transient) and is tried again in 0.01 s, attempt 2: flaky: ConnectionResetError: reset\n" in text
+    assert (
+        "failed (transient) and is tried again in 0.01 s, attempt 2: flaky: ConnectionResetError: reset\n"
+        in text
+    )
 
 
 @pytest.mark.parametrize("effect", ["checkable", "opaque"])
@@ -336,7 +401,9 @@ def test_a_call_with_an_effect_is_made_once(effect: str, session: Session, works
     run = carried_out(session, workspace, FLAKY, [flaky(effect, 1, calls)])
     assert (run.status, calls) == (RunStatus.FAILED, ["x"])
     assert (
-        run.reason == "flaky: ConnectionResetError: reset (transient). It may pass by itself: run it again in a moment, or resume the run."
+        run.reason
+        == "flaky: ConnectionResetError: reset (transient). It may pass by itself: run it again in a "
+        "moment, or resume the run."
     )
     assert run.report.stages()["status"].tolist() == ["failed"]
 
@@ -346,13 +413,25 @@ def test_steps_of_no_stage_are_left_alone(session: Session, workspace: Path) -> 
     calls: list[str] = []
     plan = Plan(steps=(Step(id="a", tool="flaky", args={"text": "x"}),))
     run = carried_out(session, workspace, plan, [flaky("pure", 1, calls)])
-    assert (run.status, calls, run.reason, len(run.report.stages())) == (RunStatus.FAILED, ["x"], "flaky: ConnectionResetError: reset", 0)
+    assert (run.status, calls, run.reason, len(run.report.stages())) == (
+        RunStatus.FAILED,
+        ["x"],
+        "flaky: ConnectionResetError: reset",
+        0,
+    )
 
 
 def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace: Path) -> None:
-    """A model that fails between two turns is asked again; the calls of the turn before are not made again."""
+    """A model that fails between two turns is asked again; the calls of the turn before are not made
+    again.
+    """
     calls: list[str] = []
-    turns: list[Any] = [[("flaky", {"text": "x"})], ModelError("busy", transient=True), ModelError("busy", transient=True), "all done"]
+    turns: list[Any] = [
+        [("flaky", {"text": "x"})],
+        ModelError("busy", transient=True),
+        ModelError("busy", transient=True),
+        "all done",
+    ]
     model = ScriptedModel(lambda request: turns.pop(0))
     plan = Plan(steps=(Step(id="a", goal="do it", stage="one"),))
     run = carried_out(session, workspace, plan, [flaky("opaque", 0, calls)], model=model)
@@ -360,8 +439,12 @@ def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace:
     assert run.report.stages()["status"].tolist() == ["retrying", "retrying", "done"]
 
 
-def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """Cut at every event and resumed, the end is the same; a repeatable call is made at most once more than it had attempts left."""
+def test_every_prefix_of_a_retried_run_is_completed(
+    session: Session, workspace: Path, tmp_path: Path
+) -> None:
+    """Cut at every event and resumed, the end is the same; a repeatable call is made at most once more than
+    it had attempts left.
+    """
     calls: list[str] = []
     plan = Plan(
         steps=(
@@ -379,18 +462,30 @@ def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace:
         again[:] = ["x"] * sum(record.event.type == "tool_answered" for record in reference[:cut])
         run = asyncio.run(other.resume(put_prefix(other, reference, cut), model=says))
         assert (cut, run.status, run.answer, again) == (cut, RunStatus.COMPLETE, "said", ["x", "x", "x"])
-        rows = [(event.task, event.status, event.attempt) for event in run.events() if isinstance(event, StageFinished)]
-        assert (cut, rows) == (cut, [("a", "retrying", 1), ("a", "retrying", 2), ("a", "done", 3), ("b", "done", 1)])
+        rows = [
+            (event.task, event.status, event.attempt)
+            for event in run.events()
+            if isinstance(event, StageFinished)
+        ]
+        assert (cut, rows) == (
+            cut,
+            [("a", "retrying", 1), ("a", "retrying", 2), ("a", "done", 3), ("b", "done", 1)],
+        )
     other.close()
 
 
 def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:
     """A run that waits a day for its next attempt stops at once."""
-    session.ports = replace(session.ports, budget=RetryBudget(first_wait_s=FOREVER_S, longest_wait_s=FOREVER_S, total_wait_s=3 * FOREVER_S))
+    session.ports = replace(
+        session.ports,
+        budget=RetryBudget(first_wait_s=FOREVER_S, longest_wait_s=FOREVER_S, total_wait_s=3 * FOREVER_S),
+    )
     calls: list[str] = []
 
     async def scene() -> Run:
-        run = session.start("go", plan=FLAKY, model=ScriptedModel([]), tools=[flaky("pure", 1, calls)], workspace=workspace)
+        run = session.start(
+            "go", plan=FLAKY, model=ScriptedModel([]), tools=[flaky("pure", 1, calls)], workspace=workspace
+        )
         while not any(isinstance(event, StepRetried) for event in run.events()):
             await asyncio.sleep(0.01)
         run.cancel()
@@ -403,20 +498,39 @@ def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:
 
 
 def test_a_limit_ends_a_stage_at_once(session: Session, workspace: Path) -> None:
-    """A limit of the run is a failure of class budget; nothing is tried again and the run says which limit it was."""
-    plan = Plan(steps=(Step(id="a", goal="do it", stage="one"), Step(id="b", goal="do more", stage="two", depends_on=("a",))))
+    """A limit of the run is a failure of class budget; nothing is tried again and the run says which limit it
+    was.
+    """
+    plan = Plan(
+        steps=(
+            Step(id="a", goal="do it", stage="one"),
+            Step(id="b", goal="do more", stage="two", depends_on=("a",)),
+        )
+    )
     run = carried_out(session, workspace, plan, [], model=ScriptedModel(["done"]), limits=Limits(cycles=1))
-    assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 1 model turns is reached")
-    assert run.report.stages()[["stage", "status", "error_class"]].values.tolist() == [["one", "done", ""], ["two", "failed", "budget"]]
+    assert (run.status, run.outcome, run.reason) == (
+        RunStatus.FAILED,
+        "limit",
+        "the limit of 1 model turns is reached",
+    )
+    assert run.report.stages()[["stage", "status", "error_class"]].values.tolist() == [
+        ["one", "done", ""],
+        ["two", "failed", "budget"],
+    ]
 
 
-def test_a_full_disk_is_noticed_before_a_step_begins(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_noticed_before_a_step_begins(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without room for the log no step of a stage begins; the reason names the disk."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=LEAST_ROOM - 1))
     calls: list[str] = []
     run = carried_out(session, workspace, FLAKY, [flaky("pure", 0, calls)])
     assert (run.status, calls) == (RunStatus.FAILED, [])
-    assert run.reason.startswith("the disk of the log has 3,999,999 bytes left, at least 4,000,000 are needed: make room on the disk of ")
+    assert run.reason.startswith(
+        "the disk of the log has 3,999,999 bytes left, at least 4,000,000 are needed: make room on the "
+        "disk of "
+    )
     assert run.report.stages()["error_class"].tolist() == ["dependency"] * 3
 
 
@@ -424,7 +538,10 @@ def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Sess
     """Resumed behind its last completed stage, a run does not repeat a call with an effect unasked."""
     calls: list[str] = []
     plan = Plan(
-        steps=(Step(id="b", goal="look", stage="zero"), Step(id="a", tool="flaky", args={"text": "x"}, stage="one", depends_on=("b",)))
+        steps=(
+            Step(id="b", goal="look", stage="zero"),
+            Step(id="a", tool="flaky", args={"text": "x"}, stage="one", depends_on=("b",)),
+        )
     )
     tools = [flaky("opaque", 1, calls)]
     failed = carried_out(session, workspace, plan, tools, model=ScriptedModel(["seen"]))
@@ -434,7 +551,11 @@ def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Sess
     assert calls == ["x"]
     person = ScriptedApprover([True])
     run = asyncio.run(session.resume(failed.id, model=ScriptedModel(["seen"]), tools=tools, approver=person))
-    assert (run.status, calls, [asked.why for asked in person.asked]) == (RunStatus.COMPLETE, ["x", "x"], ["unknown_outcome"])
+    assert (run.status, calls, [asked.why for asked in person.asked]) == (
+        RunStatus.COMPLETE,
+        ["x", "x"],
+        ["unknown_outcome"],
+    )
     assert run.id != failed.id
 
 
@@ -443,7 +564,11 @@ def test_equal_inputs_have_equal_hashes(session: Session, workspace: Path) -> No
 
     def hashes(value: Json) -> list[str]:
         plan = Plan(steps=(Step(id="a", goal="look", consumes=("x",), stage="one"),), artifacts={"x": value})
-        found: list[str] = carried_out(session, workspace, plan, [], model=ScriptedModel(["ok"])).stages()["inputs_hash"].tolist()
+        found: list[str] = (
+            carried_out(session, workspace, plan, [], model=ScriptedModel(["ok"]))
+            .stages()["inputs_hash"]
+            .tolist()
+        )
         return found
 
     assert hashes({"a": 1, "b": 2}) == hashes({"b": 2, "a": 1})
@@ -452,4 +577,9 @@ def test_equal_inputs_have_equal_hashes(session: Session, workspace: Path) -> No
 
 def test_shown_counts_add_up() -> None:
     """Of all kinds of errors here each class is met."""
-    assert Counter(failure_class(make()) for make in ERRORS) == {"transient": 5, "dependency": 3, "logic": 6, "budget": 1}
+    assert Counter(failure_class(make()) for make in ERRORS) == {
+        "transient": 5,
+        "dependency": 3,
+        "logic": 6,
+        "budget": 1,
+    }

@@ -1,4 +1,6 @@
-"""A `uv` for tests: knows every package, installs the hostile server as its program, and can be held up in the middle."""
+"""A `uv` for tests: knows every package, installs the hostile server as its program, and can be held up in
+the middle.
+"""
 
 import json
 import shlex
@@ -13,8 +15,8 @@ HASH = "a" * 64
 def make_uv(folder: Path) -> str:
     """Put it into `folder`, and give the PATH on which it is found first.
 
-    In `folder`: `log` has a line per installation; while `block` is there, one waits half-way and says so in `blocked`;
-    with `fail` it fails there.
+    In `folder`: `log` has a line per installation; while `block` is there, one waits half-way and says so in
+    `blocked`; with `fail` it fails there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     at = shlex.quote(str(folder))
@@ -49,8 +51,24 @@ def write_catalogue(path: Path, *entries: dict[str, Any]) -> str:
     return str(path)
 
 
-def entry(name: str = "io.github.someone/mcp-echo", description: str = "Echo a text back, word by word.", **package: Any) -> dict[str, Any]:
+def entry(
+    name: str = "io.github.someone/mcp-echo",
+    description: str = "Echo a text back, word by word.",
+    **package: Any,
+) -> dict[str, Any]:
     """An entry whose package is called as its server."""
-    given = {"registryType": "pypi", "identifier": name.partition("/")[2], "version": "1.0.0", "transport": {"type": "stdio"}, **package}
+    given = {
+        "registryType": "pypi",
+        "identifier": name.partition("/")[2],
+        "version": "1.0.0",
+        "transport": {"type": "stdio"},
+        **package,
+    }
     repository = {"url": "https://github.com/someone/mcp-echo", "source": "github"}
-    return {"name": name, "description": description, "version": "1.0.0", "repository": repository, "packages": [given]}
+    return {
+        "name": name,
+        "description": description,
+        "version": "1.0.0",
+        "repository": repository,
+        "packages": [given],
+    }

@@ -39,12 +39,25 @@ for line in sys.stdin:
             "serverInfo": {"name": "nosy", "version": "1"},
         }
     elif asked["method"] == "tools/list":
-        result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}, {"name": "fetch", "inputSchema": {"type": "object"}}]}
+        result = {
+            "tools": [
+                {"name": "look", "inputSchema": {"type": "object"}},
+                {"name": "fetch", "inputSchema": {"type": "object"}},
+            ]
+        }
     elif asked["method"] == "tools/call" and asked["params"]["name"] == "fetch":
-        result = {"content": [{"type": "text", "text": "TypeError: fetch failed, getaddrinfo EAI_AGAIN example.org"}], "isError": True}
+        result = {
+            "content": [
+                {"type": "text", "text": "TypeError: fetch failed, getaddrinfo EAI_AGAIN example.org"}
+            ],
+            "isError": True,
+        }
     elif asked["method"] == "tools/call":
         result = {"content": [{"type": "text", "text": json.dumps(look(**asked["params"]["arguments"]))}]}
     else:
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+        print(
+            json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "no"}}),
+            flush=True,
+        )
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)

@@ -1,4 +1,6 @@
-"""Where servers come from: the entry that a person names, what is listed for a need, and how a server differs from what was approved."""
+"""Where servers come from: the entry that a person names, what is listed for a need, and how a server differs
+from what was approved.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +25,11 @@ WEATHER = "Tell the weather forecast of a town."
 
 def sources(tmp_path: Path, *entries: dict[str, Any], **env: str) -> Sources:
     """Sources with this catalogue."""
-    return Sources(root=tmp_path / "mcp", env=env, settings=ExpansionSettings(catalogue=write_catalogue(tmp_path / "c.jsonl", *entries)))
+    return Sources(
+        root=tmp_path / "mcp",
+        env=env,
+        settings=ExpansionSettings(catalogue=write_catalogue(tmp_path / "c.jsonl", *entries)),
+    )
 
 
 @pytest.mark.parametrize("name", ["io.github.someone/mcp-echo", "mcp-echo", "mcp-echo==1.0.0"])
@@ -34,10 +40,16 @@ def test_an_entry_is_named_by_its_name_its_package_or_its_pin(name: str, tmp_pat
 
 
 def test_another_version_or_package_is_named_with_its_version(tmp_path: Path) -> None:
-    """What the catalogue says of the server holds for another version, but for the hash; of an unknown one nothing is known."""
+    """What the catalogue says of the server holds for another version, but for the hash; of an unknown one
+    nothing is known.
+    """
     from_here = sources(tmp_path, entry(fileSha256=HASH))
     other = from_here.entry("mcp-echo==2.0")
-    assert (other.name, other.version, other.package) == ("io.github.someone/mcp-echo", "2.0", named_package("mcp-echo==2.0"))
+    assert (other.name, other.version, other.package) == (
+        "io.github.someone/mcp-echo",
+        "2.0",
+        named_package("mcp-echo==2.0"),
+    )
     unknown = from_here.entry("npm:@scope/server==1.0.0")
     assert (unknown.name, unknown.version, unknown.source) == ("unknown/server", "1.0.0", "you")
     assert unknown.package == named_package("npm:@scope/server==1.0.0")
@@ -46,7 +58,9 @@ def test_another_version_or_package_is_named_with_its_version(tmp_path: Path) ->
 
 
 def test_what_fits_a_need_is_listed_best_first(tmp_path: Path) -> None:
-    """And nothing that hardly fits; a registry that does not answer is told beside it, and the catalogue goes before the registry."""
+    """And nothing that hardly fits; a registry that does not answer is told beside it, and the catalogue goes
+    before the registry.
+    """
     from_here = sources(
         tmp_path,
         entry("io.github.a/echo", "Echo a text back."),
@@ -71,12 +85,17 @@ def test_what_fits_a_need_is_listed_best_first(tmp_path: Path) -> None:
     assert names(5) == (["io.github.modelcontextprotocol/weather", "io.github.a/weather"], "")
     assert names(1)[0] == ["io.github.modelcontextprotocol/weather"]
     from_here.__dict__["registry"] = Silent()
-    assert names(5) == (["io.github.modelcontextprotocol/weather", "io.github.a/weather"], "the registry did not answer")
+    assert names(5) == (
+        ["io.github.modelcontextprotocol/weather", "io.github.a/weather"],
+        "the registry did not answer",
+    )
     from_here.__dict__["registry"] = Answering()
     found, _ = asyncio.run(from_here.search("weather forecast", 5))
     assert {one.entry.name: one.entry.source.startswith("https") for one in found} == {
-        "io.github.modelcontextprotocol/weather": False, "io.github.a/weather": False, "io.github.b/weather": True,
-    }  # fmt: skip
+        "io.github.modelcontextprotocol/weather": False,
+        "io.github.a/weather": False,
+        "io.github.b/weather": True,
+    }
 
 
 def test_a_list_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:
@@ -95,19 +114,32 @@ def test_installed_servers_have_names_of_their_own(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         package = named_package(f"mcp-{name}==1.0")
-        write_installed(InstalledServer(server=name, entry="", package=package, lock="l", packages=1, tree="t", folder=folder))
+        write_installed(
+            InstalledServer(
+                server=name, entry="", package=package, lock="l", packages=1, tree="t", folder=folder
+            )
+        )
     found = installed_servers(tmp_path, ["two", "three"], Path("/w"))
-    assert {name: config.command for name, config in found.items()} == {"one": str(tmp_path / "one/bin/mcp-one")}
+    assert {name: config.command for name, config in found.items()} == {
+        "one": str(tmp_path / "one/bin/mcp-one")
+    }
 
 
 def test_a_server_is_held_against_what_was_approved() -> None:
-    """A tool that is new, one that is gone and one that is another each have a diff, in the order of their names; equal ones have none."""
+    """A tool that is new, one that is gone and one that is another each have a diff, in the order of their
+    names; equal ones have none.
+    """
 
     def tools(**described: str) -> dict[str, Definition]:
-        return {name: Definition(name=name, fields={"name": name, "description": text}) for name, text in described.items()}
+        return {
+            name: Definition(name=name, fields={"name": name, "description": text})
+            for name, text in described.items()
+        }
 
     def check(now: dict[str, Definition], approved: dict[str, Definition] | None) -> tuple[str, ...]:
-        return ServerCheck(server=ServerConfig(name="s", command="x"), tools=now, refused={}, approved=approved).changes
+        return ServerCheck(
+            server=ServerConfig(name="s", command="x"), tools=now, refused={}, approved=approved
+        ).changes
 
     before, now = tools(same="s", gone="g", other="o"), tools(same="s", new="n", other="another")
     gone, new, other = check(now, before)

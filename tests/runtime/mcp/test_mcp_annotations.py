@@ -1,4 +1,6 @@
-"""What a server says of its tools counts once a person has approved it: calls that only read or stay closed send nothing out."""
+"""What a server says of its tools counts once a person has approved it: calls that only read or stay closed
+send nothing out.
+"""
 
 import asyncio
 import json
@@ -58,27 +60,54 @@ def answered(session: Session, workspace: Path, *calls: tuple[str, dict[str, Any
     """The end of each call, one a turn: `ok`, or the kind of its error."""
     model = ScriptedModel([*[[(f"files:{name}", args)] for name, args in calls], "done"])
     run = session.run_sync("look around", model=model, tools=["files:*"], workspace=workspace)
-    return ["ok" if one.error is None else str(one.error["message"]) for one in run.events() if isinstance(one, ToolAnswered)]
+    return [
+        "ok" if one.error is None else str(one.error["message"])
+        for one in run.events()
+        if isinstance(one, ToolAnswered)
+    ]
 
 
 def test_a_person_is_shown_what_tools_say_and_the_pin_covers_it(sessions: Any) -> None:
-    """Check and approval name the tools that say they only read or stay closed, but not one that says it destroys."""
+    """Check and approval name the tools that say they only read or stay closed, but not one that says it
+    destroys.
+    """
     session = sessions()
     shown = repr(CheckedText(asyncio.run(session.mcp.approve("files"))))
-    said = {line.split()[0].partition(":")[2]: "says it" in line for line in shown.splitlines() if line.startswith("  files:")}
+    said = {
+        line.split()[0].partition(":")[2]: "says it" in line
+        for line in shown.splitlines()
+        if line.startswith("  files:")
+    }
 
-    assert said == {"list_directory": True, "read_text_file": True, "remember": True, "wipe": False, "send": False, "plain": False}
+    assert said == {
+        "list_directory": True,
+        "read_text_file": True,
+        "remember": True,
+        "wipe": False,
+        "send": False,
+        "plain": False,
+    }
     assert "files:read_text_file  MEDIUM, opaque, says it only reads" in shown
     assert "files:remember  MEDIUM, opaque, says it stays closed" in shown
     fields = {"name": "a", "annotations": {"readOnlyHint": True}}
-    assert Definition(name="a", fields=fields).pin != Definition(name="a", fields={**fields, "annotations": {"readOnlyHint": False}}).pin
+    assert (
+        Definition(name="a", fields=fields).pin
+        != Definition(name="a", fields={**fields, "annotations": {"readOnlyHint": False}}).pin
+    )
 
 
 def test_a_read_after_a_read_needs_nobody_and_an_effect_does(sessions: Any, workspace: Path) -> None:
-    """After one answer of the server its tools that only read or stay closed go on being called; what may reach others is denied."""
+    """After one answer of the server its tools that only read or stay closed go on being called; what may
+    reach others is denied.
+    """
     session = sessions()
     asyncio.run(session.mcp.approve("files"))
-    reads = ("list_directory", {}), ("read_text_file", {"path": "b.txt"}), ("read_text_file", {"path": "secret 7c1e55d0"}), ("remember", {})
+    reads = (
+        ("list_directory", {}),
+        ("read_text_file", {"path": "b.txt"}),
+        ("read_text_file", {"path": "secret 7c1e55d0"}),
+        ("remember", {}),
+    )
     ends = answered(session, workspace, *reads, ("wipe", {}), ("send", {}), ("plain", {}))
 
     assert ends[:4] == ["ok"] * 4
@@ -86,7 +115,9 @@ def test_a_read_after_a_read_needs_nobody_and_an_effect_does(sessions: Any, work
 
 
 def test_a_server_with_a_network_is_not_told_what_others_hold(sessions: Any, workspace: Path) -> None:
-    """A reading call that carries private text of the workspace to it is denied; one without passes, and so does what it said itself."""
+    """A reading call that carries private text of the workspace to it is denied; one without passes, and so
+    does what it said itself.
+    """
     (workspace / "keys.txt").write_text("the key is 5f1e0c7b9a77\n")
     session = sessions(network=True)
     asyncio.run(session.mcp.approve("files"))
@@ -110,7 +141,9 @@ def test_a_server_with_a_network_is_not_told_what_others_hold(sessions: Any, wor
 def test_a_server_whose_annotations_change_is_asked_about_again(
     sessions: Any, hints: Path, workspace: Path, claim: dict[str, bool]
 ) -> None:
-    """A tool that says something else than what was approved, more or less, is not called before it is approved as it is now."""
+    """A tool that says something else than what was approved, more or less, is not called before it is
+    approved as it is now.
+    """
     asyncio.run(sessions().mcp.approve("files"))
     hints.write_text(json.dumps({**HINTS, "read_text_file": claim}))
     session = sessions()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from test_mcp import asking, hostile, make  # noqa: F401  # `make` is a fixture
+from test_mcp import asking, hostile, make  # `make` is a fixture  # noqa: F401
 from waits import PATIENCE_S
 
 from kestrel_lab.mcp.config import read_server
@@ -21,7 +21,9 @@ Make = Callable[..., Session]
 
 
 def test_closing_while_a_server_is_added_ends_all_of_them(make: Make) -> None:  # noqa: F811
-    """The dictionary of servers may grow while `aclose` waits for one of them; both servers that were started have ended."""
+    """The dictionary of servers may grow while `aclose` waits for one of them; both servers that were started
+    have ended.
+    """
     session = make(a=hostile("stubborn=/dev/null", sandbox="S0"), b=hostile())
     session.mcp.learn()
     started = [server.connection for server in session.mcp._servers.values()]
@@ -50,7 +52,7 @@ def test_servers_are_listed_while_others_are_added_and_removed(tmp_path: Path) -
                 servers.tools()
                 servers.unstarted(None)
                 servers.table()
-            except BaseException as error:  # noqa: BLE001  # told to the test
+            except BaseException as error:  # told to the test  # noqa: BLE001
                 problems.append(error)
                 return
 
@@ -75,7 +77,9 @@ def test_servers_are_listed_while_others_are_added_and_removed(tmp_path: Path) -
 
 
 def test_two_calls_that_find_an_outdated_server_restart_it_once(make: Make) -> None:  # noqa: F811
-    """The second does not close the connection that the first has just opened: both calls are answered over the same one."""
+    """The second does not close the connection that the first has just opened: both calls are answered over
+    the same one.
+    """
     level = ["S0"]
     session = make(h=hostile())
     session.mcp._sandbox = lambda: Sandbox.parse(level[0])

@@ -1,4 +1,6 @@
-"""Claims about installing servers: whole or not at all, once, exactly what was approved, and noticed when changed."""
+"""Claims about installing servers: whole or not at all, once, exactly what was approved, and noticed when
+changed.
+"""
 
 import asyncio
 import base64
@@ -25,7 +27,14 @@ from kestrel_lab.mcp.registry.install import (
     lock_package,
     own_installation,
 )
-from kestrel_lab.mcp.registry.installed_servers import InstalledServer, check_seal, list_installed, read_installed, tree_of, write_installed
+from kestrel_lab.mcp.registry.installed_servers import (
+    InstalledServer,
+    check_seal,
+    list_installed,
+    read_installed,
+    tree_of,
+    write_installed,
+)
 from kestrel_lab.runtime.mcp.discovery import Sources
 
 ECHO = Package(kind="pypi", name="mcp-echo", version="1.0.0")
@@ -57,13 +66,16 @@ def got(tmp_path: Path, env: dict[str, str], package: Package = ECHO) -> Install
     """What installing here gives."""
 
     async def work() -> InstalledServer:
-        return await install_package(await lock_package(package, env), tmp_path / "mcp", server="echo", entry="", env=env)
+        return await install_package(
+            await lock_package(package, env), tmp_path / "mcp", server="echo", entry="", env=env
+        )
 
     return asyncio.run(work())
 
 
 def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> None:
-    """`kill -9` half-way leaves a folder that is not used, and nothing that goes on writing; the next installation is whole.
+    """`kill -9` half-way leaves a folder that is not used, and nothing that goes on writing; the next
+    installation is whole.
 
     A mutant that goes by the program being there would start half of it.
     """
@@ -95,7 +107,9 @@ def test_several_that_install_the_same_at_once_do_it_once(tmp_path: Path) -> Non
 
     async def work() -> list[InstalledServer]:
         locked = await lock_package(ECHO, env)
-        return await asyncio.gather(*(install_package(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2)))
+        return await asyncio.gather(
+            *(install_package(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2))
+        )
 
     one, two = asyncio.run(work())
     tree, why = other.communicate(timeout=PATIENCE_S)
@@ -107,7 +121,9 @@ def test_an_installation_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Its folder is gone, the reason is told with what the installer said."""
     env = env_of(tmp_path)
     (tmp_path / "uv" / "fail").touch()
-    with pytest.raises(InstallError, match=r"installing mcp-echo==1\.0\.0 failed \(exit code 4\): no space left"):
+    with pytest.raises(
+        InstallError, match=r"installing mcp-echo==1\.0\.0 failed \(exit code 4\): no space left"
+    ):
         got(tmp_path, env)
     assert not (tmp_path / "mcp" / "mcp-echo-1.0.0").exists()
 
@@ -131,7 +147,10 @@ def test_a_changed_file_is_noticed_and_a_forged_mark_is_not_approved(tmp_path: P
     with pytest.raises(ConnectionError, match="are not what was installed and approved"):
         check_seal(config.seal)
     forged = InstalledServer(
-        **{**{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__}, "tree": tree_of(whole.folder)}
+        **{
+            **{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__},
+            "tree": tree_of(whole.folder),
+        }
     )
     write_installed(forged)
     known = read_installed(whole.folder)
@@ -150,7 +169,8 @@ def test_a_changed_file_is_noticed_and_a_forged_mark_is_not_approved(tmp_path: P
 
 
 def test_a_folder_that_came_with_a_project_is_not_taken_for_an_installation(tmp_path: Path) -> None:
-    """A forged folder, whole by its own mark and of the very list that is approved, is replaced by what the list names.
+    """A forged folder, whole by its own mark and of the very list that is approved, is replaced by what the
+    list names.
 
     A mutant that believes the mark would start the forger's program under the approval of the genuine one.
     """
@@ -160,7 +180,10 @@ def test_a_folder_that_came_with_a_project_is_not_taken_for_an_installation(tmp_
     genuine = program.read_text()
     program.write_text("#!/bin/sh\nevil\n")
     forged = InstalledServer(
-        **{**{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__}, "tree": tree_of(whole.folder)}
+        **{
+            **{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__},
+            "tree": tree_of(whole.folder),
+        }
     )
     write_installed(forged)
     mutant = read_installed(whole.folder)
@@ -171,10 +194,14 @@ def test_a_folder_that_came_with_a_project_is_not_taken_for_an_installation(tmp_
 
 
 def test_another_file_than_the_entry_names_is_refused(tmp_path: Path) -> None:
-    """The hash of an entry is compared with what the index has, and a list that was changed on disk is not installed."""
+    """The hash of an entry is compared with what the index has, and a list that was changed on disk is not
+    installed.
+    """
     env = env_of(tmp_path)
     with pytest.raises(InstallError, match="is another file than the catalogue names"):
-        asyncio.run(lock_package(Package(kind="pypi", name="mcp-echo", version="1.0.0", sha256="b" * 64), env))
+        asyncio.run(
+            lock_package(Package(kind="pypi", name="mcp-echo", version="1.0.0", sha256="b" * 64), env)
+        )
     sources = Sources(root=tmp_path / "mcp", env=env)
     locked = asyncio.run(sources.locked(ECHO))
     assert (locked.package.sha256, locked.text) == (HASH, f"mcp-echo==1.0.0 --hash=sha256:{HASH}\n")
@@ -199,13 +226,18 @@ def wheel(folder: Path, body: str) -> str:
         for name, text in files.items()
     ]
     with zipfile.ZipFile(path, "w") as packed:
-        for name, text in {**files, f"{about}/RECORD": "\n".join([*record, f"{about}/RECORD,,"]) + "\n"}.items():
+        for name, text in {
+            **files,
+            f"{about}/RECORD": "\n".join([*record, f"{about}/RECORD,,"]) + "\n",
+        }.items():
             packed.writestr(name, text)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp_path: Path) -> None:
-    """With the real pip: the file of the index is replaced after its hash was approved; nothing is installed, and nothing is left."""
+    """With the real pip: the file of the index is replaced after its hash was approved; nothing is installed,
+    and nothing is left.
+    """
     env = {
         **os.environ,
         "PATH": "/usr/bin:/bin",
@@ -254,7 +286,9 @@ def test_odd_names_and_open_versions_are_refused(text: str, said: str) -> None:
 
 
 def test_what_a_setting_allows_is_exact() -> None:
-    """A pattern names one package and one version, or all that begin so; nothing else, and never one that wants our variables."""
+    """A pattern names one package and one version, or all that begin so; nothing else, and never one that
+    wants our variables.
+    """
     patterns = [checked_pattern(text) for text in ("mcp-server-time==2026.10.*", "npm:@scope/server==1.2.3")]
     allowed = {
         text: allowing_pattern(named_package(text), patterns)
@@ -266,7 +300,12 @@ def test_what_a_setting_allows_is_exact() -> None:
         )
     }
     assert list(allowed.values()) == [patterns[0], "", "", patterns[1]]
-    assert allowing_pattern(Package(kind="pypi", name="mcp-server-time", version="2026.10.19", variables=("KEY",)), patterns) == ""
+    assert (
+        allowing_pattern(
+            Package(kind="pypi", name="mcp-server-time", version="2026.10.19", variables=("KEY",)), patterns
+        )
+        == ""
+    )
     for wrong in ("*", "mcp-*==1.0", "mcp-server-time", "mcp-server-time==*", "a==1==2", "evil==1.0 --pre"):
         with pytest.raises(ValueError, match="is not NAME==VERSION"):
             checked_pattern(wrong)

@@ -1,4 +1,6 @@
-"""Runs that begin while servers of tools are started for them: nothing blocks, what fails is told, what changes reaches them."""
+"""Runs that begin while servers of tools are started for them: nothing blocks, what fails is told, what
+changes reaches them.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -6,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_mcp import call, hostile, make, say  # noqa: F401  # `make` is a fixture
+from test_mcp import call, hostile, make, say  # `make` is a fixture  # noqa: F401
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, UsageError
@@ -38,15 +40,27 @@ def gate(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("named", [["h:*"], ["h:echo"], None])
 @pytest.mark.parametrize("how", ["start", "run"])
-def test_the_event_loop_goes_on_while_a_server_starts(make: Make, workspace: Path, gate: Path, how: str, named: Any) -> None:  # noqa: F811
-    """The server is ready only after a task of the same event loop ran; the run then has its tools, and so does who takes it up."""
+def test_the_event_loop_goes_on_while_a_server_starts(
+    make: Make,  # noqa: F811
+    workspace: Path,
+    gate: Path,
+    how: str,
+    named: Any,
+) -> None:
+    """The server is ready only after a task of the same event loop ran; the run then has its tools, and so
+    does who takes it up.
+    """
     session = make(h=hostile(f"until={gate}", start_timeout_s=PATIENCE_S))
     model = ScriptedModel([call("h:echo", text="hi"), say("done")])
 
     async def go() -> Any:
         opener = asyncio.ensure_future(opens_the_gate(gate))
         options: dict[str, Any] = {"model": model, "tools": named, "workspace": workspace}
-        run = await session.run("go", **options) if how == "run" else await session.start("go", **options).wait()
+        run = (
+            await session.run("go", **options)
+            if how == "run"
+            else await session.start("go", **options).wait()
+        )
         await opener
         return run
 
@@ -61,7 +75,11 @@ def test_the_event_loop_goes_on_while_a_server_starts(make: Make, workspace: Pat
     assert again is not None and again.tools == began.tools
 
 
-def test_mutant_that_waits_for_the_server_in_start_blocks_the_loop(make: Make, workspace: Path, gate: Path) -> None:  # noqa: F811
+def test_mutant_that_waits_for_the_server_in_start_blocks_the_loop(
+    make: Make,  # noqa: F811
+    workspace: Path,
+    gate: Path,
+) -> None:
     """With tools that are had at once, as they were, the gate stays shut until the server is given up."""
     session = make(h=hostile(f"until={gate}", start_timeout_s=1))
 
@@ -78,20 +96,35 @@ def test_mutant_that_waits_for_the_server_in_start_blocks_the_loop(make: Make, w
 
 @pytest.mark.parametrize("how", ["start", "run"])
 @pytest.mark.parametrize(
-    "named", [["bad:*", "good:*"], ["good:echo", "bad:anything"], ["good:*", "bad:*", "read_file", "gone:*"]], ids=lambda names: names[-1]
+    "named",
+    [["bad:*", "good:*"], ["good:echo", "bad:anything"], ["good:*", "bad:*", "read_file", "gone:*"]],
+    ids=lambda names: names[-1],
 )
-def test_a_broken_server_beside_a_good_one_is_told_and_done_without(make: Make, workspace: Path, how: str, named: list[str]) -> None:  # noqa: F811
+def test_a_broken_server_beside_a_good_one_is_told_and_done_without(
+    make: Make,  # noqa: F811
+    workspace: Path,
+    how: str,
+    named: list[str],
+) -> None:
     """Whatever is named of it: an event, a line of the run as it is shown, and the good one works."""
     session = make(bad=hostile("exits"), good=hostile("banner"), gone={"command": "no-such-program"})
     model = ScriptedModel([call("good:echo", text="hi"), say("done")])
 
     async def go() -> Any:
         options: dict[str, Any] = {"model": model, "tools": named, "workspace": workspace}
-        return await session.run("go", **options) if how == "run" else await session.start("go", **options).wait()
+        return (
+            await session.run("go", **options)
+            if how == "run"
+            else await session.start("go", **options).wait()
+        )
 
     run = asyncio.run(go())
     assert run.status is RunStatus.COMPLETE
-    told = {event.dependency: event.reason for event in run.events() if isinstance(event, HealthChanged) and event.source == ""}
+    told = {
+        event.dependency: event.reason
+        for event in run.events()
+        if isinstance(event, HealthChanged) and event.source == ""
+    }
     assert sorted(told) == ["server bad", *(["server gone"] if "gone:*" in named else [])]
     assert "no licence found" in told["server bad"]
     assert "server bad" in repr(run.report) and "none of its tools are offered" in repr(run.report)
@@ -102,13 +135,23 @@ def test_a_run_goes_on_when_every_server_that_was_named_is_broken(make: Make, wo
     """It has the other tools and says what is missing; a second run says it again."""
     session = make(bad=hostile("exits"), gone={"command": "no-such-program"})
     for _ in range(2):
-        run = session.run_sync("go", model=ScriptedModel(["done"]), tools=["bad:*", "gone:*"], workspace=workspace)
-        told = {event.dependency for event in run.events() if isinstance(event, HealthChanged) and event.source == ""}
+        run = session.run_sync(
+            "go", model=ScriptedModel(["done"]), tools=["bad:*", "gone:*"], workspace=workspace
+        )
+        told = {
+            event.dependency
+            for event in run.events()
+            if isinstance(event, HealthChanged) and event.source == ""
+        }
         assert (run.status, told) == (RunStatus.COMPLETE, {"server bad", "server gone"})
 
 
 @pytest.mark.parametrize("named", [["h:*", "gut:*"], ["gut:echo"], ["gut:*", "h:echo"]])
-def test_a_name_that_no_server_has_is_refused_before_anything_begins(make: Make, workspace: Path, named: list[str]) -> None:  # noqa: F811
+def test_a_name_that_no_server_has_is_refused_before_anything_begins(
+    make: Make,  # noqa: F811
+    workspace: Path,
+    named: list[str],
+) -> None:
     """The nearest name is offered, no run is in the log and no server was started."""
     session = make(h=hostile())
 
@@ -122,14 +165,18 @@ def test_a_name_that_no_server_has_is_refused_before_anything_begins(make: Make,
 
 
 def test_a_plan_that_needs_a_broken_server_says_so(make: Make, workspace: Path) -> None:  # noqa: F811
-    """The run fails with the step and the tool, after the server was named; a plan for a good one is carried out."""
+    """The run fails with the step and the tool, after the server was named; a plan for a good one is carried
+    out.
+    """
     session = make(bad=hostile("exits"), good=hostile("banner"))
 
     def plan(server: str) -> Plan:
         return Plan(steps=(Step(id="only", tool=f"{server}:echo", args={"text": "x"}),))
 
     async def go(server: str) -> Any:
-        return await session.start("go", model=ScriptedModel([]), plan=plan(server), workspace=workspace).wait()
+        return await session.start(
+            "go", model=ScriptedModel([]), plan=plan(server), workspace=workspace
+        ).wait()
 
     assert asyncio.run(go("good")).answer == "x"
     with pytest.raises(UsageError, match=r"step 'only'.*bad:echo"):
@@ -138,7 +185,11 @@ def test_a_plan_that_needs_a_broken_server_says_so(make: Make, workspace: Path) 
     assert "server bad" in repr(session.get(failed.id).report)
 
 
-def test_a_run_that_is_cancelled_while_a_server_starts_ends_cancelled(make: Make, workspace: Path, gate: Path) -> None:  # noqa: F811
+def test_a_run_that_is_cancelled_while_a_server_starts_ends_cancelled(
+    make: Make,  # noqa: F811
+    workspace: Path,
+    gate: Path,
+) -> None:
     """It does not wait for the server, and the server is ended."""
     session = make(h=hostile(f"until={gate}", start_timeout_s=PATIENCE_S))
 
@@ -155,8 +206,15 @@ def test_a_run_that_is_cancelled_while_a_server_starts_ends_cancelled(make: Make
 
 
 @pytest.mark.parametrize("stuck", ["until", "listless"])
-def test_closing_a_server_that_opens_does_not_cancel_who_opens_it(make: Make, tmp_path: Path, gate: Path, stuck: str) -> None:  # noqa: F811
-    """Whether it has not come or does not list its tools: who waits gets an error that says so, and can go on."""
+def test_closing_a_server_that_opens_does_not_cancel_who_opens_it(
+    make: Make,  # noqa: F811
+    tmp_path: Path,
+    gate: Path,
+    stuck: str,
+) -> None:
+    """Whether it has not come or does not list its tools: who waits gets an error that says so, and can go
+    on.
+    """
     mark = gate.with_name("open.came") if stuck == "until" else gate
     session = make(h=hostile(f"{stuck}={gate}", start_timeout_s=PATIENCE_S))
 
@@ -178,14 +236,28 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("outside")
 
 
-def test_a_setting_of_the_sandbox_reaches_servers(tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known or running: the table says the new level at once, and the next call is made to a server that is held in at it."""
+def test_a_setting_of_the_sandbox_reaches_servers(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known or running: the table says the new level at once, and the next call is made to a server that is
+    held in at it.
+    """
     monkeypatch.chdir(tmp_path)
-    lab = Lab(home=outside / "home", approve="auto", sandbox="S0", env={"XDG_CONFIG_HOME": str(tmp_path / "c")}, mcp={"h": hostile()})
+    lab = Lab(
+        home=outside / "home",
+        approve="auto",
+        sandbox="S0",
+        env={"XDG_CONFIG_HOME": str(tmp_path / "c")},
+        mcp={"h": hostile()},
+    )
     try:
         lab.session.mcp.learn("h")
         first = lab.session.mcp._servers["h"].connection
-        assert first is not None and first.level is not None and (first.level.name, lab.session.mcp.row("h").sandbox) == ("S0", "S0")
+        assert (
+            first is not None
+            and first.level is not None
+            and (first.level.name, lab.session.mcp.row("h").sandbox) == ("S0", "S0")
+        )
         lab.configure("sandbox", "S1")
         model = ScriptedModel([call("h:echo", text="hi"), say("done")])
         run = lab.run_sync("go", model=model, tools=["h:*"], workspace=tmp_path)
@@ -197,10 +269,17 @@ def test_a_setting_of_the_sandbox_reaches_servers(tmp_path: Path, outside: Path,
         lab.close()
 
 
-def test_a_server_with_a_sandbox_of_its_own_keeps_it(tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_a_sandbox_of_its_own_keeps_it(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What its table says goes before the setting: it is not restarted."""
     monkeypatch.chdir(tmp_path)
-    lab = Lab(home=outside / "home", sandbox="S0", env={"XDG_CONFIG_HOME": str(tmp_path / "c")}, mcp={"h": hostile(sandbox="S1")})
+    lab = Lab(
+        home=outside / "home",
+        sandbox="S0",
+        env={"XDG_CONFIG_HOME": str(tmp_path / "c")},
+        mcp={"h": hostile(sandbox="S1")},
+    )
     try:
         lab.session.mcp.learn("h")
         first = lab.session.mcp._servers["h"].connection
@@ -222,15 +301,21 @@ def untried() -> Iterator[None]:
     choose._VERDICTS.update(kept)
 
 
-def test_a_level_is_never_tried_on_the_event_loop(tmp_path: Path, workspace: Path, untried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that begins with a level that nobody has tried has it tried in a thread; one that cannot be had fails the run."""
+def test_a_level_is_never_tried_on_the_event_loop(
+    tmp_path: Path, workspace: Path, untried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins with a level that nobody has tried has it tried in a thread; one that cannot be had
+    fails the run.
+    """
     import threading
 
     from kestrel_lab.tools.sandbox import select as choose
 
     asked: list[threading.Thread] = []
     real = choose.probe_level
-    monkeypatch.setattr(choose, "probe_level", lambda *args: (asked.append(threading.current_thread()), real(*args))[1])
+    monkeypatch.setattr(
+        choose, "probe_level", lambda *args: (asked.append(threading.current_thread()), real(*args))[1]
+    )
     session = Session(tmp_path / "home", env={}, sandbox="S1")
 
     async def go() -> Any:

@@ -36,12 +36,18 @@ def workflow(number: int) -> list[PastCall]:
 
 
 def test_a_repeated_sequence_becomes_a_macro() -> None:
-    """Equal arguments are constants, those found in earlier results references, others parameters, alike ones one parameter."""
+    """Equal arguments are constants, those found in earlier results references, others parameters, alike ones
+    one parameter.
+    """
     (found,) = propose_macros([workflow(1), workflow(2), [call("other"), *workflow(3)]])
     assert [step.as_json() for step in found.macro.steps] == [
         {"type": "tool", "name": "find", "args": {"pattern": "{{pattern}}", "depth": 2}},
         {"type": "tool", "name": "read", "args": {"path": "{{steps[0].content.hits[1].path}}"}},
-        {"type": "tool", "name": "note", "args": {"text": "{{steps[1].content}}", "tag": "{{pattern}}", "note": "{{{{x}} $${y}"}},
+        {
+            "type": "tool",
+            "name": "note",
+            "args": {"text": "{{steps[1].content}}", "tag": "{{pattern}}", "note": "{{{{x}} $${y}"},
+        },
     ]
     assert found.macro.schema == {
         "type": "object",
@@ -49,7 +55,12 @@ def test_a_repeated_sequence_becomes_a_macro() -> None:
         "required": ["pattern"],
         "additionalProperties": False,
     }
-    assert (found.macro.name, found.occurrences, found.runs, found.saved_calls) == ("find_read_note", 3, ("r1", "r2", "r3"), 6)
+    assert (found.macro.name, found.occurrences, found.runs, found.saved_calls) == (
+        "find_read_note",
+        3,
+        ("r1", "r2", "r3"),
+        6,
+    )
     assert "would have saved 6 calls" in repr(found)
 
 
@@ -70,20 +81,35 @@ def test_a_reference_must_hold_every_time() -> None:
 
 
 def test_parameters_have_the_types_they_had() -> None:
-    """Whole and decimal numbers are numbers, several types are all named, and a name that means results is not taken."""
+    """Whole and decimal numbers are numbers, several types are all named, and a name that means results is
+    not taken.
+    """
     values: list[list[Json]] = [[1, 2, 3], [1, 2.5, 3], ["a", None, "b"], [[1], [2], []], [True, False, True]]
-    talks = [[call("a", steps=v[0], n=v[1], t=v[2], items=v[3], flag=v[4]), call("b")] for v in zip(*values, strict=True)]
+    talks = [
+        [call("a", steps=v[0], n=v[1], t=v[2], items=v[3], flag=v[4]), call("b")]
+        for v in zip(*values, strict=True)
+    ]
     (found,) = propose_macros(talks)
     assert {name: about["type"] for name, about in found.macro.parameters.items()} == {
         "steps_2" if name == "steps" else name: kind
-        for name, kind in {"steps": "integer", "n": "number", "t": ["null", "string"], "items": "array", "flag": "boolean"}.items()
+        for name, kind in {
+            "steps": "integer",
+            "n": "number",
+            "t": ["null", "string"],
+            "items": "array",
+            "flag": "boolean",
+        }.items()
     }
 
 
 def test_the_longest_comes_first_and_no_call_counts_twice() -> None:
-    """Where a long sequence repeats its parts are not proposed too; where they also occur elsewhere often enough, they are."""
+    """Where a long sequence repeats its parts are not proposed too; where they also occur elsewhere often
+    enough, they are.
+    """
     long = [[call("a"), call("b"), call("c"), call("d")]] * 3
-    assert [[step.tool for step in found.macro.steps] for found in propose_macros(long)] == [["a", "b", "c", "d"]]
+    assert [[step.tool for step in found.macro.steps] for found in propose_macros(long)] == [
+        ["a", "b", "c", "d"]
+    ]
     both = propose_macros(long + [[call("b"), call("c")]] * 3)
     assert [([step.tool for step in found.macro.steps], found.occurrences) for found in both] == [
         (["a", "b", "c", "d"], 3),
@@ -92,11 +118,15 @@ def test_the_longest_comes_first_and_no_call_counts_twice() -> None:
 
 
 def test_one_call_over_and_over_is_no_sequence() -> None:
-    """Ten reads in a row are not a macro, and a pair ten times over is that pair; a sequence that ends as it began is one."""
+    """Ten reads in a row are not a macro, and a pair ten times over is that pair; a sequence that ends as it
+    began is one.
+    """
     assert propose_macros([[call("read", path=str(n)) for n in range(10)]] * 3) == []
     (framed,) = propose_macros([[call("read", x=1), call("edit", x=1), call("read", x=1)]] * 3)
     assert [step.tool for step in framed.macro.steps] == ["read", "edit", "read"]
-    (found,) = propose_macros([[call("a", x=n), call("b", x=n)] for n in range(3)] + [[call("a", x=9), call("b", x=9)] * 9])
+    (found,) = propose_macros(
+        [[call("a", x=n), call("b", x=n)] for n in range(3)] + [[call("a", x=9), call("b", x=9)] * 9]
+    )
     assert ([step.tool for step in found.macro.steps], found.occurrences) == (["a", "b"], 12)
 
 
@@ -105,7 +135,9 @@ def test_what_is_a_macro_already_is_not_proposed() -> None:
     talks = [workflow(number) for number in range(1, 4)]
     (found,) = propose_macros(talks)
     assert propose_macros(talks, [found.macro]) == []
-    again = propose_macros([[call("find", pattern="x"), call("read", path="y"), call("note", text="z")]] * 3, [found.macro])
+    again = propose_macros(
+        [[call("find", pattern="x"), call("read", path="y"), call("note", text="z")]] * 3, [found.macro]
+    )
     assert [proposal.macro.name for proposal in again] == ["find_read_note_2"]
 
 
@@ -135,7 +167,9 @@ class Replay:
 
 @given(talks=st.lists(st.lists(calls, max_size=9), max_size=6))
 def test_a_proposal_does_what_was_done(talks: list[list[PastCall]]) -> None:
-    """Over random logs: with the right arguments a proposed macro makes exactly the calls of each of its occurrences."""
+    """Over random logs: with the right arguments a proposed macro makes exactly the calls of each of its
+    occurrences.
+    """
     for found in propose_macros(talks):
         kinds = [(step.tool, *sorted(step.args)) for step in found.macro.steps]
         assert found.occurrences >= 3
@@ -149,7 +183,9 @@ def test_a_proposal_does_what_was_done(talks: list[list[PastCall]]) -> None:
 
 
 def _makes(macro: Macro, then: list[PastCall]) -> bool:
-    """Whether some arguments make `macro` do exactly these calls: each parameter is what stands where it is first used."""
+    """Whether some arguments make `macro` do exactly these calls: each parameter is what stands where it is
+    first used.
+    """
     args: dict[str, Json] = {}
     for step, past in zip(macro.steps, then, strict=True):
         for key, value in step.args.items():
@@ -194,7 +230,9 @@ def by_hand(word: str) -> ScriptedModel:
 
 
 def test_three_times_by_hand_the_fourth_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workflow done in three runs is proposed, accepted, and offered; a fourth run does it in one call, approved as before."""
+    """A workflow done in three runs is proposed, accepted, and offered; a fourth run does it in one call,
+    approved as before.
+    """
     monkeypatch.chdir(tmp_path)
     lab = Lab(tools=[find, read, publish], env={})
     for number, word in enumerate(("one", "two", "three")):
@@ -212,11 +250,15 @@ def test_three_times_by_hand_the_fourth_in_one_call(tmp_path: Path, monkeypatch:
     ]
     assert (lab.macros.list(), lab.macros.proposals()) == ([kept], [])
 
-    script = ScriptedModel([[("macro_run", {"name": "publish_found", "args": {"pattern": "four"}})], "published"])
+    script = ScriptedModel(
+        [[("macro_run", {"name": "publish_found", "args": {"pattern": "four"}})], "published"]
+    )
     approver = ScriptedApprover([True])
     run = lab.run_sync("publish", model=script, approver=approver)
     events = run.events()
-    assert [event.calls[0]["name"] for event in events if isinstance(event, ModelAnswered) and event.calls] == ["macro_run"]
+    assert [
+        event.calls[0]["name"] for event in events if isinstance(event, ModelAnswered) and event.calls
+    ] == ["macro_run"]
     assert [(event.tool, event.args) for event in events if isinstance(event, ToolCalled)][1:] == [
         ("find", {"pattern": "four"}),
         ("read", {"path": "four.py"}),
@@ -245,8 +287,12 @@ def test_what_is_proposed_is_accepted_by_name(tmp_path: Path, monkeypatch: pytes
     lab.close()
 
 
-def test_only_successful_calls_count_and_forks_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that failed, were denied or given by hand are left out; what a fork shares with its parent is not there twice."""
+def test_only_successful_calls_count_and_forks_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that failed, were denied or given by hand are left out; what a fork shares with its parent is not
+    there twice.
+    """
     monkeypatch.chdir(tmp_path)
     lab = Lab(tools=[find, read, publish], env={})
     run = lab.run_sync("publish", model=by_hand("one"), approver=ScriptedApprover([False]))
@@ -259,8 +305,18 @@ def test_only_successful_calls_count_and_forks_count_once(tmp_path: Path, monkey
     ]
     fork = asyncio.run(lab.fork(run.id, model=by_hand("one"), approver=ScriptedApprover([True])))
     assert past_calls(fork.records(), seen) == []
-    at = next(record.seq for record in records if isinstance(record.event, ToolCalled) and record.event.tool == "read")
-    given = asyncio.run(lab.fork(run.id, at=at, result="a gift", model=by_hand("one"), approver=ScriptedApprover([True])))
-    assert [event.given for event in given.events() if isinstance(event, ToolAnswered) and event.tool == "read"] == [True]
-    assert [[past.tool for past in talk] for talk in past_calls(given.records(), set())] == [["find", "publish"]]
+    at = next(
+        record.seq
+        for record in records
+        if isinstance(record.event, ToolCalled) and record.event.tool == "read"
+    )
+    given = asyncio.run(
+        lab.fork(run.id, at=at, result="a gift", model=by_hand("one"), approver=ScriptedApprover([True]))
+    )
+    assert [
+        event.given for event in given.events() if isinstance(event, ToolAnswered) and event.tool == "read"
+    ] == [True]
+    assert [[past.tool for past in talk] for talk in past_calls(given.records(), set())] == [
+        ["find", "publish"]
+    ]
     lab.close()

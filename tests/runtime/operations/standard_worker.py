@@ -1,7 +1,9 @@
-"""Runs the plan `standard` in forks of itself that are killed: one JSON order per line, the exit status of the fork as answer.
+"""Runs the plan `standard` in forks of itself that are killed: one JSON order per line, the exit status of
+the fork as answer.
 
-An order has `folder`, `api_base`, and either `stage` (kill when it begins; empty for never) or `resume` (a run to go on with,
-by the command line). The fork writes its process id to `folder/pid` before it works, for whoever wants to kill it.
+An order has `folder`, `api_base`, and either `stage` (kill when it begins; empty for never) or `resume` (a
+run to go on with, by the command line). The fork writes its process id to `folder/pid` before it works, for
+whoever wants to kill it.
 """
 
 import asyncio
@@ -37,7 +39,11 @@ def work(order: dict[str, Any]) -> None:
     """Carry out one order."""
     folder = Path(order["folder"])
     os.chdir(folder)
-    os.environ |= {"KESTREL_HOME": str(folder / "home"), "KESTREL_API_BASE": order["api_base"], "OPENAI_API_KEY": "none"}
+    os.environ |= {
+        "KESTREL_HOME": str(folder / "home"),
+        "KESTREL_API_BASE": order["api_base"],
+        "OPENAI_API_KEY": "none",
+    }
     (folder / "pid").write_text(str(os.getpid()))
     if order.get("resume"):
         told = os.open(folder / "told", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -52,7 +58,7 @@ def work(order: dict[str, Any]) -> None:
 def main() -> None:
     """Serve orders until the input ends."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the internet
-    import jsonschema  # noqa: F401  # slow to load: once for all forks
+    import jsonschema  # slow to load: once for all forks  # noqa: F401
     import litellm  # noqa: F401
 
     for line in sys.stdin:
@@ -63,7 +69,7 @@ def main() -> None:
             except SystemExit as end:
                 sys.stdout.flush()
                 os._exit(int(end.code or 0))
-            except BaseException as error:  # noqa: BLE001  # whatever it is: said, and the fork ends here
+            except BaseException as error:  # whatever it is: said, and the fork ends here  # noqa: BLE001
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 os._exit(9)
             os._exit(0)

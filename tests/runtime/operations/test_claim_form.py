@@ -1,4 +1,6 @@
-"""Answers as claims with citations, under `--verify repair` and `judge`: nothing with a wrong citation passes. All models here are scripted."""
+"""Answers as claims with citations, under `--verify repair` and `judge`: nothing with a wrong citation
+passes. All models here are scripted.
+"""
 
 import asyncio
 import json
@@ -30,7 +32,10 @@ def workspace(tmp_path: Path) -> Path:
 def claimed(*claims: tuple[str, str, str]) -> str:
     """An answer in the form: text, place and quote of each claim."""
     made = [
-        {"text": text, "citations": [{"place": place, "quote": quote, "call": "", "address": ""}] if place else []}
+        {
+            "text": text,
+            "citations": [{"place": place, "quote": quote, "call": "", "address": ""}] if place else [],
+        }
         for text, place, quote in claims
     ]
     return json.dumps({"claims": made})
@@ -61,7 +66,11 @@ def answers(first: str, *repaired: str, verdicts: tuple[str, ...] = ()) -> Scrip
 
 def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options: Any) -> Run:
     """A run to its end."""
-    return asyncio.run(session.run("what about the roof?", model=model, workspace=workspace, **{"verify": "repair", **options}))
+    return asyncio.run(
+        session.run(
+            "what about the roof?", model=model, workspace=workspace, **{"verify": "repair", **options}
+        )
+    )
 
 
 def verdicts(run: Run) -> list[tuple[str, bool]]:
@@ -70,18 +79,25 @@ def verdicts(run: Run) -> list[tuple[str, bool]]:
 
 
 def test_an_answer_is_asked_for_as_claims(session: Session, workspace: Path) -> None:
-    """It is Markdown with its places in brackets; each claim with its state is in the log, the text, the page and what a panel shows."""
+    """It is Markdown with its places in brackets; each claim with its state is in the log, the text, the page
+    and what a panel shows.
+    """
     run = carry_out(session, workspace, answers(RIGHT))
     assert run.plan.steps[0].schema is not None
     assert run.plan.steps[0].schema["title"] == TITLE
-    assert (run.status, run.answer) == (RunStatus.COMPLETE, "The roof is 7 m high. [roof.txt:2]\n\nI like it.")
+    assert (run.status, run.answer) == (
+        RunStatus.COMPLETE,
+        "The roof is 7 m high. [roof.txt:2]\n\nI like it.",
+    )
     end = next(event for event in run.events() if isinstance(event, RunFinished))
     assert [claim["state"] for claim in end.claims] == ["cited", "uncited"]
     assert str(run.report.confidence) == "no error found by the checks · 1 of 2 claims cited"
     for view in (repr(run.report), run._repr_html_(), run.report(workspace / "run.html").read_text()):
         assert "2 claims: 1 cited, 1 uncited" in view
         assert "○ uncited: I like it." in view
-    row = next(row for row in run.report.view().rows.values() if isinstance(row, NoticeRow) and "uncited" in row.text)
+    row = next(
+        row for row in run.report.view().rows.values() if isinstance(row, NoticeRow) and "uncited" in row.text
+    )
     assert row.items[0] == "✓ cited: The roof is 7 m high. — roof.txt:2"
     (workspace / "roof.txt").write_text("gone\n")
     assert run.report.evidence.claims[0].state == "wrong"
@@ -98,7 +114,9 @@ def test_a_wrong_citation_never_passes(session: Session, workspace: Path) -> Non
     assert all(event.outcome != "complete" for event in failed.events() if isinstance(event, RunFinished))
 
 
-def test_a_check_that_believes_citations_would_be_seen(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_believes_citations_would_be_seen(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutant: without the resolver the made-up quote passes."""
     monkeypatch.setattr("kestrel_lab.runtime.operations.verifiers.wrong_citations", lambda _: ())
     assert carry_out(session, workspace, answers(WRONG, WRONG)).status is RunStatus.COMPLETE
@@ -118,16 +136,25 @@ def test_what_was_changed_since_is_judged_as_it_is(session: Session, workspace: 
 
 
 def test_prose_is_read_sentence_by_sentence(session: Session, workspace: Path) -> None:
-    """A model that keeps to prose is asked three times; then what it wrote is checked as prose, and nothing in it counts as cited unseen."""
+    """A model that keeps to prose is asked three times; then what it wrote is checked as prose, and nothing
+    in it counts as cited unseen.
+    """
     prose = "The roof is red [roof.txt:1]. I like it."
     run = carry_out(session, workspace, ScriptedModel([prose] * 3))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, prose)
     assert [one.state for one in run.report.evidence] == ["cited", "uncited"]
-    assert carry_out(session, workspace, ScriptedModel(lambda _: "It is in `tower.txt`.")).status is RunStatus.FAILED
+    assert (
+        carry_out(session, workspace, ScriptedModel(lambda _: "It is in `tower.txt`.")).status
+        is RunStatus.FAILED
+    )
 
 
-@pytest.mark.parametrize(("verdict", "status"), [("entailed", "COMPLETE"), ("contradicted", "FAILED"), ("neither", "FAILED")])
-def test_a_judge_is_asked_claim_by_claim(session: Session, workspace: Path, verdict: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("entailed", "COMPLETE"), ("contradicted", "FAILED"), ("neither", "FAILED")]
+)
+def test_a_judge_is_asked_claim_by_claim(
+    session: Session, workspace: Path, verdict: str, status: str
+) -> None:
     """With `judge`, what is cited is put to a model with what it cites; what is uncited is not."""
     run = carry_out(session, workspace, answers(RIGHT, RIGHT, verdicts=(verdict,)), verify="judge")
     assert run.status == status
@@ -146,21 +173,33 @@ def test_a_typed_answer_and_a_form_are_left_as_they_are(session: Session, worksp
 
 def bare(*claims: tuple[str, dict[str, str]]) -> str:
     """An answer of a model that no strict schema binds: each citation has only what it needs."""
-    return json.dumps({"claims": [{"text": text, "citations": [place] if place else []} for text, place in claims]})
+    return json.dumps(
+        {"claims": [{"text": text, "citations": [place] if place else []} for text, place in claims]}
+    )
 
 
 def test_citations_may_leave_out_what_does_not_apply(session: Session, workspace: Path) -> None:
-    """They are asked for as four texts, and taken with one: nothing is asked again, and what is wrong in them does not pass."""
+    """They are asked for as four texts, and taken with one: nothing is asked again, and what is wrong in them
+    does not pass.
+    """
     right = bare(("The roof is 7 m high.", {"place": "roof.txt:2"}), ("I like it.", {}))
     run = carry_out(session, workspace, ScriptedModel([right]))
-    assert (run.status, run.answer, run.usage.model_calls) == (RunStatus.COMPLETE, "The roof is 7 m high. [roof.txt:2]\n\nI like it.", 1)
+    assert (run.status, run.answer, run.usage.model_calls) == (
+        RunStatus.COMPLETE,
+        "The roof is 7 m high. [roof.txt:2]\n\nI like it.",
+        1,
+    )
     wrong = bare(("The roof is gold.", {"place": "gold.txt:1"}))
     failed = carry_out(session, workspace, answers(wrong, wrong))
     assert (failed.status, "gold.txt" in failed.reason) == (RunStatus.FAILED, True)
 
 
-@pytest.mark.parametrize("said", ['{"claims": []}', bare(("The roof is gold.", {"path": "gold.txt"})), 'Here: {"claims": "gold"}'])
+@pytest.mark.parametrize(
+    "said", ['{"claims": []}', bare(("The roof is gold.", {"path": "gold.txt"})), 'Here: {"claims": "gold"}']
+)
 def test_claims_in_another_form_are_no_prose(session: Session, workspace: Path, said: str) -> None:
     """A model that insists on a form of its own fails the run: nothing in it could be looked up."""
     run = carry_out(session, workspace, ScriptedModel([said] * 3))
-    assert (run.status, "could not be used after 3 attempts" in run.reason) == (RunStatus.FAILED, True), run.reason
+    assert (run.status, "could not be used after 3 attempts" in run.reason) == (RunStatus.FAILED, True), (
+        run.reason
+    )

@@ -1,4 +1,6 @@
-"""Claims about agents that work together: router, ensemble, council, escalation, and workflows within workflows."""
+"""Claims about agents that work together: router, ensemble, council, escalation, and workflows within
+workflows.
+"""
 
 import asyncio
 import json
@@ -46,7 +48,9 @@ VOTES = {"ann": "ann", "bob": "ann", "cem": "cem"}
 
 
 def deliberates(request: ModelRequest) -> Turn:
-    """Members of a council: ann measures and quotes it, the others invent their evidence; the chair follows ann."""
+    """Members of a council: ann measures and quotes it, the others invent their evidence; the chair follows
+    ann.
+    """
     goal, form = goal_of(request), wanted(request)
     who = next((name for name in VOTES if f"You are {name}," in goal), "")
     if "decision" in form:
@@ -56,19 +60,25 @@ def deliberates(request: ModelRequest) -> Turn:
     if who == "ann" and played(request) == 0:
         return [("measure", {"what": "roof"})]
     evidence = "the roof is  7 m high" if who == "ann" else "everybody knows"
-    return json.dumps({"position": f"{who}'s", "claims": [{"claim": "it is so", "evidence": [evidence]}], "confidence": 0.6})
+    return json.dumps(
+        {"position": f"{who}'s", "claims": [{"claim": "it is so", "evidence": [evidence]}], "confidence": 0.6}
+    )
 
 
 MEMBERS = [LLMAgent(name, tools=["measure"]) for name in VOTES]
 COUNCIL = Council("council", MEMBERS, rounds=2)
 
 
-def carried_out(session: Session, plan: Any, says: Any, goal: str = "how high is the roof", **options: Any) -> Run:
+def carried_out(
+    session: Session, plan: Any, says: Any, goal: str = "how high is the roof", **options: Any
+) -> Run:
     return asyncio.run(session.run(goal, plan=plan, model=ScriptedModel(says), tools=[measure], **options))
 
 
 def test_a_council_deliberates_votes_and_decides(session: Session) -> None:
-    """Positions, the evidence of each claim, votes and dissent are events; the chair's decision is the answer."""
+    """Positions, the evidence of each claim, votes and dissent are events; the chair's decision is the
+    answer.
+    """
     run = carried_out(session, COUNCIL, deliberates)
     assert (run.status, run.answer, run.reason) == (RunStatus.COMPLETE, "7 m", "")
     votes = [event for event in run.events() if isinstance(event, VoteCast)]
@@ -78,14 +88,28 @@ def test_a_council_deliberates_votes_and_decides(session: Session) -> None:
     ]
     assert [[claim["shown"] for claim in one.claims] for one in votes[:3]] == [[1], [0], [0]]
     (decided,) = [event for event in run.events() if isinstance(event, CouncilDecided)]
-    assert (decided.step, decided.decision, decided.reason, decided.votes) == ("council", "7 m", "ann measured it", {"ann": 2, "cem": 1})
-    assert (decided.dissent, decided.split) == ([{"member": "cem", "vote": "cem", "reason": "cem's reason"}], False)
+    assert (decided.step, decided.decision, decided.reason, decided.votes) == (
+        "council",
+        "7 m",
+        "ann measured it",
+        {"ann": 2, "cem": 1},
+    )
+    assert (decided.dissent, decided.split) == (
+        [{"member": "cem", "vote": "cem", "reason": "cem's reason"}],
+        False,
+    )
 
 
 def test_members_see_the_positions_of_the_round_before(session: Session) -> None:
-    """In the first round each works alone; from the second on all positions are information; the chair has the votes as well, and what was found of each evidence."""
+    """In the first round each works alone; from the second on all positions are information; the chair has
+    the votes as well, and what was found of each evidence.
+    """
     run = carried_out(session, COUNCIL, deliberates)
-    told = {name: talk.messages[1].text for name, talk in run._state.conversations.items() if len(talk.messages) > 1}
+    told = {
+        name: talk.messages[1].text
+        for name, talk in run._state.conversations.items()
+        if len(talk.messages) > 1
+    }
     assert "artifact 'positions'" not in told["council/bob#1"]
     assert "ann's" in told["council/bob#2"]
     assert "cem's reason" in told["council/chair"]
@@ -127,13 +151,25 @@ def test_a_member_that_fails_is_left_out(session: Session) -> None:
     ],
 )
 def test_the_next_tier_takes_over(session: Session, first: Turn, reason: str) -> None:
-    """On failure and on low confidence, and not otherwise; it is told what was said and why that was not taken."""
+    """On failure and on low confidence, and not otherwise; it is told what was said and why that was not
+    taken.
+    """
 
     def says(request: ModelRequest) -> Turn:
-        return json.dumps({"answer": "certainly", "confidence": 0.9}) if "why it is not taken" in goal_of(request) else first
+        return (
+            json.dumps({"answer": "certainly", "confidence": 0.9})
+            if "why it is not taken" in goal_of(request)
+            else first
+        )
 
-    run = carried_out(session, Escalation("ladder", {"small": LLMAgent("s"), "large": LLMAgent("l")}, below=0.7), says)
-    escalated = [(event.source, event.target, event.reason) for event in run.events() if isinstance(event, ModelEscalated)]
+    run = carried_out(
+        session, Escalation("ladder", {"small": LLMAgent("s"), "large": LLMAgent("l")}, below=0.7), says
+    )
+    escalated = [
+        (event.source, event.target, event.reason)
+        for event in run.events()
+        if isinstance(event, ModelEscalated)
+    ]
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "certainly" if reason else "sure"), run.reason
     assert [(source, target) for source, target, _ in escalated] == ([("small", "large")] if reason else [])
     assert all(why.startswith(reason) for *_, why in escalated)
@@ -144,7 +180,11 @@ def test_a_split_vote_escalates(session: Session, monkeypatch: pytest.MonkeyPatc
     plan = Escalation("ladder", {"council": COUNCIL, "judge": LLMAgent("judge", "Judge.")})
 
     def says(request: ModelRequest) -> Turn:
-        return "the judge's word" if "the vote of council was split" in goal_of(request) else deliberates(request)
+        return (
+            "the judge's word"
+            if "the vote of council was split" in goal_of(request)
+            else deliberates(request)
+        )
 
     assert carried_out(session, plan, says).answer == "7 m"
     monkeypatch.setitem(VOTES, "bob", "bob")
@@ -154,7 +194,9 @@ def test_a_split_vote_escalates(session: Session, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_ladder_ends(session: Session) -> None:
-    """Where the last tier fails the run does and says why; where it is unsure its answer stands with a warning."""
+    """Where the last tier fails the run does and says why; where it is unsure its answer stands with a
+    warning.
+    """
     ladder = Escalation("ladder", {"small": LLMAgent("s"), "large": LLMAgent("l")}, below=0.7)
     failed = carried_out(session, ladder, lambda _: RuntimeError("broken"))
     assert failed.status is RunStatus.FAILED
@@ -164,7 +206,9 @@ def test_a_ladder_ends(session: Session) -> None:
     assert "nobody is left to take over" in run_text(unsure.view())
 
 
-@pytest.mark.parametrize(("route", "confidence", "taken"), [("words", 0.9, "words"), ("sums", 0.9, "sums"), ("sums", 0.2, "words")])
+@pytest.mark.parametrize(
+    ("route", "confidence", "taken"), [("words", 0.9, "words"), ("sums", 0.9, "sums"), ("sums", 0.2, "words")]
+)
 def test_a_router_carries_out_one_route(session: Session, route: str, confidence: float, taken: str) -> None:
     """The one it chose; where it is not sure enough the route for that."""
     routes = {"sums": LLMAgent("a", description="Arithmetic."), "words": LLMAgent("b")}
@@ -217,17 +261,32 @@ def says_review(request: ModelRequest) -> Turn:
     if goal.startswith("write"):
         return "draft"
     if goal.startswith("better"):
-        return "fine text" if "artifact 'better'" in goal else f"text of {'draft' if 'draft' in goal else 'nothing'}"
+        return (
+            "fine text"
+            if "artifact 'better'" in goal
+            else f"text of {'draft' if 'draft' in goal else 'nothing'}"
+        )
     return f"printed {'fine text' if 'fine text' in goal else goal}"
 
 
 def test_a_loop_is_a_node(session: Session, tmp_path: Path) -> None:
-    """It reads what the workflow around it made, its own names stay its own, and what comes after is given its answer."""
+    """It reads what the workflow around it made, its own names stay its own, and what comes after is given
+    its answer.
+    """
     (tmp_path / "flow.yaml").write_text(REVIEW)
     run = carried_out(session, tmp_path / "flow.yaml", says_review, "a page")
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "printed fine text"), run.reason
     done = [step.id for step in run.plan.steps]
-    assert done == ["draft", "review", "print", "review/loop", "review/better#1", "review/loop#1", "review/better#2", "review/loop#2"]
+    assert done == [
+        "draft",
+        "review",
+        "print",
+        "review/loop",
+        "review/better#1",
+        "review/loop#1",
+        "review/better#2",
+        "review/loop#2",
+    ]
     assert {step.scope for step in run.plan.steps if step.parent} == {"review"}
 
 
@@ -274,16 +333,27 @@ def test_a_file_is_a_node_twice(session: Session, tmp_path: Path) -> None:
         ("kind: sequential\nsteps: [{id: a, workflow: gone.yaml}]", "there is no workflow file 'gone.yaml'"),
         ("kind: sequential\nsteps: [{id: a, workflow: {kind: lop}}]", "did you mean 'loop'"),
         (
-            "kind: sequential\nsteps: [{id: a, workflow: {kind: loop, steps: [{id: b, gaol: x}], until: b, limit: 2}}]",
+            "kind: sequential\nsteps: [{id: a, workflow: {kind: loop, steps: [{id: b, gaol: x}], "
+            "until: b, limit: 2}}]",
             r"unknown key; did you mean 'goal'",
         ),
         (
-            "kind: sequential\nsteps: [{id: a, workflow: {kind: sequential, steps: [{id: b, goal: x, consumes: [zz]}]}}]",
+            "kind: sequential\nsteps: [{id: a, workflow: {kind: sequential, steps: [{id: b, goal: x, "
+            "consumes: [zz]}]}}]",
             "nothing makes 'zz'",
         ),
-        ("kind: council\nmembers: [{id: a}, {id: b, tool: measure, args: {what: x}}]\nchair: {id: c}", "must be an agent"),
-        ("kind: router\nrouter: {id: r}\nroutes: [{id: a, purpose: x}, {id: b, purpose: y}]\nbelow: 0.5", "give both"),
-        ("kind: escalation\ntiers: [{id: a}, {id: b, schema: {type: object}}]\nbelow: 0.5", "needs a property 'confidence'"),
+        (
+            "kind: council\nmembers: [{id: a}, {id: b, tool: measure, args: {what: x}}]\nchair: {id: c}",
+            "must be an agent",
+        ),
+        (
+            "kind: router\nrouter: {id: r}\nroutes: [{id: a, purpose: x}, {id: b, purpose: y}]\nbelow: 0.5",
+            "give both",
+        ),
+        (
+            "kind: escalation\ntiers: [{id: a}, {id: b, schema: {type: object}}]\nbelow: 0.5",
+            "needs a property 'confidence'",
+        ),
         ("kind: supervisor\nsupervisor: {id: a}\nworkers: [nobody]", "there is no agent 'nobody'"),
     ],
 )
@@ -315,29 +385,52 @@ def leads(request: ModelRequest) -> Turn:
     """A lead with two sub-agents, then a council."""
     goal = goal_of(request)
     if goal.startswith("lead"):
-        calls: Turn = [("delegate", {"agent": "reader", "goal": "the roof"}), ("delegate", {"agent": "reader", "goal": "the door"})]
-        return calls if played(request) == 0 else "led: " + " ".join(message.text for message in request.messages if message.role == "tool")
+        calls: Turn = [
+            ("delegate", {"agent": "reader", "goal": "the roof"}),
+            ("delegate", {"agent": "reader", "goal": "the door"}),
+        ]
+        return (
+            calls
+            if played(request) == 0
+            else "led: " + " ".join(message.text for message in request.messages if message.role == "tool")
+        )
     if goal.startswith("the "):
         return [("measure", {"what": goal[4:]})] if played(request) == 0 else f"read {goal}"
     return deliberates(request)
 
 
-def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(session: Session, tmp_path: Path) -> None:
-    """Cut at every event and resumed, the end is the same, every model turn that was answered is not asked again, and every vote is in the log once."""
+def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(
+    session: Session, tmp_path: Path
+) -> None:
+    """Cut at every event and resumed, the end is the same, every model turn that was answered is not asked
+    again, and every vote is in the log once.
+    """
     (tmp_path / "flow.yaml").write_text(WHOLE)
     reference = carried_out(session, tmp_path / "flow.yaml", leads, "it")
     records = reference.records()
     assert (reference.status, reference.answer) == (RunStatus.COMPLETE, "7 m"), reference.reason
 
     def facts(run: Run) -> tuple[Any, ...]:
-        turns = Counter(event.step.rpartition("/")[2] for event in run.events() if isinstance(event, ModelAnswered))
+        turns = Counter(
+            event.step.rpartition("/")[2] for event in run.events() if isinstance(event, ModelAnswered)
+        )
         votes = sorted((one.member, one.round, one.vote) for one in run.events() if isinstance(one, VoteCast))
-        return run.status, run.answer, turns, votes, sum(isinstance(event, CouncilDecided) for event in run.events())
+        return (
+            run.status,
+            run.answer,
+            turns,
+            votes,
+            sum(isinstance(event, CouncilDecided) for event in run.events()),
+        )
 
     ended = next(record.seq for record in records if record.event.type == "run_finished")
     other = Session(tmp_path / "other", env={}, tools=[measure])
     for cut in range(1, ended):
-        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(leads), tools=[measure, "delegate"]))
+        run = asyncio.run(
+            other.resume(
+                put_prefix(other, records, cut), model=ScriptedModel(leads), tools=[measure, "delegate"]
+            )
+        )
         assert (cut, facts(run)) == (cut, facts(reference))
     other.close()
 
@@ -353,7 +446,11 @@ def test_a_plan_in_python_is_a_node(session: Session) -> None:
     graph = GraphAgent("g", {"panel": COUNCIL, "print": (LLMAgent("p"), "print it")}, [("panel", "print")])
 
     def says(request: ModelRequest) -> Turn:
-        return f"printed {'7 m' in goal_of(request)}" if goal_of(request).startswith("print") else deliberates(request)
+        return (
+            f"printed {'7 m' in goal_of(request)}"
+            if goal_of(request).startswith("print")
+            else deliberates(request)
+        )
 
     assert carried_out(session, graph, says).answer == "printed True"
 

@@ -1,4 +1,6 @@
-"""Forms of answers: a contract that is told, looked at and repaired, and the form that fits what a goal asks for."""
+"""Forms of answers: a contract that is told, looked at and repaired, and the form that fits what a goal asks
+for.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -11,7 +13,13 @@ from reference import put_prefix
 from kestrel_lab.answers.contracts import CONTRACTS, Contract
 from kestrel_lab.answers.intent import IntentGuess, decide_intent
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, RunFinished, StepStarted, VerifierFinished
+from kestrel_lab.core.events.union import (
+    ModelAnswered,
+    ModelCalled,
+    RunFinished,
+    StepStarted,
+    VerifierFinished,
+)
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim
@@ -62,7 +70,9 @@ def steps(run: Run) -> list[str]:
 
 
 def test_a_form_is_told_looked_at_and_repaired(session: Session, workspace: Path) -> None:
-    """The contract stands in the system message of who answers and of who repairs; what breaks it is an issue; no model judges."""
+    """The contract stands in the system message of who answers and of who repairs; what breaks it is an
+    issue; no model judges.
+    """
     seen: list[ModelRequest] = []
     run = carry_out(session, workspace, "where", says(LONG, BRIEF, seen=seen), form="brief")
     assert (run.status, run.answer) == (RunStatus.COMPLETE, BRIEF)
@@ -70,15 +80,24 @@ def test_a_form_is_told_looked_at_and_repaired(session: Session, workspace: Path
     verdicts = [event for event in run.events() if isinstance(event, VerifierFinished)]
     assert [(event.verifier, event.passed) for event in verdicts] == [("form", False), ("form", True)]
     assert verdicts[0].issues[0].startswith("form 'brief': the answer has 260 words, at most 150 are allowed")
-    assert ["Form of the answer: the answer itself" in request.messages[0].text for request in seen] == [True, True]
+    assert ["Form of the answer: the answer itself" in request.messages[0].text for request in seen] == [
+        True,
+        True,
+    ]
     assert len(seen) == 2
 
 
 def test_a_form_that_is_never_kept_is_reported(session: Session, workspace: Path) -> None:
-    """After two repairs the answer is given, and what is wrong with its form stands beside it: a broken form fails nothing."""
+    """After two repairs the answer is given, and what is wrong with its form stands beside it: a broken form
+    fails nothing.
+    """
     run = carry_out(session, workspace, "plan it", says(LONG, LONG), form="plan")
     assert (run.status, run.answer.strip()) == (RunStatus.COMPLETE, LONG.strip())
-    assert [event.passed for event in run.events() if isinstance(event, VerifierFinished)] == [False, False, False]
+    assert [event.passed for event in run.events() if isinstance(event, VerifierFinished)] == [
+        False,
+        False,
+        False,
+    ]
     (end,) = [event for event in run.events() if isinstance(event, RunFinished)]
     assert [(one["severity"], one["check"], one["what"]) for one in end.concerns] == [
         ("minor", "form", "form 'plan': the answer lacks the sections ## Goal, ## Steps, ## Checks, ## Risks")
@@ -88,19 +107,36 @@ def test_a_form_that_is_never_kept_is_reported(session: Session, workspace: Path
 
 def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Session, workspace: Path) -> None:
     """What is wrong with the answer itself refuses it, and the form is named as well."""
-    run = carry_out(session, workspace, "where", says(LONG, f"{LONG} See `src.py:1`, and `a.py:77`."), form="brief", verify="repair")
+    run = carry_out(
+        session,
+        workspace,
+        "where",
+        says(LONG, f"{LONG} See `src.py:1`, and `a.py:77`."),
+        form="brief",
+        verify="repair",
+    )
     assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
     assert "form 'brief'" in run.reason
     assert "a.py:77 is not there" in run.reason
 
 
-@pytest.mark.parametrize("goal", ["Make a plan", "Plan how to print less.", "Can you draft a plan for a smaller module?"])
-def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(session: Session, workspace: Path, goal: str) -> None:
+@pytest.mark.parametrize(
+    "goal", ["Make a plan", "Plan how to print less.", "Can you draft a plan for a smaller module?"]
+)
+def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(
+    session: Session, workspace: Path, goal: str
+) -> None:
     """No model is asked what such a goal wants."""
     run = carry_out(session, workspace, goal, says(LONG, PLAN), form="auto")
     output = run._state.outputs["intake"]
     assert isinstance(output, dict)
-    assert (output["intent"], output["form"], output["by"], run.status, run.answer) == ("plan", "plan", "rules", RunStatus.COMPLETE, PLAN)
+    assert (output["intent"], output["form"], output["by"], run.status, run.answer) == (
+        "plan",
+        "plan",
+        "rules",
+        RunStatus.COMPLETE,
+        PLAN,
+    )
 
 
 def test_with_a_level_facts_and_judges_look_too(session: Session, workspace: Path) -> None:
@@ -111,8 +147,12 @@ def test_with_a_level_facts_and_judges_look_too(session: Session, workspace: Pat
 
 
 def test_a_plan_that_verifies_gets_the_form(session: Session, workspace: Path) -> None:
-    """The last verification of a plan asks for the form too, and who makes the answer is told; a form of its own stays."""
-    check = Step(id="check", operation="verify", args={"answer": "{{draft}}", "judge": False}, consumes=("draft",))
+    """The last verification of a plan asks for the form too, and who makes the answer is told; a form of its
+    own stays.
+    """
+    check = Step(
+        id="check", operation="verify", args={"answer": "{{draft}}", "judge": False}, consumes=("draft",)
+    )
     todo = Plan(steps=(Step(id="write", goal="write", produces=("draft",)), check))
     found = with_verification(todo, "g", "warn", "plan")
     assert found is not None
@@ -134,8 +174,12 @@ def test_a_plan_that_verifies_gets_the_form(session: Session, workspace: Path) -
         (UNSURE, "", 1, "brief", "rules"),
     ],
 )
-def test_auto_finds_the_form(session: Session, workspace: Path, goal: str, second: str, asked: int, form: str, by: str) -> None:
-    """Rules decide where they are sure; else the model is asked once, without chance or tools, and only a clear word changes anything."""
+def test_auto_finds_the_form(
+    session: Session, workspace: Path, goal: str, second: str, asked: int, form: str, by: str
+) -> None:
+    """Rules decide where they are sure; else the model is asked once, without chance or tools, and only a
+    clear word changes anything.
+    """
     seen: list[ModelRequest] = []
     answer = "I do not know."
     run = carry_out(session, workspace, goal, says(answer, answer, second, seen), form="auto")
@@ -150,7 +194,9 @@ def test_auto_finds_the_form(session: Session, workspace: Path, goal: str, secon
 
 
 def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """Cut after any event and resumed, a run with a second opinion and a repair ends the same; no question is asked twice."""
+    """Cut after any event and resumed, a run with a second opinion and a repair ends the same; no question is
+    asked twice.
+    """
 
     def counted(run: Run) -> list[str]:
         return sorted(event.step for event in run.events() if isinstance(event, ModelAnswered))
@@ -162,7 +208,11 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     for cut in range(1, len(records)):
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=says(LONG, BRIEF, "question")))
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, BRIEF)
-        assert (cut, sorted(step.id for step in run.plan.steps), counted(run)) == (cut, plan, counted(reference))
+        assert (cut, sorted(step.id for step in run.plan.steps), counted(run)) == (
+            cut,
+            plan,
+            counted(reference),
+        )
     other.close()
 
 
@@ -170,11 +220,19 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     ("options", "problem"),
     [
         ({"form": "breif"}, "there is no answer form 'breif'; did you mean 'brief'"),
-        ({"form": "auto", "plan": Plan.single("g")}, "'auto' is for runs without a plan of their own; name the form instead: brief, plan"),
-        ({"form": "brief", "plan": Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b")))}, "ends in several steps"),
+        (
+            {"form": "auto", "plan": Plan.single("g")},
+            "'auto' is for runs without a plan of their own; name the form instead: brief, plan",
+        ),
+        (
+            {"form": "brief", "plan": Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b")))},
+            "ends in several steps",
+        ),
     ],
 )
-def test_wrong_forms_are_told_at_once(session: Session, workspace: Path, options: dict[str, Any], problem: str) -> None:
+def test_wrong_forms_are_told_at_once(
+    session: Session, workspace: Path, options: dict[str, Any], problem: str
+) -> None:
     """Before the run begins, with the nearest name."""
     with pytest.raises(UsageError, match=problem):
         carry_out(session, workspace, "g", says(BRIEF, BRIEF), **options)
@@ -188,7 +246,9 @@ def test_wrong_forms_are_told_at_once(session: Session, workspace: Path, options
         ({"facts": False, "judge": False}, "has nothing to check"),
     ],
 )
-def test_wrong_arguments_of_verify_are_told(session: Session, workspace: Path, args: dict[str, Any], problem: str) -> None:
+def test_wrong_arguments_of_verify_are_told(
+    session: Session, workspace: Path, args: dict[str, Any], problem: str
+) -> None:
     """They fail the step with what would be right."""
     check = Step(id="check", operation="verify", args={"answer": "{{draft}}", **args}, consumes=("draft",))
     todo = Plan(steps=(Step(id="write", goal="write", produces=("draft",)), check))
@@ -197,13 +257,21 @@ def test_wrong_arguments_of_verify_are_told(session: Session, workspace: Path, a
 
 
 def test_without_a_form_nothing_changes(tmp_path: Path, workspace: Path) -> None:
-    """By default one agent is asked once, as if there were no forms; a session's own form can be lifted, and `auto` spares plans."""
+    """By default one agent is asked once, as if there were no forms; a session's own form can be lifted, and
+    `auto` spares plans.
+    """
     session = Session(tmp_path / "home", env={}, form="auto")
     seen: list[ModelRequest] = []
     run = carry_out(session, workspace, "where", says(LONG, BRIEF, seen=seen), form="none")
-    assert (run.answer, len(seen), "Form of the answer" in seen[0].messages[0].text) == (LONG.strip(), 1, False)
+    assert (run.answer, len(seen), "Form of the answer" in seen[0].messages[0].text) == (
+        LONG.strip(),
+        1,
+        False,
+    )
     assert [event.call for event in run.events() if isinstance(event, ModelCalled)] == ["answer.m1"]
-    assert steps(carry_out(session, workspace, "where", says(LONG, BRIEF), plan=Plan.single("where"))) == ["answer"]
+    assert steps(carry_out(session, workspace, "where", says(LONG, BRIEF), plan=Plan.single("where"))) == [
+        "answer"
+    ]
     session.close()
 
 
@@ -219,10 +287,14 @@ def test_a_contract_that_passes_everything_would_be_seen(workspace: Path) -> Non
 
 
 def test_an_intake_that_ignores_the_second_opinion_would_be_seen() -> None:
-    """The deliberate bug: rules alone take an unsure goal for something else than the opinion that decides."""
+    """The deliberate bug: rules alone take an unsure goal for something else than the opinion that
+    decides.
+    """
 
     async def second(_: str) -> str:
         return "Explanation."
 
     assert asyncio.run(decide_intent(UNSURE)).intent == "question"
-    assert asyncio.run(decide_intent(UNSURE, second)) == IntentGuess(intent="explanation", share=0.0, by="model")
+    assert asyncio.run(decide_intent(UNSURE, second)) == IntentGuess(
+        intent="explanation", share=0.0, by="model"
+    )

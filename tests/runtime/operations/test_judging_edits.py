@@ -1,4 +1,6 @@
-"""A judge of an edit sees the files as they are after it, and its verdict is read leniently at the first answer."""
+"""A judge of an edit sees the files as they are after it, and its verdict is read leniently at the first
+answer.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,18 @@ def carry_out(session: Session, workspace: Path, says: Any, operation: str, **ar
             Step(id="check", operation=operation, args={"answer": "{{draft}}", **args}, consumes=("draft",)),
         )
     )
-    return asyncio.run(session.run("use pi", model=ScriptedModel(says), workspace=workspace, plan=plan, approve="auto"))
+    return asyncio.run(
+        session.run("use pi", model=ScriptedModel(says), workspace=workspace, plan=plan, approve="auto")
+    )
 
 
 def editor(old: str, new: str, answer: str, judged: str, seen: list[str]) -> Any:
     """Reads the module, edits it, answers; as a judge it says `judged`."""
-    turns: list[Turn] = [[("read_file", {"path": "circle.py"})], [("edit_file", {"path": "circle.py", "old": old, "new": new})], answer]
+    turns: list[Turn] = [
+        [("read_file", {"path": "circle.py"})],
+        [("edit_file", {"path": "circle.py", "old": old, "new": new})],
+        answer,
+    ]
 
     def says(request: ModelRequest) -> Turn:
         first = next(message.text for message in request.messages if message.role == "user")
@@ -60,20 +68,29 @@ def editor(old: str, new: str, answer: str, judged: str, seen: list[str]) -> Any
 
 def part_of(shown: str) -> str:
     """What a judge is shown of the module as it is now, between the marks around it."""
-    found = re.search(r"span circle\.py(?:'| of the file)(.*?)span circle\.py(?:'| of the file)", shown, re.DOTALL)
+    found = re.search(
+        r"span circle\.py(?:'| of the file)(.*?)span circle\.py(?:'| of the file)", shown, re.DOTALL
+    )
     return found[1] if found else ""
 
 
-PASSES = json.dumps({"criteria": [{"criterion": 1, "met": True, "why": "w", "evidence": ["circle.py"]}], "confidence": 0.9})
+PASSES = json.dumps(
+    {"criteria": [{"criterion": 1, "met": True, "why": "w", "evidence": ["circle.py"]}], "confidence": 0.9}
+)
 REPORT = '{"issues": [], "missing_evidence": []}'
 
 
 @pytest.mark.parametrize("answer", ["`area` in circle.py uses pi now [circle.py:1-2].", "It uses pi now."])
-@pytest.mark.parametrize(("operation", "said", "args"), [("verify", PASSES, {"facts": False}), ("quality", REPORT, {"model": True})])
+@pytest.mark.parametrize(
+    ("operation", "said", "args"),
+    [("verify", PASSES, {"facts": False}), ("quality", REPORT, {"model": True})],
+)
 def test_a_judge_sees_the_file_after_the_edit(
     session: Session, workspace: Path, answer: str, operation: str, said: str, args: dict[str, Any]
 ) -> None:
-    """That `import math` is missing can be seen: the whole file is shown as it is now, whether the answer cites it or not."""
+    """That `import math` is missing can be seen: the whole file is shown as it is now, whether the answer
+    cites it or not.
+    """
     seen: list[str] = []
     run = carry_out(session, workspace, editor(OLD, NEW, answer, said, seen), operation, **args)
     assert run.status == RunStatus.COMPLETE
@@ -85,17 +102,28 @@ def test_a_judge_sees_the_file_after_the_edit(
 
 
 def test_of_a_long_file_its_head_and_what_was_changed_is_shown(session: Session, workspace: Path) -> None:
-    """A change in the middle of a file that is too long to be shown whole is there, and so is its beginning."""
+    """A change in the middle of a file that is too long to be shown whole is there, and so is its
+    beginning.
+    """
     (workspace / "circle.py").write_text(f"import os\n{LONG}{OLD}{LONG}")
     seen: list[str] = []
-    carry_out(session, workspace, editor("3 * r * r", "4 * r * r", "Done.", PASSES, seen), "verify", facts=False)
+    carry_out(
+        session, workspace, editor("3 * r * r", "4 * r * r", "Done.", PASSES, seen), "verify", facts=False
+    )
     part = part_of(seen[0])
     assert ("import os" in part, "return 4 * r * r" in part, len(part) < 7_000) == (True, True, True)
 
 
 LENIENT = [
-    {"criteria": [{"criterion": 1, "met": True, "why": "w", "evidence": ["circle.py"], "score": 5}], "confidence": 0.9, "summary": "s"},
-    {"criteria": [{"criterion": "1", "met": "yes", "why": "w", "evidence": "circle.py"}], "confidence": "90%"},
+    {
+        "criteria": [{"criterion": 1, "met": True, "why": "w", "evidence": ["circle.py"], "score": 5}],
+        "confidence": 0.9,
+        "summary": "s",
+    },
+    {
+        "criteria": [{"criterion": "1", "met": "yes", "why": "w", "evidence": "circle.py"}],
+        "confidence": "90%",
+    },
     {"Criteria": [{"Criterion": 1, "Met": True, "Why": "w", "Evidence": ["circle.py"]}], "Confidence": 0.9},
 ]
 
@@ -105,7 +133,9 @@ LENIENT = [
 def test_a_verdict_with_more_than_was_asked_for_is_read_at_once(
     session: Session, workspace: Path, verdict: dict[str, Any], form: str
 ) -> None:
-    """Another key, a number as a text, keys in capitals, a fence: the judge is asked once and the run passes."""
+    """Another key, a number as a text, keys in capitals, a fence: the judge is asked once and the run
+    passes.
+    """
     seen: list[str] = []
     says = editor(OLD, NEW, "It uses pi now.", form.replace("{}", json.dumps(verdict)), seen)
     run = carry_out(session, workspace, says, "verify", facts=False)

@@ -1,4 +1,6 @@
-"""Steps that are carried out one at a time: nothing goes on behind one that failed, which is put right within its budget or fails the run."""
+"""Steps that are carried out one at a time: nothing goes on behind one that failed, which is put right within
+its budget or fails the run.
+"""
 
 from __future__ import annotations
 
@@ -68,22 +70,45 @@ class Mind:
         return {"Look": "I saw a roof.", "Paint": "I painted it."}[first.split()[0]]
 
 
-def carry_out(session: Session, workspace: Path, mind: Mind, repairs: int, tools: tuple[Tool, ...] = (measure,), **options: Any) -> Run:
+def carry_out(
+    session: Session,
+    workspace: Path,
+    mind: Mind,
+    repairs: int,
+    tools: tuple[Tool, ...] = (measure,),
+    **options: Any,
+) -> Run:
     """A plan one step at a time."""
-    args: Any = {"goal": "How high is the roof?", "one_at_a_time": True, "repairs": repairs, "stage": "execute"}
+    args: Any = {
+        "goal": "How high is the roof?",
+        "one_at_a_time": True,
+        "repairs": repairs,
+        "stage": "execute",
+    }
     plan = Plan(steps=(Step(id="plan", operation="plan", args=args, stage="plan", produces=("answer",)),))
     return asyncio.run(
-        session.run("How high is the roof?", model=ScriptedModel(mind), workspace=workspace, plan=plan, tools=tools, **options)
+        session.run(
+            "How high is the roof?",
+            model=ScriptedModel(mind),
+            workspace=workspace,
+            plan=plan,
+            tools=tools,
+            **options,
+        )
     )
 
 
 def ended(run: Run) -> list[tuple[str, bool, bool]]:
     """How each step ended: its name, whether well, whether it was skipped."""
-    return [(event.step, event.ok, event.skipped) for event in run.events() if isinstance(event, StepFinished)]
+    return [
+        (event.step, event.ok, event.skipped) for event in run.events() if isinstance(event, StepFinished)
+    ]
 
 
 def test_nothing_goes_on_behind_a_step_that_failed(session: Session, workspace: Path) -> None:
-    """Without a budget the run fails with the step's reason; its answer is the text of before, never that of a later step."""
+    """Without a budget the run fails with the step's reason; its answer is the text of before, never that of
+    a later step.
+    """
     mind = Mind()
     run = carry_out(session, workspace, mind, repairs=0)
     assert (run.status, run.answer) == (RunStatus.FAILED, "I saw a roof.")
@@ -101,21 +126,39 @@ def test_a_failed_step_is_put_right_and_the_plan_goes_on(session: Session, works
     assert "there is no roff" in told
     names = [name for name, ok, _ in ended(run) if ok]
     assert names.index("plan/height/repair#1") < names.index("plan/paint") < names.index("plan/tell")
-    rows = {(event.task, event.stage): event.status for event in run.events() if isinstance(event, StageFinished)}
+    rows = {
+        (event.task, event.stage): event.status for event in run.events() if isinstance(event, StageFinished)
+    }
     assert (rows["plan/height", "execute"], rows["plan/height/repair#1", "repair"]) == ("failed", "done")
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_the_budget_of_repairs_ends(session: Session, workspace: Path, budget: int) -> None:
-    """A repair that fails is put right as well, until the budget is used up; then the run fails with the failed step's reason."""
+    """A repair that fails is put right as well, until the budget is used up; then the run fails with the
+    failed step's reason.
+    """
     schema: Any = {"type": "object", "properties": {"height": {"type": "number"}}, "required": ["height"]}
     mind = Mind(*["a"] * (3 * budget))
-    step = Step(id="height", tool="measure", args={"what": "roff"}, stage="execute", repairs=budget, produces=("height",), schema=schema)
+    step = Step(
+        id="height",
+        tool="measure",
+        args={"what": "roff"},
+        stage="execute",
+        repairs=budget,
+        produces=("height",),
+        schema=schema,
+    )
     plan = Plan(steps=(step, Step(id="tell", goal="Tell the height.", consumes=("height",), stage="execute")))
-    run = asyncio.run(session.run("x", model=ScriptedModel(mind), workspace=workspace, plan=plan, tools=(measure,)))
+    run = asyncio.run(
+        session.run("x", model=ScriptedModel(mind), workspace=workspace, plan=plan, tools=(measure,))
+    )
     assert (run.status, run.answer) == (RunStatus.FAILED, "a")
     assert f"step 'height/repair#{budget}' failed" in run.reason
-    assert [step.id for step in run.plan.steps] == ["height", "tell", *(f"height/repair#{number}" for number in range(1, budget + 1))]
+    assert [step.id for step in run.plan.steps] == [
+        "height",
+        "tell",
+        *(f"height/repair#{number}" for number in range(1, budget + 1)),
+    ]
     assert "Tell the" not in mind.asked
 
 
@@ -127,21 +170,30 @@ def test_what_was_denied_is_not_done_by_other_means(session: Session, workspace:
         """Paint the roof."""
         return colour
 
-    mind = Mind(steps=[{"id": "paint", "tool": "paint", "args": {"colour": "red"}}, {"id": "tell", "goal": "Tell the height."}])
+    mind = Mind(
+        steps=[
+            {"id": "paint", "tool": "paint", "args": {"colour": "red"}},
+            {"id": "tell", "goal": "Tell the height."},
+        ]
+    )
     run = carry_out(session, workspace, mind, repairs=2, tools=(paint,), approve="deny")
     assert run.status == RunStatus.FAILED
     assert not any(asked.startswith("Put a") for asked in mind.asked)
 
 
 def test_a_model_that_fails_repairs_nothing(session: Session, workspace: Path) -> None:
-    """A repair whose model fails ends the run with the model's error: another repair would fail the same way."""
+    """A repair whose model fails ends the run with the model's error: another repair would fail the same
+    way.
+    """
     run = carry_out(session, workspace, Mind(ModelError("a bad key", caller=True)), repairs=5)
     assert run.status == RunStatus.FAILED
     assert "a bad key" in run.reason
     assert [name for name, _, _ in ended(run) if "repair" in name] == ["plan/height/repair#1"]
 
 
-def test_steps_that_do_not_wait_for_each_other_would_be_seen(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_do_not_wait_for_each_other_would_be_seen(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutant that leaves the steps unchained goes on behind the failure."""
     monkeypatch.setattr(planning, "_one_at_a_time", lambda steps, _repairs: steps)
     mind = Mind()

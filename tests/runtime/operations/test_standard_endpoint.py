@@ -1,4 +1,6 @@
-"""The plan `standard` against a real model endpoint that fails, comes back, or stays away, and in processes that are killed."""
+"""The plan `standard` against a real model endpoint that fails, comes back, or stays away, and in processes
+that are killed.
+"""
 
 import asyncio
 import json
@@ -33,7 +35,9 @@ pytestmark = pytest.mark.slow
 
 
 class Endpoint(OpenAIServer):
-    """A server that answers by what it is asked; it may go away when it is asked something, and kill who asks."""
+    """A server that answers by what it is asked; it may go away when it is asked something, and kill who
+    asks.
+    """
 
     def __init__(self) -> None:
         super().__init__([Reply()])
@@ -82,8 +86,12 @@ def orchestrated(session: Session, endpoint: Endpoint, workspace: Path) -> Run:
 
 
 @pytest.mark.parametrize("kind", ["plan", "write", "judge", "notes"])
-def test_an_endpoint_that_comes_back_costs_nothing_but_time(kind: str, endpoint: Endpoint, tmp_path: Path, workspace: Path) -> None:
-    """Connections break in the middle of a stage, and later they do not: the session finishes, each question answered once."""
+def test_an_endpoint_that_comes_back_costs_nothing_but_time(
+    kind: str, endpoint: Endpoint, tmp_path: Path, workspace: Path
+) -> None:
+    """Connections break in the middle of a stage, and later they do not: the session finishes, each question
+    answered once.
+    """
     endpoint.fails = {kind: 2}
     session = session_with(tmp_path, RetryBudget(attempts=4, first_wait_s=0.2))
     run = orchestrated(session, endpoint, workspace)
@@ -95,8 +103,12 @@ def test_an_endpoint_that_comes_back_costs_nothing_but_time(kind: str, endpoint:
     session.close()
 
 
-def test_an_endpoint_that_stays_away_ends_the_session(endpoint: Endpoint, tmp_path: Path, workspace: Path) -> None:
-    """Nobody listens any more: after its attempts the session is FAILED, class dependency, and says what to do; then it goes on."""
+def test_an_endpoint_that_stays_away_ends_the_session(
+    endpoint: Endpoint, tmp_path: Path, workspace: Path
+) -> None:
+    """Nobody listens any more: after its attempts the session is FAILED, class dependency, and says what to
+    do; then it goes on.
+    """
     session = session_with(tmp_path, RetryBudget(attempts=3, first_wait_s=0.1, gate_s=0.5))
     take = endpoint.take
 
@@ -115,10 +127,16 @@ def test_an_endpoint_that_stays_away_ends_the_session(endpoint: Endpoint, tmp_pa
     assert "(dependency after 3 attempts)" in run.reason
     assert "then resume the run" in run.reason
     rows = run.report.stages()
-    assert rows[rows["stage"] == "verify"][["status", "attempt"]].values.tolist() == [["retrying", 1], ["retrying", 2], ["failed", 3]]
+    assert rows[rows["stage"] == "verify"][["status", "attempt"]].values.tolist() == [
+        ["retrying", 1],
+        ["retrying", 2],
+        ["failed", 3],
+    ]
     assert rows["error_class"].tolist()[-1] == "dependency"
     with Endpoint() as back:
-        again = asyncio.run(session.resume(run.id, model=LiteLLMModel("openai/test", api_base=back.api_base, api_key="none")))
+        again = asyncio.run(
+            session.resume(run.id, model=LiteLLMModel("openai/test", api_base=back.api_base, api_key="none"))
+        )
         assert (again.status, again.answer, back.asked) == (RunStatus.COMPLETE, ANSWER, ["judge", "notes"])
         (forked,) = [event for event in again.events() if isinstance(event, RunForked)]
         assert forked.stage == "execute"
@@ -162,12 +180,19 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("what", "name"), MOMENTS)
 @pytest.mark.long
-def test_killed_in_any_stage_a_session_goes_on_behind_it(what: str, name: str, endpoint: Endpoint, worker: Worker, tmp_path: Path) -> None:
-    """SIGKILL as a stage begins or amid its question: `kestrel run --resume` asks again only what it was killed over."""
+def test_killed_in_any_stage_a_session_goes_on_behind_it(
+    what: str, name: str, endpoint: Endpoint, worker: Worker, tmp_path: Path
+) -> None:
+    """SIGKILL as a stage begins or amid its question: `kestrel run --resume` asks again only what it was
+    killed over.
+    """
     furnish(tmp_path / "work")
     if what == "question":
         endpoint.kills = {name: tmp_path / "pid"}
-    assert worker.do(folder=tmp_path, api_base=endpoint.api_base, stage=name if what == "stage" else "") == -signal.SIGKILL
+    assert (
+        worker.do(folder=tmp_path, api_base=endpoint.api_base, stage=name if what == "stage" else "")
+        == -signal.SIGKILL
+    )
     row, before = logged(tmp_path)
     assert row.status is RunStatus.EXECUTING
 
@@ -178,7 +203,9 @@ def test_killed_in_any_stage_a_session_goes_on_behind_it(what: str, name: str, e
     row, after = logged(tmp_path)
     assert (row.status, after[: len(before)]) == (RunStatus.COMPLETE, before)
     assert ANSWER.split(",", maxsplit=1)[0] in (tmp_path / "told").read_text()
-    done = [(record.event.stage, record.event.task) for record in after if isinstance(record.event, StageFinished)]
+    done = [
+        (record.event.stage, record.event.task) for record in after if isinstance(record.event, StageFinished)
+    ]
     assert len(done) == len(set(done)) == 7
 
 
@@ -193,8 +220,12 @@ def logged(folder: Path) -> tuple[RunRow, list[Record]]:
 
 
 @pytest.mark.long
-def test_the_counting_notices_a_stage_that_is_done_again(endpoint: Endpoint, worker: Worker, tmp_path: Path) -> None:
-    """A mutant that begins anew instead of resuming asks the plan's questions twice, which the test above would see."""
+def test_the_counting_notices_a_stage_that_is_done_again(
+    endpoint: Endpoint, worker: Worker, tmp_path: Path
+) -> None:
+    """A mutant that begins anew instead of resuming asks the plan's questions twice, which the test above
+    would see.
+    """
     furnish(tmp_path / "work")
     worker.do(folder=tmp_path, api_base=endpoint.api_base, stage="execute")
     assert worker.do(folder=tmp_path, api_base=endpoint.api_base, stage="") == 0

@@ -12,7 +12,13 @@ import pytest
 from reference import put_prefix
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import BranchScored, ModelAnswered, StepStarted, ToolCalled, VerifierFinished
+from kestrel_lab.core.events.union import (
+    BranchScored,
+    ModelAnswered,
+    StepStarted,
+    ToolCalled,
+    VerifierFinished,
+)
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.runtime.run import Run
@@ -41,7 +47,9 @@ def tools(effect: Callable[[str], None]) -> list[Tool]:
 
 
 def says(request: ModelRequest) -> Turn:
-    """Plans two steps, builds a house without a roof, judges by what was built, and adds the roof when told."""
+    """Plans two steps, builds a house without a roof, judges by what was built, and adds the roof when
+    told.
+    """
     text = next(message.text for message in request.messages if message.role == "user")
     played = sum(message.role == "assistant" for message in request.messages)
     if text.startswith("Make a plan"):
@@ -63,10 +71,16 @@ def says(request: ModelRequest) -> Turn:
         ]
         return json.dumps({"criteria": judged, "confidence": 1})
     if text.startswith("Put an answer"):
-        return "a house with walls and a roof" if played else [("build", {"what": "roof" if "roof built: False" in text else "moat"})]
+        return (
+            "a house with walls and a roof"
+            if played
+            else [("build", {"what": "roof" if "roof built: False" in text else "moat"})]
+        )
     if text.startswith("Think of ways"):
         path = re.findall(r"--- begin artifact 'thought \d+' \w+ ---\n(.*?)\n---", text)
-        return json.dumps({"candidates": {"": ["hill", "river"], "hill": ["cliff"], "river": ["bridge"]}[" ".join(path)]})
+        return json.dumps(
+            {"candidates": {"": ["hill", "river"], "hill": ["cliff"], "river": ["bridge"]}[" ".join(path)]}
+        )
     if "walls" in text.split("\n")[0]:
         return "walls stand" if played else [("build", {"what": "walls"})]
     return "over the bridge" if "\nriver\nbridge\n" in text else "a house"
@@ -76,7 +90,13 @@ def carry_out(session: Session, workspace: Path, plan: str, effects: list[str], 
     """A run of a shipped plan."""
     limits = Limits(cycles=60)
     work = session.run(
-        "a house", plan=plan, inputs=inputs, model=ScriptedModel(says), tools=tools(effects.append), workspace=workspace, limits=limits
+        "a house",
+        plan=plan,
+        inputs=inputs,
+        model=ScriptedModel(says),
+        tools=tools(effects.append),
+        workspace=workspace,
+        limits=limits,
     )
     return asyncio.run(work)
 
@@ -85,11 +105,19 @@ def test_pev_plans_executes_verifies_and_refines(session: Session, workspace: Pa
     """What the criteria miss is repaired, once, and the repaired answer is the run's."""
     effects: list[str] = []
     run = carry_out(session, workspace, "pev", effects)
-    assert (run.status, run.answer, effects) == (RunStatus.COMPLETE, "a house with walls and a roof", ["walls", "roof"])
+    assert (run.status, run.answer, effects) == (
+        RunStatus.COMPLETE,
+        "a house with walls and a roof",
+        ["walls", "roof"],
+    )
     assert [event.step for event in run.events() if isinstance(event, StepStarted)] == [
         *("plan", "plan/walls", "plan/report", "verify", "verify/repair#1", "verify#2")
     ]
-    verdicts = [event.issues for event in run.events() if isinstance(event, VerifierFinished) and event.verifier == "model"]
+    verdicts = [
+        event.issues
+        for event in run.events()
+        if isinstance(event, VerifierFinished) and event.verifier == "model"
+    ]
     assert verdicts == [["not met: there is a roof: roof built: False"], []]
 
 
@@ -98,15 +126,21 @@ def test_pev_stops_at_its_limit(session: Session, workspace: Path) -> None:
     run = carry_out(session, workspace, "pev", [], rounds=0)
     assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
     assert run.reason == (
-        "step 'verify' failed: the answer does not meet its criteria after 0 repairs: not met: there is a roof: roof built: False"
+        "step 'verify' failed: the answer does not meet its criteria after 0 repairs: not met: there "
+        "is a roof: roof built: False"
     )
     run = carry_out(session, workspace, "pev", [], criteria=["it floats"], rounds=1)
-    assert "could not be used after 3 attempts: there are 3 criteria, each must be judged exactly once: check 3" in run.reason
+    assert (
+        "could not be used after 3 attempts: there are 3 criteria, each must be judged exactly once: check 3"
+        in run.reason
+    )
 
 
 def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspace: Path) -> None:
     """The way that looked best ends at a cliff; the other one is found, and an agent is given it."""
-    run = carry_out(session, workspace, "tree_of_thoughts", [], score={"tool": "worth", "path": "where"}, enough=1)
+    run = carry_out(
+        session, workspace, "tree_of_thoughts", [], score={"tool": "worth", "path": "where"}, enough=1
+    )
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "over the bridge")
     frame = run.report.thoughts()
     assert frame.to_dict("list") == {
@@ -126,17 +160,29 @@ def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspa
         ("tree_of_thoughts", "{score: {tool: worth, path: where}, enough: 1}", "over the bridge"),
     ],
 )
-def test_a_strategy_is_a_node_of_a_workflow(session: Session, workspace: Path, tmp_path: Path, plan: str, args: str, answer: str) -> None:
-    """What it grows belongs to it, criteria and scores are found, and the step after it is given its answer."""
+def test_a_strategy_is_a_node_of_a_workflow(
+    session: Session, workspace: Path, tmp_path: Path, plan: str, args: str, answer: str
+) -> None:
+    """What it grows belongs to it, criteria and scores are found, and the step after it is given its
+    answer.
+    """
     path = tmp_path / "flow.yaml"
-    path.write_text(f"kind: sequential\nsteps:\n  - {{id: house, workflow: {plan}, args: {args}}}\n  - {{id: tell, goal: tell it}}\n")
+    path.write_text(
+        f"kind: sequential\nsteps:\n  - {{id: house, workflow: {plan}, args: {args}}}\n  - {{id: tell, "
+        f"goal: tell it}}\n"
+    )
 
     def tells(request: ModelRequest) -> Turn:
         text = next(message.text for message in request.messages if message.role == "user")
         return f"told {answer in text}" if text.startswith("tell it") else says(request)
 
     work = session.run(
-        "a house", plan=path, model=ScriptedModel(tells), tools=tools([].append), workspace=workspace, limits=Limits(cycles=60)
+        "a house",
+        plan=path,
+        model=ScriptedModel(tells),
+        tools=tools([].append),
+        workspace=workspace,
+        limits=Limits(cycles=60),
     )
     run = asyncio.run(work)
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "told True"), run.reason
@@ -150,10 +196,15 @@ def test_inputs_are_checked(session: Session, workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "inputs"), [("pev", {}), ("tree_of_thoughts", {"score": {"tool": "worth", "path": "where"}, "enough": 1})]
+    ("plan", "inputs"),
+    [("pev", {}), ("tree_of_thoughts", {"score": {"tool": "worth", "path": "where"}, "enough": 1})],
 )
-def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path, plan: str, inputs: dict[str, Any]) -> None:
-    """Cut after any event and resumed, a strategy ends alike: same answer, same steps, same scores, no model asked and no effect had twice."""
+def test_any_prefix_is_completed(
+    session: Session, workspace: Path, tmp_path: Path, plan: str, inputs: dict[str, Any]
+) -> None:
+    """Cut after any event and resumed, a strategy ends alike: same answer, same steps, same scores, no model
+    asked and no effect had twice.
+    """
     effects: list[str] = []
     whole = carry_out(session, workspace, plan, effects, **inputs)
     records = whole.records()
@@ -162,12 +213,21 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     for cut in range(1, len(records)):
         again.clear()
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(says)))
-        assert (cut, run.status, run.answer, told(run)) == (cut, RunStatus.COMPLETE, whole.answer, told(whole))
+        assert (cut, run.status, run.answer, told(run)) == (
+            cut,
+            RunStatus.COMPLETE,
+            whole.answer,
+            told(whole),
+        )
         before = [record.event for record in records[:cut]]
-        begun = {event.args["what"] for event in before if isinstance(event, ToolCalled) and event.tool == "build"}
+        begun = {
+            event.args["what"] for event in before if isinstance(event, ToolCalled) and event.tool == "build"
+        }
         answered = {event.call for event in before if event.type == "tool_answered"}
         unknown = {
-            event.args["what"] for event in before if isinstance(event, ToolCalled) and event.call not in answered and event.tool == "build"
+            event.args["what"]
+            for event in before
+            if isinstance(event, ToolCalled) and event.call not in answered and event.tool == "build"
         }
         assert (cut, sorted(again)) == (cut, sorted(unknown | (set(effects) - begun)))
     other.close()

@@ -1,10 +1,10 @@
 """Runs the reference session again and again, each time in a fork that is killed at some point.
 
-Reads one JSON order per line: `folder`, `mutant`, and where to die: `point` (the n-th moment of interest: after an
-acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. With `freeze` the
-fork is stopped there instead of killed, the answer is its process id, and the next line lets it go on and end; its
-exit status is then 3 if it was fenced off. Forking from a process that has everything imported makes a crash cost
-milliseconds instead of a second.
+Reads one JSON order per line: `folder`, `mutant`, and where to die: `point` (the n-th moment of interest:
+after an acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork.
+With `freeze` the fork is stopped there instead of killed, the answer is its process id, and the next line
+lets it go on and end; its exit status is then 3 if it was fenced off. Forking from a process that has
+everything imported makes a crash cost milliseconds instead of a second.
 """
 
 import asyncio
@@ -79,7 +79,10 @@ class NotingStore(SessionStore):
 
         def acknowledged(done: Future[int]) -> None:
             if done.exception() is None:
-                note(self._acks, f"{job.run_id} {done.result()} {fingerprint(from_json(job.type, json.loads(job.body)))}")
+                note(
+                    self._acks,
+                    f"{job.run_id} {done.result()} {fingerprint(from_json(job.type, json.loads(job.body)))}",
+                )
                 self._points.passed()
 
         done.add_done_callback(acknowledged)
@@ -94,11 +97,15 @@ class HastyWriter(Writer):
         for job in batch:
             if isinstance(job, Append):
                 if job.run_id not in last:
-                    row = connection.execute("SELECT last_seq FROM runs WHERE id = ?", (job.run_id,)).fetchone()
+                    row = connection.execute(
+                        "SELECT last_seq FROM runs WHERE id = ?", (job.run_id,)
+                    ).fetchone()
                     last[job.run_id] = int(row[0]) if row else 1
                 last[job.run_id] += 1
                 job.done.set_result(last[job.run_id])
-        super()._commit(connection, [replace(job, done=Future()) if isinstance(job, Append) else job for job in batch])
+        super()._commit(
+            connection, [replace(job, done=Future()) if isinstance(job, Append) else job for job in batch]
+        )
 
 
 class RepeatingDesk(ApprovalDesk):
@@ -127,7 +134,9 @@ class TearingWriter(Writer):
             super()._commit(connection, [job])
             if isinstance(job, Append) and job.type == "state_transition" and job.done.exception() is None:
                 self._points.passed()
-                connection.execute("UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.body)["target"], job.run_id))
+                connection.execute(
+                    "UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.body)["target"], job.run_id)
+                )
 
 
 def work(folder: Path, mutant: str, point: int, how: int) -> None:
@@ -140,7 +149,9 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
     points = Points(point, act)
     effects = folder / "effects"
 
-    around_effects = points.passed if how == signal.SIGKILL else lambda: None  # a writer frozen in a commit keeps everybody out
+    around_effects = (
+        points.passed if how == signal.SIGKILL else lambda: None
+    )  # a writer frozen in a commit keeps everybody out
 
     def effect(line: str) -> None:
         around_effects()
@@ -169,14 +180,21 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
 
 
 def fork(order: dict[str, Any]) -> int:
-    """Carry out one order in a fork; its exit status, negative for the signal that ended it, or the id of a frozen one."""
+    """Carry out one order in a fork; its exit status, negative for the signal that ended it, or the id of a
+    frozen one.
+    """
     pid = os.fork()
     if pid == 0:
         try:
-            work(Path(order["folder"]), order["mutant"], order["point"], signal.SIGSTOP if order.get("freeze") else signal.SIGKILL)
+            work(
+                Path(order["folder"]),
+                order["mutant"],
+                order["point"],
+                signal.SIGSTOP if order.get("freeze") else signal.SIGKILL,
+            )
         except Fenced:
             os._exit(3)
-        except BaseException as error:  # noqa: BLE001  # whatever it is: said, and the fork ends here
+        except BaseException as error:  # whatever it is: said, and the fork ends here  # noqa: BLE001
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
@@ -198,7 +216,9 @@ def main() -> None:
     """Serve orders until the input ends."""
     for tool in reference.tools(lambda _: None):
         tool.validate({"name": "x"})
-    with tempfile.TemporaryDirectory() as folder:  # one whole session loads what would otherwise be loaded in every fork
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # one whole session loads what would otherwise be loaded in every fork
         work(Path(folder), "", 0, signal.SIGKILL)
     gc.freeze()  # a collection in a fork would copy every page of what was loaded here
     assert threading.active_count() == 1, "a fork of a process with threads may hang"

@@ -1,7 +1,9 @@
-"""Runs the reference session on a disk that is full from some point on, then, with room again, goes on with it.
+"""Runs the reference session on a disk that is full from some point on, then, with room again, goes on with
+it.
 
-Arguments: a folder and the points. Prints one line of JSON per point: which error ended the first
-run, in which state that left it, and in which it is after the second. A limit on the size of files stands for the disk.
+Arguments: a folder and the points. Prints one line of JSON per point: which error ended the first run, in
+which state that left it, and in which it is after the second. A limit on the size of files stands for the
+disk.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
-"""Carries out a run up to a moment at which it says so and stays: `HOME WORKSPACE MOMENT [MUTANT]`. Whoever started it then presses Ctrl-C.
+"""Carries out a run up to a moment at which it says so and stays: `HOME WORKSPACE MOMENT [MUTANT]`. Whoever
+started it then presses Ctrl-C.
 
-Without arguments it reads one JSON order per line: those words as `words`, the `folder` to work in, and `out`, a named pipe for what is
-said. Each is carried out by a fork, which ends as the process of a script does. The answers are two lines: its id, and its exit status.
+Without arguments it reads one JSON order per line: those words as `words`, the `folder` to work in, and
+`out`, a named pipe for what is said. Each is carried out by a fork, which ends as the process of a script
+does. The answers are two lines: its id, and its exit status.
 """
 
 import asyncio
@@ -64,7 +66,9 @@ def look() -> str:
 
 
 class Waits:
-    """A scripted model whose answer number `at` never comes; with `blocks` it holds up the event loop meanwhile."""
+    """A scripted model whose answer number `at` never comes; with `blocks` it holds up the event loop
+    meanwhile.
+    """
 
     def __init__(self, script: ScriptedModel, at: int, *, blocks: bool = False) -> None:
         self._script, self._at, self._blocks = script, at, blocks
@@ -117,7 +121,10 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "effect": {"model": ScriptedModel([[("launch", {})], "done"])},
     "blocking effect": {"model": ScriptedModel([[("launch_and_block", {})], "done"])},
     "approval": {"model": ScriptedModel([[("launch", {})], "done"]), "approve": "ask", "approver": never},
-    "verification": {"model": Waits(ScriptedModel(["It is `gone()` in `gone.py`."] * 4), 2), "verify": "repair"},
+    "verification": {
+        "model": Waits(ScriptedModel(["It is `gone()` in `gone.py`."] * 4), 2),
+        "verify": "repair",
+    },
 }
 
 
@@ -137,9 +144,18 @@ def main(home: str, workspace: str, moment: str, *mutant: str) -> None:
 
 def serve() -> None:
     """Serve orders until the input ends; returns in a fork when its order is carried out."""
-    with tempfile.TemporaryDirectory() as folder:  # one run loads what would otherwise be loaded in every fork
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # one run loads what would otherwise be loaded in every fork
         session = Session(f"{folder}/home", env={}, tools=[look])
-        asyncio.run(session.run("go", workspace=folder, model=ScriptedModel([LOOKS[0], *["`gone()` in `gone.py`."] * 4]), verify="repair"))
+        asyncio.run(
+            session.run(
+                "go",
+                workspace=folder,
+                model=ScriptedModel([LOOKS[0], *["`gone()` in `gone.py`."] * 4]),
+                verify="repair",
+            )
+        )
         session.close()
     gc.freeze()  # a collection in a fork, as at its end, would copy every page of what was loaded here
     assert threading.active_count() == 1, "a fork of a process with threads may hang"

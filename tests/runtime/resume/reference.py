@@ -1,4 +1,5 @@
-"""One session that does everything: a plan of agents and calls, parallel reads, side effects, a repeatable write, approvals, an answer.
+"""One session that does everything: a plan of agents and calls, parallel reads, side effects, a repeatable
+write, approvals, an answer.
 
 Each side effect is one line handed to `effect`, so that whoever runs the session can count them.
 """
@@ -93,7 +94,9 @@ def tools(effect: Callable[[str], None]) -> list[Tool]:
 
 @dataclass
 class HonestPerson:
-    """Approves everything, and answers whether a call of unknown outcome may run again by looking at what happened."""
+    """Approves everything, and answers whether a call of unknown outcome may run again by looking at what
+    happened.
+    """
 
     happened: Callable[[str], bool]
     asked: list[ApprovalAsked] = field(default_factory=list)
@@ -102,11 +105,19 @@ class HonestPerson:
         """Say yes, unless it would be the second time."""
         self.asked.append(asked)
         again = asked.why == "unknown_outcome" and self.happened(f"{asked.tool} {asked.args['name']}")
-        return ApprovalGiven(call=asked.call, granted=not again, by="person", how="prompt", reason="it happened" if again else "")
+        return ApprovalGiven(
+            call=asked.call,
+            granted=not again,
+            by="person",
+            how="prompt",
+            reason="it happened" if again else "",
+        )
 
 
 def put_prefix(session: Session, records: list[Record], cut: int) -> str:
-    """Write the first `cut` events of a run into the log of `session` as a run of its own, as if its process had died there; returns its id."""
+    """Write the first `cut` events of a run into the log of `session` as a run of its own, as if its process
+    had died there; returns its id.
+    """
     name, first = f"cut{cut}", records[0].event
     assert isinstance(first, RunStarted)
     session.store.create_run(name, first)
@@ -116,7 +127,9 @@ def put_prefix(session: Session, records: list[Record], cut: int) -> str:
 
 
 def unreported(records: list[Record]) -> list[str]:
-    """Calls with a side effect that a session left without an outcome and that no question was asked about."""
+    """Calls with a side effect that a session left without an outcome and that no question was asked
+    about.
+    """
     begun: dict[str, ToolCalled] = {}
     doubtful: set[str] = set()
     asked: set[str] = set()
@@ -127,7 +140,9 @@ def unreported(records: list[Record]) -> list[str]:
             case ToolAnswered() as event:
                 begun.pop(event.call, None)
             case RunResumed() | RunForked():
-                doubtful |= {f"{call}#{event.attempt + 1}" for call, event in begun.items() if event.effect == "opaque"}
+                doubtful |= {
+                    f"{call}#{event.attempt + 1}" for call, event in begun.items() if event.effect == "opaque"
+                }
             case ApprovalAsked() as event if event.why == "unknown_outcome":
                 asked.add(event.question)
     return sorted(doubtful - asked)

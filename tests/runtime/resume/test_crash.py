@@ -1,4 +1,5 @@
-"""Killed at any moment, a run loses nothing it acknowledged and shows no effect twice; a checker that misses a defect proves nothing.
+"""Killed at any moment, a run loses nothing it acknowledged and shows no effect twice; a checker that misses
+a defect proves nothing.
 
 `KESTREL_KILLS` sets at how many random moments; 200 unless set. It is also killed at every boundary.
 """
@@ -50,7 +51,9 @@ class Findings:
         return not (self.lost or self.gaps or self.illegal or self.twice or self.missing or self.unreported)
 
     def check(self, folder: Path) -> None:
-        """Look at what a finished session left: its log, what it was told was safe, and the effects it had."""
+        """Look at what a finished session left: its log, what it was told was safe, and the effects it
+        had.
+        """
         store = SessionStore(folder / "home" / "kestrel.db")
         rows = store.runs()
         records = [record for row in rows for record in store.records(row.id)]
@@ -80,7 +83,9 @@ class Findings:
         if store.state(records[0].run_id) != fold(records):
             self.illegal.append("a checkpoint says something else than the events")
         self.unreported += unreported(records)
-        self.questions += sum(isinstance(r.event, ApprovalAsked) and r.event.why == "unknown_outcome" for r in records)
+        self.questions += sum(
+            isinstance(r.event, ApprovalAsked) and r.event.why == "unknown_outcome" for r in records
+        )
 
 
 class Worker:
@@ -88,13 +93,19 @@ class Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("crash_worker.py"))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def run(self, folder: Path, mutant: str = "", point: int = 0, after_s: float = 0) -> int:
-        """Work on the session in `folder`; returns 0 when it is done, -9 when it was killed, else what failed."""
+        """Work on the session in `folder`; returns 0 when it is done, -9 when it was killed, else what
+        failed.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"folder": str(folder), "mutant": mutant, "point": point, "after_s": after_s}) + "\n")
+        self.process.stdin.write(
+            json.dumps({"folder": str(folder), "mutant": mutant, "point": point, "after_s": after_s}) + "\n"
+        )
         return int(self.process.stdout.readline())
 
 
@@ -106,7 +117,9 @@ def worker() -> Iterator[Worker]:
     started.process.communicate(timeout=PATIENCE_S)
 
 
-def session(worker: Worker, folder: Path, findings: Findings, deaths: list[dict[str, float]], mutant: str = "") -> None:
+def session(
+    worker: Worker, folder: Path, findings: Findings, deaths: list[dict[str, float]], mutant: str = ""
+) -> None:
     """One session that dies at each of `deaths` in turn, then ends; checked afterwards."""
     folder.mkdir(parents=True)
     status = -9
@@ -134,10 +147,11 @@ def number_of_points(worker: Worker, folder: Path) -> int:
 @pytest.mark.timeout(1200)
 @pytest.mark.once
 def test_killed_at_every_boundary_nothing_is_lost_or_done_twice(worker: Worker, tmp_path: Path) -> None:
-    """Behind every acknowledged event, before and behind every effect, and once more while going on: every promise is kept.
+    """Behind every acknowledged event, before and behind every effect, and once more while going on: every
+    promise is kept.
 
-    Nothing acknowledged is lost, numbers have no gap, states are legal, no effect happens twice or never, and each
-    unknown outcome was put to the person.
+    Nothing acknowledged is lost, numbers have no gap, states are legal, no effect happens twice or never, and
+    each unknown outcome was put to the person.
     """
     points = number_of_points(worker, tmp_path / "undisturbed")
     assert points >= 70
@@ -160,7 +174,12 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(worker: Worker, 
     dice, findings, number = random.Random(8), Findings(), 0  # reproducible, not secret
     while findings.kills < KILLS:
         number += 1
-        session(worker, tmp_path / str(number), findings, [{"after_s": dice.uniform(0.005, usual_s)} for _ in range(4)])
+        session(
+            worker,
+            tmp_path / str(number),
+            findings,
+            [{"after_s": dice.uniform(0.005, usual_s)} for _ in range(4)],
+        )
     assert findings.nothing_wrong, findings
     assert findings.acknowledged > 30 * number
 
@@ -182,13 +201,17 @@ def test_acknowledging_before_the_commit_is_caught(worker: Worker, tmp_path: Pat
 
 @pytest.mark.long
 def test_repeating_instead_of_asking_is_caught(worker: Worker, tmp_path: Path) -> None:
-    """The same checker finds doubled effects, and that nobody was asked, where calls of unknown outcome are just made again."""
+    """The same checker finds doubled effects, and that nobody was asked, where calls of unknown outcome are
+    just made again.
+    """
     findings = caught(worker, tmp_path, "repeat", wrong="twice")
     assert findings.twice != []
     assert findings.unreported != []
 
 
 def test_state_and_event_in_two_transactions_is_caught(worker: Worker, tmp_path: Path) -> None:
-    """The same checker finds runs whose state is not what their events say, or that cannot go on, where a crash can come between."""
+    """The same checker finds runs whose state is not what their events say, or that cannot go on, where a
+    crash can come between.
+    """
     findings = caught(worker, tmp_path, "tear", wrong="illegal")
     assert any("the row says" in found for found in findings.illegal)

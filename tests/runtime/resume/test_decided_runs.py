@@ -1,4 +1,6 @@
-"""Runs whose questions were decided while no process worked on them: they wait for a process, no longer for a person."""
+"""Runs whose questions were decided while no process worked on them: they wait for a process, no longer for a
+person.
+"""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +16,10 @@ from kestrel_lab.server.protocol import View
 from kestrel_lab.server.run_stream import Follower, LogWatcher
 from kestrel_lab.testing import ScriptedModel
 
-WRITES = [[("write_file", {"path": "a.txt", "content": "a"}), ("write_file", {"path": "b.txt", "content": "b"})], "Done."]
+WRITES = [
+    [("write_file", {"path": "a.txt", "content": "a"}), ("write_file", {"path": "b.txt", "content": "b"})],
+    "Done.",
+]
 
 
 async def followed(session: Session, name: str) -> object:
@@ -27,7 +32,9 @@ async def followed(session: Session, name: str) -> object:
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
-    """While one question is open the run waits for it; after the last the report, the list, the page and the picture say what to type."""
+    """While one question is open the run waits for it; after the last the report, the list, the page and the
+    picture say what to type.
+    """
     session = Session(tmp_path / "home", env={})
     model = ScriptedModel(WRITES)
     with pytest.raises(ApprovalRequired) as raised:
@@ -38,12 +45,19 @@ def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
         run = session.get(name)
         view = run.report.view()
         (listed,) = RunList(session.store).newest(1)
-        return [run.report.standing.word, session.runs().loc[name, "status"], listed.standing, view.head.status]
+        return [
+            run.report.standing.word,
+            session.runs().loc[name, "status"],
+            listed.standing,
+            view.head.status,
+        ]
 
     assert said() == [RunStatus.WAITING_APPROVAL] * 4
     for question in session.get(name).questions:
         assert said() == [RunStatus.WAITING_APPROVAL] * 4
-        given = ApprovalGiven(call=question.call, question=question.question, granted=granted, by="me", how="click")
+        given = ApprovalGiven(
+            call=question.call, question=question.question, granted=granted, by="me", how="click"
+        )
         session.get(name).decide(given)
     assert said() == [INTERRUPTED] * 4
     assert f"kestrel run --resume {name}" in session.get(name).report.view().head.reason
@@ -51,4 +65,8 @@ def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
     assert asyncio.run(followed(session, name)) == INTERRUPTED
 
     run = asyncio.run(session.resume(name, model=model))
-    assert (run.status, (tmp_path / "a.txt").exists(), said()) == (RunStatus.COMPLETE, granted, [RunStatus.COMPLETE] * 4)
+    assert (run.status, (tmp_path / "a.txt").exists(), said()) == (
+        RunStatus.COMPLETE,
+        granted,
+        [RunStatus.COMPLETE] * 4,
+    )

@@ -1,4 +1,6 @@
-"""A run that reached a limit or lost its model goes on where it was, in a new run that shares what is done."""
+"""A run that reached a limit or lost its model goes on where it was, in a new run that shares what is
+done.
+"""
 
 import asyncio
 from pathlib import Path
@@ -56,16 +58,30 @@ class Unreachable:
 def test_a_run_out_of_turns_goes_on_with_more(session: Session) -> None:
     """It says how, and no call is made again."""
     failed = asyncio.run(session.run("go", model=ScriptedModel(three_calls), limits=Limits(cycles=2)))
-    assert (failed.status, failed.reason, CALLED) == (RunStatus.FAILED, "the limit of 2 model turns is reached", [0, 1])
+    assert (failed.status, failed.reason, CALLED) == (
+        RunStatus.FAILED,
+        "the limit of 2 model turns is reached",
+        [0, 1],
+    )
     assert f"kestrel run --resume {failed.id} --cycles N" in failed.report.way_on
     run = asyncio.run(session.resume(failed.id, model=ScriptedModel(three_calls), limits=Limits(cycles=9)))
-    assert (run.status, run.answer, run.usage.model_calls, CALLED) == (RunStatus.COMPLETE, "measured", 4, [0, 1, 2])
+    assert (run.status, run.answer, run.usage.model_calls, CALLED) == (
+        RunStatus.COMPLETE,
+        "measured",
+        4,
+        [0, 1, 2],
+    )
     assert (run.id != failed.id, session.get(failed.id).status) == (True, RunStatus.FAILED)
 
 
 def test_a_run_goes_on_once_its_model_is_back(session: Session) -> None:
     """Also a step of a plan whose other steps are done; one that fails again can go on again."""
-    plan = Plan(steps=(Step(id="first", tool="measure", args={"number": 7}), Step(id="then", goal="Measure.", depends_on=("first",))))
+    plan = Plan(
+        steps=(
+            Step(id="first", tool="measure", args={"number": 7}),
+            Step(id="then", goal="Measure.", depends_on=("first",)),
+        )
+    )
     says = Unreachable()
     failed = asyncio.run(session.run("go", plan=plan, model=ScriptedModel(says), approve="auto"))
     assert (failed.status, CALLED) == (RunStatus.FAILED, [7, 0, 1])
@@ -86,7 +102,9 @@ def test_what_cannot_be_asked_again_is_returned(session: Session) -> None:
         raise OSError("no disk")
 
     plan = Plan(steps=(Step(id="only", tool="broken"),))
-    failed = asyncio.run(session.run("go", plan=plan, tools=[broken], model=ScriptedModel([]), approve="auto"))
+    failed = asyncio.run(
+        session.run("go", plan=plan, tools=[broken], model=ScriptedModel([]), approve="auto")
+    )
     same = asyncio.run(session.resume(failed.id, model=ScriptedModel([]), tools=[broken]))
     assert (same.id, same.status, same.report.way_on) == (failed.id, RunStatus.FAILED, "")
     unmet = asyncio.run(session.run("go", output=int, plan=LLMAgent("a"), model=ScriptedModel(["none"] * 3)))

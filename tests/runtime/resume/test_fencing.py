@@ -1,4 +1,6 @@
-"""Only one session works on a run: of several that want it one gets it, and one it was taken from writes nothing more."""
+"""Only one session works on a run: of several that want it one gets it, and one it was taken from writes
+nothing more.
+"""
 
 import asyncio
 import json
@@ -37,7 +39,9 @@ class Served:
 
     def __init__(self, script: str) -> None:
         command = [sys.executable, str(Path(__file__).with_name(script))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def send(self, **order: Any) -> None:
         """Hand in an order."""
@@ -83,28 +87,39 @@ def freezer() -> Iterator[Served]:
 
 def give_to(session: Session, run_id: str, owner: Owner) -> None:
     """Make the run `owner`'s."""
-    session.store.execute("UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner").result()
+    session.store.execute(
+        "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner"
+    ).result()
 
 
 def begun(session: Session) -> None:
     """A run `r` that offers `launch` and was only begun."""
     offered: list[dict[str, Any]] = [{"name": "launch"}]
     session.store.create_run(
-        "r", RunStarted(goal="go", workspace=str(session.home), model="scripted", model_kind="scripted", tools=offered)
+        "r",
+        RunStarted(
+            goal="go", workspace=str(session.home), model="scripted", model_kind="scripted", tools=offered
+        ),
     )
     session.store.flush()
 
 
 @pytest.mark.once
 def test_of_two_processes_that_resume_a_dead_run_one_wins(serve: Any, tmp_path: Path) -> None:
-    """Round after round, a run whose process died is resumed by two at once: one works, the other is refused, the effect happens once.
+    """Round after round, a run whose process died is resumed by two at once: one works, the other is refused,
+    the effect happens once.
 
-    The winner's call ends only when the loser has been told. Once it took a tenth of a second instead: a loser that
-    came later than that found the run done, which is COMPLETE for it too, and the test failed on a busy machine.
+    The winner's call ends only when the loser has been told. Once it took a tenth of a second instead: a
+    loser that came later than that found the run done, which is COMPLETE for it too, and the test failed on a
+    busy machine.
     """
     racers = [serve("race_worker.py"), serve("race_worker.py")]
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        dead = Owner(process=f"{os.uname().nodename}:{child.pid}", began=psutil.Process(child.pid).create_time(), session="dead")
+        dead = Owner(
+            process=f"{os.uname().nodename}:{child.pid}",
+            began=psutil.Process(child.pid).create_time(),
+            session="dead",
+        )
         child.communicate(b"\n")
     for number in range(ROUNDS):
         home, effects = tmp_path / str(number), tmp_path / f"{number}.effects"
@@ -140,9 +155,15 @@ def frozen(served: Served, folder: Path, point: int) -> tuple[int, str]:
 def stale(path: Path, run_id: str) -> list[tuple[int, int]]:
     """Events that a session wrote after another had written in a later epoch."""
     raw = apsw.Connection(str(path))
-    epochs = raw.execute("SELECT seq, epoch FROM events WHERE run_id = ? AND epoch IS NOT NULL ORDER BY seq", (run_id,)).fetchall()
+    epochs = raw.execute(
+        "SELECT seq, epoch FROM events WHERE run_id = ? AND epoch IS NOT NULL ORDER BY seq", (run_id,)
+    ).fetchall()
     raw.close()
-    return [(seq, epoch) for place, (seq, epoch) in enumerate(epochs) if any(earlier > epoch for _, earlier in epochs[:place])]
+    return [
+        (seq, epoch)
+        for place, (seq, epoch) in enumerate(epochs)
+        if any(earlier > epoch for _, earlier in epochs[:place])
+    ]
 
 
 def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
@@ -164,15 +185,20 @@ def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
 
 @pytest.mark.once
 def test_a_frozen_session_whose_run_was_taken_writes_nothing(freezer: Served, tmp_path: Path) -> None:
-    """A process stopped in the middle, whose run is taken over and done, writes no event when it wakes, and ends with `Fenced`.
+    """A process stopped in the middle, whose run is taken over and done, writes no event when it wakes, and
+    ends with `Fenced`.
 
-    Effects happen once; only that of a call it was in the middle of may come twice, and that call was asked about.
+    Effects happen once; only that of a call it was in the middle of may come twice, and that call was asked
+    about.
     """
     for point in FROZEN_AT:
         folder = tmp_path / str(point)
         pid, run_id = frozen(freezer, folder, point)
         before = Session(folder / "home", env={})
-        under_way = {f"{event.tool} {event.args['name']}" for event in fold(before.store.records(run_id)).begun.values()}
+        under_way = {
+            f"{event.tool} {event.args['name']}"
+            for event in fold(before.store.records(run_id)).begun.values()
+        }
         before.close()
         session, _ = take_over(folder, run_id)
         records = session.store.records(run_id)
@@ -204,7 +230,9 @@ def test_without_the_fence_the_stale_events_are_seen(freezer: Served, tmp_path: 
 
 @pytest.mark.once
 def test_two_sessions_of_one_process(tmp_path: Path) -> None:
-    """A run that lives in one session is refused to another, given back by its own, taken on demand, and free once its session is done."""
+    """A run that lives in one session is refused to another, given back by its own, taken on demand, and free
+    once its session is done.
+    """
 
     async def scene() -> None:
         going, held = asyncio.Event(), asyncio.Event()
@@ -238,7 +266,9 @@ def test_two_sessions_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_run_left_by_an_error_is_free_for_another_session_of_the_process(tmp_path: Path) -> None:
-    """A session that no longer works on a run, though its process lives and the run was not given back, does not stand in the way."""
+    """A session that no longer works on a run, though its process lives and the run was not given back, does
+    not stand in the way.
+    """
     first, second = (Session(tmp_path / "home", env={}, tools=[launch]) for _ in range(2))
     begun(first)
     assert Owner.parse(second.store.run("r").owner).same_process
@@ -267,10 +297,16 @@ def test_a_reused_process_number_is_not_the_owner(tmp_path: Path) -> None:
 def test_a_killed_process_that_nobody_waited_for_is_dead() -> None:
     """A process that is over but still listed, because its parent has not looked, is not alive."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = Owner(process=f"{os.uname().nodename}:{child.pid}", began=psutil.Process(child.pid).create_time(), session="x")
+    owner = Owner(
+        process=f"{os.uname().nodename}:{child.pid}",
+        began=psutil.Process(child.pid).create_time(),
+        session="x",
+    )
     assert owner.alive
     child.kill()
     until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert not owner.alive
     child.communicate()
-    assert Owner.parse(str(owner)) == Owner(process=owner.process, began=round(owner.began or 0, 2), session="x")
+    assert Owner.parse(str(owner)) == Owner(
+        process=owner.process, began=round(owner.began or 0, 2), session="x"
+    )

@@ -17,7 +17,15 @@ from interrupt_worker import EFFECTS, LOOKS, MOMENTS, launch, launch_and_block, 
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, CheckpointSaved, RunFinished, RunInterrupted, RunResumed, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    CheckpointSaved,
+    RunFinished,
+    RunInterrupted,
+    RunResumed,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.runtime.run import Run
@@ -30,7 +38,9 @@ class Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("interrupt_worker.py"))]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, self._process.stdout
 
@@ -69,7 +79,9 @@ def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tupl
         assert said.readline() == "there\n"
         os.kill(process, signal.SIGINT)
         if moment == "blocking model":  # the first is heard when the call returns; a second breaks into it
-            pauses = itertools.chain((0.2,), itertools.repeat(10.0))  # a third would break into its winding up
+            pauses = itertools.chain(
+                (0.2,), itertools.repeat(10.0)
+            )  # a third would break into its winding up
             while not worker.ended(next(pauses)):
                 os.kill(process, signal.SIGINT)
         assert said.read() == ""
@@ -80,14 +92,19 @@ def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tupl
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_after_ctrl_c_a_run_goes_on_by_its_id(worker: Worker, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever Ctrl-C reaches a process, its run is left unended and nobody's, says how to resume it, and is done when it is.
+def test_after_ctrl_c_a_run_goes_on_by_its_id(
+    worker: Worker, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever Ctrl-C reaches a process, its run is left unended and nobody's, says how to resume it, and is
+    done when it is.
 
     A call that was in the middle of an effect is asked about and not made again by itself.
     """
     session, run = interrupted(worker, tmp_path, moment)
     waits = moment == "approval"
-    assert (run.status, run.report.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
+    assert (run.status, run.report.interrupted) == (
+        (RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True)
+    )
     assert session.store.run(run.id).owner == ""
     assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
     assert waits or "INTERRUPTED · scripted (scripted)" in repr(run.report)
@@ -95,25 +112,40 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(worker: Worker, moment: str, tmp_p
     assert [event.type for event in run.events()[-2:]] == [CheckpointSaved.type, RunInterrupted.type]
     monkeypatch.chdir(tmp_path / "work")
     begun = [event for event in fold(run.records()).begun.values()]
-    assert [event.tool for event in begun] == {"effect": ["launch"], "blocking effect": ["launch_and_block"]}.get(moment, [])
+    assert [event.tool for event in begun] == {
+        "effect": ["launch"],
+        "blocking effect": ["launch_and_block"],
+    }.get(moment, [])
 
-    scripts: dict[str, list[Any]] = {"effect": ["", "done"], "approval": ["", "done"], "blocking effect": ["", "done"]}
-    model = ScriptedModel(scripts.get(moment, LOOKS) if moment not in ("spinning", "verification") else lambda _: "done")
+    scripts: dict[str, list[Any]] = {
+        "effect": ["", "done"],
+        "approval": ["", "done"],
+        "blocking effect": ["", "done"],
+    }
+    model = ScriptedModel(
+        scripts.get(moment, LOOKS) if moment not in ("spinning", "verification") else lambda _: "done"
+    )
     if begun:
         with pytest.raises(ApprovalRequired):
             asyncio.run(session.resume(run.id, model=model))
     person = ScriptedApprover([False])
     again = asyncio.run(session.resume(run.id, model=model, approver=person))
     assert (again.id, again.status, again.report.interrupted) == (run.id, RunStatus.COMPLETE, False)
-    assert [asked.why for asked in person.asked] == (["unknown_outcome"] if begun else ["danger"] if waits else [])
+    assert [asked.why for asked in person.asked] == (
+        ["unknown_outcome"] if begun else ["danger"] if waits else []
+    )
     assert (tmp_path / "work" / EFFECTS).exists() == bool(begun)
     assert not begun or (tmp_path / "work" / EFFECTS).read_text() == "launched\n"
     assert fold(again.records()) == session.store.state(run.id)
     session.close()
 
 
-def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(worker: Worker, tmp_path: Path) -> None:
-    """Where an interrupt ends the run, the same Ctrl-C leaves it CANCELLED, and resuming gives it back as it is."""
+def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(
+    worker: Worker, tmp_path: Path
+) -> None:
+    """Where an interrupt ends the run, the same Ctrl-C leaves it CANCELLED, and resuming gives it back as it
+    is.
+    """
     session, run = interrupted(worker, tmp_path, "model", "mutant")
     assert (run.status, run.report.interrupted) == (RunStatus.CANCELLED, False)
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(LOOKS))).status is RunStatus.CANCELLED
@@ -129,7 +161,9 @@ def session(tmp_path: Path) -> Any:
 
 
 def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_path: Path) -> None:
-    """`Run.cancel` ends an interrupted run for good, also from another session; it says which fork goes on, and that one does."""
+    """`Run.cancel` ends an interrupted run for good, also from another session; it says which fork goes on,
+    and that one does.
+    """
 
     async def stopped() -> str:
         model = ScriptedModel([[("look", {})], "done"])
@@ -158,7 +192,9 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
 
 
 def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Session, tmp_path: Path) -> None:
-    """A run that an earlier version ended at Ctrl-C stays CANCELLED, and what is shown of it says how to go on."""
+    """A run that an earlier version ended at Ctrl-C stays CANCELLED, and what is shown of it says how to go
+    on.
+    """
     old = session.start  # what earlier versions wrote is what a decision writes today
 
     async def scene() -> Run:
@@ -171,8 +207,12 @@ def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Ses
     assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id).report)
 
 
-def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: Session, tmp_path: Path) -> None:
-    """Limits given to `resume` are the run's from then on: interrupted once more and resumed without any, they hold."""
+def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(
+    session: Session, tmp_path: Path
+) -> None:
+    """Limits given to `resume` are the run's from then on: interrupted once more and resumed without any,
+    they hold.
+    """
 
     async def part(turns: int, **options: Any) -> str:
         model = ScriptedModel(lambda _: [("look", {})])

@@ -29,13 +29,17 @@ class Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("macro_crash_worker.py"))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def run(self, folder: Path, point: int, mutant: str = "") -> bool:
         """Work on the session in `folder`; returns whether it was killed at `point` before it was done."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"folder": str(folder), "mutant": mutant, "point": point, "after_s": 0}) + "\n")
+        self.process.stdin.write(
+            json.dumps({"folder": str(folder), "mutant": mutant, "point": point, "after_s": 0}) + "\n"
+        )
         status = int(self.process.stdout.readline())
         assert status in (0, -9), "the worker failed: see its stderr"
         return status == -9
@@ -49,7 +53,9 @@ def worker() -> Iterator[Worker]:
     started.process.communicate(timeout=PATIENCE_S)
 
 
-def killed_and_finished(worker: Worker, folder: Path, points: list[int], mutant: str = "") -> tuple[int, Counter[str], list[str]]:
+def killed_and_finished(
+    worker: Worker, folder: Path, points: list[int], mutant: str = ""
+) -> tuple[int, Counter[str], list[str]]:
     """How often the session was killed, the effects it had, and what else was wrong when it was done."""
     folder.mkdir(parents=True)
     kills = 0
@@ -71,7 +77,10 @@ def killed_and_finished(worker: Worker, folder: Path, points: list[int], mutant:
         wrong.append("a gap")
     if sum(isinstance(record.event, MacroFinished) for record in records) != 2:
         wrong.append("a macro ended not once")
-    doubtful = any(isinstance(record.event, ApprovalAsked) and record.event.why == "unknown_outcome" for record in records)
+    doubtful = any(
+        isinstance(record.event, ApprovalAsked) and record.event.why == "unknown_outcome"
+        for record in records
+    )
     if not doubtful:
         wrong += [f"{name} is missing" for name in ONCE if not effects[name]]
     return kills, effects, wrong
@@ -80,7 +89,9 @@ def killed_and_finished(worker: Worker, folder: Path, points: list[int], mutant:
 @pytest.mark.long
 @pytest.mark.once
 def test_killed_within_a_macro_nothing_is_done_twice(worker: Worker, tmp_path: Path) -> None:
-    """At boundaries between events and effects, and again while resuming: no effect twice, none missing that nobody was asked about."""
+    """At boundaries between events and effects, and again while resuming: no effect twice, none missing that
+    nobody was asked about.
+    """
     dice, kills, number = random.Random(11), 0, 0  # reproducible, not secret
     boundaries = dice.sample(range(1, 71), 70)
     while kills < KILLS:

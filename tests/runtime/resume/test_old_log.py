@@ -1,8 +1,9 @@
-"""A log that an earlier version wrote is brought up to date whole or not at all, means what it meant, and its runs go on.
+"""A log that an earlier version wrote is brought up to date whole or not at all, means what it meant, and its
+runs go on.
 
-`version1.sql` is a stored database of the first schema with runs in every state, a fork among them; `version1.json` is
-what its events made of each run then. When a run now means something else, `MEANING` in `kestrel_lab.eventlog.checkpoints` has
-to be raised; fields that were added since are no difference.
+`version1.sql` is a stored database of the first schema with runs in every state, a fork among them;
+`version1.json` is what its events made of each run then. When a run now means something else, `MEANING` in
+`kestrel_lab.eventlog.checkpoints` has to be raised; fields that were added since are no difference.
 """
 
 import asyncio
@@ -62,15 +63,23 @@ def within(then: Any, now: Any) -> bool:
 
 
 def test_every_run_means_what_it_meant(tmp_path: Path) -> None:
-    """Opened by today's code the old log has today's schema, all its events, and folds to what was stored beside it."""
+    """Opened by today's code the old log has today's schema, all its events, and folds to what was stored
+    beside it.
+    """
     path = old_log(tmp_path / "home")
     before = content(path)
     store = SessionStore(path)
-    then = json.loads((STORED / "version1.json").read_text(encoding="utf-8").replace("@WORKSPACE@", str(tmp_path / "home")))
-    assert {row.id: str(row.status) for row in store.runs()} == {run_id: state["status"] for run_id, state in then.items()}
+    then = json.loads(
+        (STORED / "version1.json").read_text(encoding="utf-8").replace("@WORKSPACE@", str(tmp_path / "home"))
+    )
+    assert {row.id: str(row.status) for row in store.runs()} == {
+        run_id: state["status"] for run_id, state in then.items()
+    }
     for run_id, state in then.items():
         now = json.loads(encode_state(fold(store.records(run_id))))
-        assert within(state, now["meter"] | now | {"usage": now["meter"]}), run_id  # times and usage were fields of the state then
+        assert within(state, now["meter"] | now | {"usage": now["meter"]}), (
+            run_id
+        )  # times and usage were fields of the state then
         assert store.state(run_id) == fold(store.records(run_id))
     assert [row.id for row in stored_trials(store)] == ["t1"]
     assert len(then) == 7
@@ -83,7 +92,9 @@ def test_every_run_means_what_it_meant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run_id", ["waiting", "executing"])
 def test_an_unfinished_run_goes_on(run_id: str, tmp_path: Path) -> None:
-    """A run that waited for approval, and one whose process died in the middle of a call, are resumed to their ends."""
+    """A run that waited for approval, and one whose process died in the middle of a call, are resumed to
+    their ends.
+    """
     path = old_log(tmp_path / "home")
     effects: list[str] = []
     session = Session(path.parent, env={}, tools=tools(effects.append))
@@ -100,9 +111,15 @@ def test_an_unfinished_run_goes_on(run_id: str, tmp_path: Path) -> None:
     session.close()
 
 
-@pytest.mark.parametrize("broken", ["CREATE TABLE macros(x)", "SELECT no_such_function()", "INSERT INTO events VALUES(1)"])
-def test_a_migration_that_fails_half_way_changes_nothing(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong in a migration, the old log is as it was, the error names it, and a right migration still works."""
+@pytest.mark.parametrize(
+    "broken", ["CREATE TABLE macros(x)", "SELECT no_such_function()", "INSERT INTO events VALUES(1)"]
+)
+def test_a_migration_that_fails_half_way_changes_nothing(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong in a migration, the old log is as it was, the error names it, and a right migration
+    still works.
+    """
     path = old_log(tmp_path / "home")
     before = content(path)
     monkeypatch.setattr(connection_module, "MIGRATIONS", (*MIGRATIONS[:1], f"{MIGRATIONS[1]};{broken};"))

@@ -19,7 +19,9 @@ from kestrel_lab.testing import ScriptedModel
 
 
 def test_only_another_live_process_of_this_machine_counts() -> None:
-    """This process, an ended one, another machine's and nonsense do not stand in the way; a live one does, also one of somebody else's."""
+    """This process, an ended one, another machine's and nonsense do not stand in the way; a live one does,
+    also one of somebody else's.
+    """
     host = process_name().rpartition(":")[0]
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         name = f"{host}:{other.pid}"
@@ -57,7 +59,9 @@ asyncio.run(main())
 def killed(session: Session) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A run of another process, which is killed by the test."""
     session.store.flush()
-    with subprocess.Popen([sys.executable, "-c", WORKER, str(session.home)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(session.home)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         yield other.stdout.readline().strip(), other
         other.kill()
@@ -77,8 +81,12 @@ def told(session: Session, run_id: str) -> dict[str, str]:
     }
 
 
-def test_a_run_whose_process_was_killed_is_shown_as_interrupted(session: Session, killed: tuple[str, subprocess.Popen[str]]) -> None:
-    """While the process lives the run is EXECUTING everywhere; after its death INTERRUPTED, with the command that goes on. The log stays as it is."""
+def test_a_run_whose_process_was_killed_is_shown_as_interrupted(
+    session: Session, killed: tuple[str, subprocess.Popen[str]]
+) -> None:
+    """While the process lives the run is EXECUTING everywhere; after its death INTERRUPTED, with the command
+    that goes on. The log stays as it is.
+    """
     run_id, other = killed
     assert all("EXECUTING" in text and "INTERRUPTED" not in text for text in told(session, run_id).values())
     other.kill()
@@ -112,15 +120,23 @@ async def _resumed(session: Session, run_id: str) -> str:
     ],
 )
 def test_standing_goes_by_host_number_and_beginning_of_the_owner(owner: str, word: str) -> None:
-    """A process is the same only if it began when the owner did; of other machines nothing is claimed. Ended and waiting runs stand as they are."""
+    """A process is the same only if it began when the owner did; of other machines nothing is claimed.
+
+    Ended and waiting runs stand as they are.
+    """
     here = str(Owner.here("s")).rpartition(":")[0]
-    text = owner.format(host=process_name().rpartition(":")[0], me=os.getpid(), parent=os.getppid(), here=here)
-    assert (
-        visible_status("r1", "EXECUTING", text).word == visible_status("r1", "PLANNING", text).word.replace("PLANNING", "EXECUTING") == word
+    text = owner.format(
+        host=process_name().rpartition(":")[0], me=os.getpid(), parent=os.getppid(), here=here
     )
-    assert [visible_status("r1", status, text).word for status in ("COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL")] == [
-        "COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL"
-    ]  # fmt: skip
+    assert (
+        visible_status("r1", "EXECUTING", text).word
+        == visible_status("r1", "PLANNING", text).word.replace("PLANNING", "EXECUTING")
+        == word
+    )
+    assert [
+        visible_status("r1", status, text).word
+        for status in ("COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL")
+    ] == ["COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL"]
 
 
 def test_mutant_that_goes_by_the_number_alone_takes_a_later_process_for_the_owner() -> None:

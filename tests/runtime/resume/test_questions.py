@@ -28,7 +28,9 @@ def model(*asked: dict[str, Any]) -> ScriptedModel:
 
 def run(session: Session, workspace: Path, approver: Any = None, **options: Any) -> Run:
     """A run that asks, to its end."""
-    return asyncio.run(session.run("paint", **{"model": model(), **options}, workspace=workspace, approver=approver))
+    return asyncio.run(
+        session.run("paint", **{"model": model(), **options}, workspace=workspace, approver=approver)
+    )
 
 
 def answers(done: Run) -> list[str]:
@@ -37,7 +39,9 @@ def answers(done: Run) -> list[str]:
 
 
 def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> None:
-    """The words come back as the tool's result and are recorded with who said them; the run waited, its clock did not run."""
+    """The words come back as the tool's result and are recorded with who said them; the run waited, its clock
+    did not run.
+    """
     approver = ScriptedApprover(["green, rather"])
     done = run(session, workspace, approver)
 
@@ -45,16 +49,28 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     assert (asked.tool, asked.args, asked.why) == ("ask_user", ASKED, "question")
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, ["green, rather"])
     (given,) = [event for event in done.events() if isinstance(event, ApprovalGiven)]
-    assert (given.answer, given.by, given.granted, given.call) == ("green, rather", "script", True, asked.call)
+    assert (given.answer, given.by, given.granted, given.call) == (
+        "green, rather",
+        "script",
+        True,
+        asked.call,
+    )
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
     state, meter = fold(done.records()), done.report.view().meter
     assert done._state == state
-    assert (meter.turns, meter.working_s) == (sum(talk.cycles for talk in state.conversations.values()), pytest.approx(state.working_s))
+    assert (meter.turns, meter.working_s) == (
+        sum(talk.cycles for talk in state.conversations.values()),
+        pytest.approx(state.working_s),
+    )
 
 
 def test_no_answer_is_told_to_the_model(session: Session, workspace: Path) -> None:
-    """A person who declines, and one who says yes without a word, both let the run go on, and the model reads that."""
-    assert answers(run(session, workspace, ScriptedApprover([False])))[0].startswith("error: ask_user was denied by script")
+    """A person who declines, and one who says yes without a word, both let the run go on, and the model reads
+    that.
+    """
+    assert answers(run(session, workspace, ScriptedApprover([False])))[0].startswith(
+        "error: ask_user was denied by script"
+    )
     assert answers(run(session, workspace, ScriptedApprover([True]))) == [NOBODY]
 
 
@@ -83,16 +99,24 @@ def waits(session: Session, workspace: Path, **options: Any) -> str:
 
 
 def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Session, workspace: Path) -> None:
-    """Under `ask` the run waits; a plain yes is not an answer; the first answer stands, a second one is refused; then it goes on."""
+    """Under `ask` the run waits; a plain yes is not an answer; the first answer stands, a second one is
+    refused; then it goes on.
+    """
     run_id = waits(session, workspace)
-    with pytest.raises(UsageError, match=r"waits for an answer \('Which colour\?'\): kestrel approve \S+ --answer TEXT"):
+    with pytest.raises(
+        UsageError, match=r"waits for an answer \('Which colour\?'\): kestrel approve \S+ --answer TEXT"
+    ):
         session.history.decide(run_id, granted=True, by="ann", how="command")
     with pytest.raises(UsageError, match="waits for an answer, not 2"):
         session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red", "blue"])
-    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"]) == ["ask_user"]
+    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"]) == [
+        "ask_user"
+    ]
     (asked,) = [event for event in session.get(run_id).events() if isinstance(event, ApprovalAsked)]
     with pytest.raises(AlreadyDecided):
-        session.store.decide(run_id, ApprovalGiven(call=asked.call, granted=True, by="bob", how="click", answer="red"))
+        session.store.decide(
+            run_id, ApprovalGiven(call=asked.call, granted=True, by="bob", how="click", answer="red")
+        )
     done = asyncio.run(session.resume(run_id, model=model()))
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, ["blue"])
 
@@ -110,18 +134,26 @@ def test_several_questions_are_answered_in_their_order(session: Session, workspa
 
 
 def test_an_answer_does_not_allow_a_call(session: Session, workspace: Path) -> None:
-    """With a question and a risky call waiting, an answer decides on the question only, a yes on the call only."""
+    """With a question and a risky call waiting, an answer decides on the question only, a yes on the call
+    only.
+    """
     both = ScriptedModel([[("ask_user", ASKED), ("write_file", {"path": "a", "content": "x"})], "done"])
     run_id = waits(session, workspace, model=both)
-    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red"]) == ["ask_user"]
+    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red"]) == [
+        "ask_user"
+    ]
     assert [asked.tool for asked in session.get(run_id).questions] == ["write_file"]
     with pytest.raises(UsageError, match="asks no question, it waits for leave to call write_file"):
         session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red"])
     assert session.history.decide(run_id, granted=True, by="ann", how="command") == ["write_file"]
 
 
-def test_a_question_left_open_does_not_hold_up_a_run_that_nobody_looks_after(session: Session, workspace: Path) -> None:
-    """Resumed under `auto` with nobody here, the open question is closed by the policy and the run completes."""
+def test_a_question_left_open_does_not_hold_up_a_run_that_nobody_looks_after(
+    session: Session, workspace: Path
+) -> None:
+    """Resumed under `auto` with nobody here, the open question is closed by the policy and the run
+    completes.
+    """
     run_id = waits(session, workspace)
     done = asyncio.run(session.resume(run_id, model=model(), approve="auto"))
     assert done.status is RunStatus.COMPLETE
@@ -155,17 +187,24 @@ def left_by_a_dead_session(session: Session, workspace: Path) -> str:
 
 
 def test_a_question_survives_the_death_of_its_session(session: Session, workspace: Path) -> None:
-    """Killed while a person thinks, the run is answered from outside, and another session goes on with that answer, unasked."""
+    """Killed while a person thinks, the run is answered from outside, and another session goes on with that
+    answer, unasked.
+    """
     run_id = left_by_a_dead_session(session, workspace)
     session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
     silent = ScriptedApprover([])
     done = asyncio.run(session.resume(run_id, model=model({"question": "Which colour?"}), approver=silent))
     assert (done.status, answers(done), silent.asked) == (RunStatus.COMPLETE, ["blue"], [])
-    assert [type(event) for event in done.events() if isinstance(event, ApprovalAsked | ApprovalGiven)] == [ApprovalAsked, ApprovalGiven]
+    assert [type(event) for event in done.events() if isinstance(event, ApprovalAsked | ApprovalGiven)] == [
+        ApprovalAsked,
+        ApprovalGiven,
+    ]
 
 
 def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> None:
-    """Mutant of the test above: without the answer in the log the run asks again, of whom nobody expects it, and fails."""
+    """Mutant of the test above: without the answer in the log the run asks again, of whom nobody expects it,
+    and fails.
+    """
     run_id = left_by_a_dead_session(session, workspace)
     silent = ScriptedApprover([])
     with pytest.raises(IndexError):
@@ -174,7 +213,9 @@ def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> No
 
 
 def test_a_call_is_asked_about_with_what_it_would_change(session: Session, workspace: Path) -> None:
-    """The question carries a diff of the file as it is then, in the order of the calls; an edit that cannot work says why."""
+    """The question carries a diff of the file as it is then, in the order of the calls; an edit that cannot
+    work says why.
+    """
     (workspace / "a").write_text("one\ntwo\n")
     (workspace / "binary").write_bytes(b"\0\1")
     approver = ScriptedApprover([False] * 5)
@@ -192,7 +233,13 @@ def test_a_call_is_asked_about_with_what_it_would_change(session: Session, works
     )
     asyncio.run(session.run("go", model=turns, workspace=workspace, approver=approver))
     diff = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+2"
-    assert [asked.tool for asked in approver.asked] == ["write_file", "edit_file", "edit_file", "bash", "write_file"]
+    assert [asked.tool for asked in approver.asked] == [
+        "write_file",
+        "edit_file",
+        "edit_file",
+        "bash",
+        "write_file",
+    ]
     assert [asked.preview for asked in approver.asked][:2] == [diff, diff]
     assert approver.asked[2].preview.startswith("this edit would fail: old was not found")
     assert approver.asked[3].preview == ""

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, put_prefix, tools, unreported
+from reference import (
+    ANSWER,
+    GOAL,
+    ONCE,
+    PLAN,
+    REPEATABLE,
+    HonestPerson,
+    illegal_states,
+    model,
+    put_prefix,
+    tools,
+    unreported,
+)
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -26,8 +38,16 @@ def completed(home: Path, workspace: Path) -> list[Record]:
     """The records of the reference session, run without interruption."""
     effects: list[str] = []
     session = Session(home, env={}, tools=tools(effects.append))
-    run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
-    assert (run.status, run.answer, Counter(effects)) == (RunStatus.COMPLETE, ANSWER, Counter([*ONCE, REPEATABLE, REPEATABLE]))
+    run = asyncio.run(
+        session.run(
+            GOAL, plan=PLAN, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)
+        )
+    )
+    assert (run.status, run.answer, Counter(effects)) == (
+        RunStatus.COMPLETE,
+        ANSWER,
+        Counter([*ONCE, REPEATABLE, REPEATABLE]),
+    )
     records = run.records()
     session.close()
     return records
@@ -57,10 +77,16 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
         prefix = reference[:cut]
         called = {r.event.call: r.event for r in prefix if isinstance(r.event, ToolCalled)}
         answered = {r.event.call for r in prefix if isinstance(r.event, ToolAnswered)}
-        open_calls = [event for call, event in called.items() if call not in answered and event.effect == "opaque"]
+        open_calls = [
+            event for call, event in called.items() if call not in answered and event.effect == "opaque"
+        ]
         if not happened and not open_calls:  # nothing that could have happened or not
             continue
-        effects[:] = [shown(event) for call, event in called.items() if event.effect != "pure" and (call in answered or happened)]
+        effects[:] = [
+            shown(event)
+            for call, event in called.items()
+            if event.effect != "pure" and (call in answered or happened)
+        ]
         person = HonestPerson(effects.__contains__)
 
         run = asyncio.run(session.resume(put_prefix(session, reference, cut), model=model(), approver=person))
@@ -74,14 +100,20 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
         records = run.records()
         assert (illegal_states(records), unreported(records)) == ([], [])
         assert [record.seq for record in records] == list(range(1, len(records) + 1))
-        assert len([r for r in records if isinstance(r.event, RunResumed)]) == (0 if cut == len(reference) else 1)
+        assert len([r for r in records if isinstance(r.event, RunResumed)]) == (
+            0 if cut == len(reference) else 1
+        )
     session.close()
 
 
 def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) -> None:
     """After a run its handle knows exactly what folding its stored events gives."""
     effects: list[str] = []
-    options = {"tools": tools(effects.append), "workspace": workspace, "approver": HonestPerson(effects.__contains__)}
+    options = {
+        "tools": tools(effects.append),
+        "workspace": workspace,
+        "approver": HonestPerson(effects.__contains__),
+    }
     run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), **options))
     assert run._state == fold(run.records())
     assert session.get(run.id)._state == run._state
@@ -112,8 +144,12 @@ def waiting(session: Session, workspace: Path) -> str:
 
 
 @pytest.mark.parametrize("policy", ["auto", "deny"])
-def test_a_waiting_run_is_resumed_under_another_policy(policy: str, session: Session, workspace: Path) -> None:
-    """A question left open is settled by the new policy and recorded; the run leaves WAITING_APPROVAL and completes."""
+def test_a_waiting_run_is_resumed_under_another_policy(
+    policy: str, session: Session, workspace: Path
+) -> None:
+    """A question left open is settled by the new policy and recorded; the run leaves WAITING_APPROVAL and
+    completes.
+    """
     run_id = waiting(session, workspace)
     run = asyncio.run(session.resume(run_id, model=LAUNCH, tools=[launch], approve=policy))
 
@@ -125,7 +161,9 @@ def test_a_waiting_run_is_resumed_under_another_policy(policy: str, session: Ses
     assert illegal_states(run.records()) == []
 
 
-def test_always_given_while_nobody_worked_covers_the_other_questions(session: Session, workspace: Path) -> None:
+def test_always_given_while_nobody_worked_covers_the_other_questions(
+    session: Session, workspace: Path
+) -> None:
     """One of two equal questions is answered "always" offline; resumed, the other needs no person."""
     twice = ScriptedModel([[("launch", {}), ("launch", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
@@ -134,7 +172,11 @@ def test_always_given_while_nobody_worked_covers_the_other_questions(session: Se
     first, second = run.questions
     from_user = ScriptedApprover([True])
     given = asyncio.run(from_user(first))
-    run.decide(type(given)(call=first.call, question=first.question, granted=True, by="ann", how="click", scope="run"))
+    run.decide(
+        type(given)(
+            call=first.call, question=first.question, granted=True, by="ann", how="click", scope="run"
+        )
+    )
     assert [asked.question for asked in run.questions] == [second.question]
 
     again = asyncio.run(session.resume(run.id, model=twice, tools=[launch]))
@@ -143,11 +185,18 @@ def test_always_given_while_nobody_worked_covers_the_other_questions(session: Se
 
 
 def test_a_run_of_a_live_process_is_not_taken_over(session: Session, workspace: Path) -> None:
-    """While another process works on a run it cannot be resumed; the message names the process. Dead or gone, it can."""
+    """While another process works on a run it cannot be resumed; the message names the process.
+
+    Dead or gone, it can.
+    """
     run_id = waiting(session, workspace)
     assert session.store.run(run_id).owner == ""  # given back when the run began to wait
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        name = Owner(process=f"{os.uname().nodename}:{other.pid}", began=psutil.Process(other.pid).create_time(), session="theirs")
+        name = Owner(
+            process=f"{os.uname().nodename}:{other.pid}",
+            began=psutil.Process(other.pid).create_time(),
+            session="theirs",
+        )
         sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?"
         session.store.execute(sql, (str(name), run_id), "another session").result()
         with pytest.raises(UsageError, match=rf"worked on by process .*:{other.pid}; stop that one first"):
@@ -177,7 +226,8 @@ session = Session(sys.argv[1], env={})
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    run = asyncio.run(session.resume(sys.argv[2], model=ScriptedModel([[("launch", {})], "up"]), tools=[launch], approve="auto"))
+    run = asyncio.run(session.resume(sys.argv[2], model=ScriptedModel([[("launch", {})], "up"]), \
+tools=[launch], approve="auto"))
     print(run.status)
 except UsageError as error:
     print("refused", error)
@@ -186,10 +236,14 @@ session.close()
 
 
 def test_two_processes_resume_one_run(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """Of two processes that resume a run at the same moment one works and the other is told so; the effect happens once."""
+    """Of two processes that resume a run at the same moment one works and the other is told so; the effect
+    happens once.
+    """
     run_id = waiting(session, workspace)
     command = [sys.executable, "-c", _RACER, str(session.home), run_id, str(tmp_path / "effects")]
-    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
     for racer in racers:
         assert racer.stdout is not None
         racer.stdout.readline()

@@ -1,4 +1,6 @@
-"""Snapshots of runs: kept every so many turns, when a run waits, is stopped or fails; runs are taken up from them."""
+"""Snapshots of runs: kept every so many turns, when a run waits, is stopped or fails; runs are taken up from
+them.
+"""
 
 import asyncio
 import itertools
@@ -9,7 +11,14 @@ from typing import Any
 import pytest
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
-from kestrel_lab.core.events.union import CheckpointSaved, Event, ModelAnswered, RunFinished, RunStarted, StateTransition
+from kestrel_lab.core.events.union import (
+    CheckpointSaved,
+    Event,
+    ModelAnswered,
+    RunFinished,
+    RunStarted,
+    StateTransition,
+)
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState, fold
@@ -49,7 +58,9 @@ def looking(turns: int, by: str = "look") -> list[Turn]:
 
 
 def at_leisure(session: Session, turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
-    """The same turns from a model that takes its time: all events before an answer are on disk when it comes."""
+    """The same turns from a model that takes its time: all events before an answer are on disk when it
+    comes.
+    """
 
     def play(request: ModelRequest) -> Turn:
         session.store.flush()
@@ -60,14 +71,27 @@ def at_leisure(session: Session, turns: list[Turn]) -> Callable[[ModelRequest], 
 
 def go(home: Path, turns: list[Turn], *, leisure: bool = False, **options: Any) -> tuple[Session, Run]:
     """A run of these turns, in a session of its own."""
-    session = Session(home, env={}, tools=[look, touch, launch], checkpoint_every=options.pop("every", 10), limits=Limits(cycles=60))
+    session = Session(
+        home,
+        env={},
+        tools=[look, touch, launch],
+        checkpoint_every=options.pop("every", 10),
+        limits=Limits(cycles=60),
+    )
     return session, asyncio.run(
-        session.run("go", model=ScriptedModel(at_leisure(session, turns) if leisure else turns), workspace=home, **options)
+        session.run(
+            "go",
+            model=ScriptedModel(at_leisure(session, turns) if leisure else turns),
+            workspace=home,
+            **options,
+        )
     )
 
 
 def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
-    """Each n-th model turn leaves a snapshot and an event that tells of it; the frame lists the newest; the state is as without."""
+    """Each n-th model turn leaves a snapshot and an event that tells of it; the frame lists the newest; the
+    state is as without.
+    """
     session, run = go(tmp_path / "a", [*looking(34), "done"], leisure=True, every=4)
     assert run.status is RunStatus.COMPLETE
     told = saved(run)
@@ -75,7 +99,9 @@ def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
     places = [record.seq for record in run.records() if isinstance(record.event, CheckpointSaved)]
     turns = [record.seq for record in run.records() if isinstance(record.event, ModelAnswered)]
     assert places == [seq + 1 for seq in turns[3::4]]  # right behind the fourth, the eighth … answer
-    assert all(seq < place for place, (seq, _) in zip(places, told, strict=True))  # of what was on disk by then
+    assert all(
+        seq < place for place, (seq, _) in zip(places, told, strict=True)
+    )  # of what was on disk by then
     frame = session.history.checkpoints(run.id)
     assert list(zip(frame.index, frame["reason"], strict=True)) == told[:-4:-1]
     assert (frame.index.name, list(frame.columns)) == ("seq", ["reason", "bytes", "created", "run", "usable"])
@@ -89,7 +115,9 @@ def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_kept_less_often(tmp_path: Path) -> None:
-    """Past twenty times the number of turns, snapshots come after a twentieth more turns: their cost grows as the run does, not as its square."""
+    """Past twenty times the number of turns, snapshots come after a twentieth more turns: their cost grows as
+    the run does, not as its square.
+    """
     session, run = go(tmp_path, [*looking(200, by="touch"), "done"], every=2, limits=Limits(cycles=300))
     turns, kept = 0, [0]
     for event in run.events():
@@ -115,20 +143,29 @@ def test_a_snapshot_when_a_run_waits_for_approval(tmp_path: Path, monkeypatch: p
     assert fold(run.records()[:seq]).status is RunStatus.WAITING_APPROVAL
     folded: list[Event] = []
     fold_one = RunState.apply
-    monkeypatch.setattr(RunState, "apply", lambda state, event, at: (folded.append(event), fold_one(state, event, at))[1])
+    monkeypatch.setattr(
+        RunState, "apply", lambda state, event, at: (folded.append(event), fold_one(state, event, at))[1]
+    )
     run = asyncio.run(session.resume(run.id, model=script, approve="auto"))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "up")
-    assert not any(isinstance(event, RunStarted) for event in folded)  # whatever is in the snapshot is not folded again
+    assert not any(
+        isinstance(event, RunStarted) for event in folded
+    )  # whatever is in the snapshot is not folded again
     session.close()
 
 
 def test_a_snapshot_before_a_run_fails(tmp_path: Path) -> None:
-    """A run that fails, by an error or a limit, leaves a snapshot behind its last turn, from which a fork goes on."""
+    """A run that fails, by an error or a limit, leaves a snapshot behind its last turn, from which a fork
+    goes on.
+    """
     session, run = go(tmp_path / "a", [*looking(3), RuntimeError("the model broke")])
     assert run.status is RunStatus.FAILED
     ((seq, reason),) = saved(run)
     end = next(record.seq for record in run.records() if isinstance(record.event, RunFinished))
-    assert (reason, seq) == ("error", end - 2)  # everything up to there; then the event that tells of it, and the end
+    assert (reason, seq) == (
+        "error",
+        end - 2,
+    )  # everything up to there; then the event that tells of it, and the end
     state = fold(run.records()[:seq])
     assert (state.status, state.usage.tool_calls) == (RunStatus.EXECUTING, 3)
     fork = asyncio.run(session.fork(run.id, at=seq, model=ScriptedModel([*looking(3), "better"])))
@@ -164,7 +201,10 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "kestrel.toml").write_text("checkpoint_every = 2\n")
     lab = Lab(tools=[look], env={})
     # A checkpoint is left out where the disk is too slow for it, which a disk may be now and then.
-    runs = (asyncio.run(lab.run("go", model=ScriptedModel(at_leisure(lab.session, [*looking(4), "done"])))) for _ in range(5))
+    runs = (
+        asyncio.run(lab.run("go", model=ScriptedModel(at_leisure(lab.session, [*looking(4), "done"]))))
+        for _ in range(5)
+    )
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
     assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options.checkpoint_every is None

@@ -1,4 +1,6 @@
-"""What stands beside an answer: what was checked, and what can be done next; nothing of it where nobody looks."""
+"""What stands beside an answer: what was checked, and what can be done next; nothing of it where nobody
+looks.
+"""
 
 import asyncio
 import json
@@ -38,7 +40,10 @@ def changes(request: ModelRequest) -> Turn:
     """Reads, changes, runs, answers."""
     turns: list[Turn] = [
         [("read_file", {"path": "limits.py"})],
-        [("edit_file", {"path": "limits.py", "old": "20", "new": "30"}), ("edit_file", {"path": "pyproject.toml", "old": "x", "new": "y"})],
+        [
+            ("edit_file", {"path": "limits.py", "old": "20", "new": "30"}),
+            ("edit_file", {"path": "pyproject.toml", "old": "x", "new": "y"}),
+        ],
         [("bash", {"command": "python  limits.py"})],
         ANSWER,
     ]
@@ -47,11 +52,17 @@ def changes(request: ModelRequest) -> Turn:
 
 def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options: str) -> Run:
     """A run to its end, asking nobody."""
-    return asyncio.run(session.run("raise it", model=model, workspace=workspace, approve="auto", containment="off", **options))
+    return asyncio.run(
+        session.run(
+            "raise it", model=model, workspace=workspace, approve="auto", containment="off", **options
+        )
+    )
 
 
 def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
-    """What was changed (not what failed to be) with its test, commands that were not run yet; as text, with the confidence and why."""
+    """What was changed (not what failed to be) with its test, commands that were not run yet; as text, with
+    the confidence and why.
+    """
     run = carry_out(session, workspace, ScriptedModel(changes))
     finished = next(event for event in run.events() if isinstance(event, RunFinished))
     assert [(one["kind"], one["text"]) for one in finished.actions] == NEXT
@@ -70,7 +81,10 @@ def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
 
 def claimed(*claims: tuple[str, str]) -> str:
     """An answer as claims, each with the place that it cites."""
-    cites = {place: [{"place": place, "quote": "", "call": "", "address": ""}] if place else [] for _, place in claims}
+    cites = {
+        place: [{"place": place, "quote": "", "call": "", "address": ""}] if place else []
+        for _, place in claims
+    }
     return json.dumps({"claims": [{"text": text, "citations": cites[place]} for text, place in claims]})
 
 
@@ -83,10 +97,16 @@ def claimed(*claims: tuple[str, str]) -> str:
         (0.5, claimed(("I could not find it.", "")), "COMPLETE"),
     ],
 )
-def test_less_sure_than_asked_for_is_no_answer(tmp_path: Path, workspace: Path, asked: float | None, answer: str, status: str) -> None:
-    """A run whose answer states less confidence than `abstain` fails and says so: here by the share of its claims that are cited."""
+def test_less_sure_than_asked_for_is_no_answer(
+    tmp_path: Path, workspace: Path, asked: float | None, answer: str, status: str
+) -> None:
+    """A run whose answer states less confidence than `abstain` fails and says so: here by the share of its
+    claims that are cited.
+    """
     lab = Session(tmp_path / "lab", env={}, abstain=asked)
-    run = carry_out(lab, workspace, ScriptedModel([[("read_file", {"path": "limits.py"})], answer]), verify="repair")
+    run = carry_out(
+        lab, workspace, ScriptedModel([[("read_file", {"path": "limits.py"})], answer]), verify="repair"
+    )
     lab.close()
     assert run.status == status
     assert run.outcome == ("complete" if status == "COMPLETE" else "unmet")
@@ -103,13 +123,20 @@ def test_where_no_confidence_is_stated_nothing_is_held_back(tmp_path: Path, work
 
 
 @pytest.mark.parametrize(("answer", "verify"), [("It is 30.", "warn"), (ANSWER, "off")])
-def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Path, answer: str, verify: str) -> None:
-    """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the log only tells whether somebody looked."""
+def test_where_there_is_nothing_nothing_is_said(
+    session: Session, workspace: Path, answer: str, verify: str
+) -> None:
+    """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the
+    log only tells whether somebody looked.
+    """
     run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
     assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
         outcome="complete", answer=answer, looked=verify != "off", checked=0 if verify == "warn" else None
     )
-    told = {"warn": "not checked: it names no place, quote or action that can be compared", "off": "not checked"}[verify]
+    told = {
+        "warn": "not checked: it names no place, quote or action that can be compared",
+        "off": "not checked",
+    }[verify]
     assert (run.report.confidence.value, str(run.report.confidence)) == (None, told)
     assert (told in repr(run.report), "next, if you like" in repr(run.report)) == (verify != "off", False)
 
@@ -134,14 +161,18 @@ def test_a_check_that_breaks_passes_nothing(
         raise ZeroDivisionError(msg)
 
     monkeypatch.setattr(engine, "check_answer", broken)
-    run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
+    run = session.run_sync(
+        "go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level
+    )
     assert run.status is status
     told = run.reason if status is RunStatus.FAILED else str(run.report.concerns)
     assert "the check of the answer failed: ZeroDivisionError: a defect" in told
 
 
 def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Path) -> None:
-    """Changes with their lines, commands with exit codes and failures are shown in every view, also where the answer is silent about them."""
+    """Changes with their lines, commands with exit codes and failures are shown in every view, also where the
+    answer is silent about them.
+    """
     run = carry_out(session, workspace, ScriptedModel(changes))
     assert [str(deed) for deed in run.report.deeds] == [
         "changed limits.py (+1 −1 lines)",
@@ -155,9 +186,17 @@ def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Pat
 
 def test_a_claim_that_a_person_denied_is_no_green_complete(session: Session, workspace: Path) -> None:
     """The answer says what the log does not: it is marked as critical, and with `repair` it does not pass."""
-    turns = [[("write_file", {"path": "SUMMARY.md", "content": "# Summary\n"})], "I fixed it and wrote SUMMARY.md."]
+    turns = [
+        [("write_file", {"path": "SUMMARY.md", "content": "# Summary\n"})],
+        "I fixed it and wrote SUMMARY.md.",
+    ]
     run = session.run_sync("sum it up", model=ScriptedModel([*turns]), workspace=workspace, approve="deny")
-    assert [(one["severity"], one["check"]) for one in run.report.concerns] == [("critical", "deeds_were_done")] * 2  # fixed, and wrote
+    assert [(one["severity"], one["check"]) for one in run.report.concerns] == [
+        ("critical", "deeds_were_done")
+    ] * 2  # fixed, and wrote
     assert all("the call of write_file was denied" in str(one["what"]) for one in run.report.concerns)
     model = ScriptedModel([*turns, *["I wrote SUMMARY.md."] * 6])
-    assert session.run_sync("again", model=model, workspace=workspace, approve="deny", verify="repair").status is RunStatus.FAILED
+    assert (
+        session.run_sync("again", model=model, workspace=workspace, approve="deny", verify="repair").status
+        is RunStatus.FAILED
+    )

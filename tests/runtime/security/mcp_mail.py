@@ -1,4 +1,6 @@
-"""An MCP server with a mailbox that anybody can write to: `python mcp_mail.py SENT`, where SENT is the file of what was sent."""
+"""An MCP server with a mailbox that anybody can write to: `python mcp_mail.py SENT`, where SENT is the file
+of what was sent.
+"""
 
 import json
 import sys
@@ -6,7 +8,9 @@ from pathlib import Path
 
 SENT = Path(sys.argv[1])
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}, "to": {"type": "string"}}}
-TOOLS = [{"name": name, "description": "Mail.", "inputSchema": WORDS} for name in ("read", "fail", "save", "send")]
+TOOLS = [
+    {"name": name, "description": "Mail.", "inputSchema": WORDS} for name in ("read", "fail", "save", "send")
+]
 
 
 def send(number, result):

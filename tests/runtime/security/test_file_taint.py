@@ -1,4 +1,6 @@
-"""Words of others that go through files: across runs, by copies that clean commands make, under other names, and after a crash."""
+"""Words of others that go through files: across runs, by copies that clean commands make, under other names,
+and after a crash.
+"""
 
 import asyncio
 import multiprocessing
@@ -45,14 +47,19 @@ COPIES = {
     "symlink": ("ln -s summary.md notes.md", "notes.md"),
     "renamed folder": ("mkdir a && cp summary.md a/x.md && mv a b", "b/x.md"),
     "git mv": ("git init -q . && git add summary.md && git mv summary.md notes.md", "notes.md"),
-    "git checkout": ("git init -q . && git add summary.md && rm summary.md && git checkout -q -- summary.md", "summary.md"),
+    "git checkout": (
+        "git init -q . && git add summary.md && rm summary.md && git checkout -q -- summary.md",
+        "summary.md",
+    ),
     "python": ("python3 -c \"open('notes.md', 'w').write(open('summary.md').read().upper())\"", "notes.md"),
 }
 
 
 @pytest.mark.parametrize("how", COPIES)
 def test_a_copy_that_a_clean_command_makes_is_tainted(desk: Desk, how: str) -> None:
-    """Whatever a command of a run that has read nobody makes of such a file, a third run that reads it is not free to act."""
+    """Whatever a command of a run that has read nobody makes of such a file, a third run that reads it is not
+    free to act.
+    """
     desk.write()
     command, copy = COPIES[how]
     run = desk.run(bash(command), tools=())
@@ -62,7 +69,9 @@ def test_a_copy_that_a_clean_command_makes_is_tainted(desk: Desk, how: str) -> N
 
 
 def test_the_next_run_knows_and_says_where_it_comes_from(desk: Desk) -> None:
-    """Another session's run that reads the file is asked about what it then does; the question names file, run and page."""
+    """Another session's run that reads the file is asked about what it then does; the question names file,
+    run and page.
+    """
     first = desk.write()
     desk.session()
     with pytest.raises(ApprovalRequired):
@@ -77,7 +86,15 @@ def test_the_next_run_knows_and_says_where_it_comes_from(desk: Desk) -> None:
     assert (desk.place / "notes.txt").read_text() == "mine\n"
 
 
-SPELLINGS = ("link/a.md", "./real/a.md", "real/../real//a.md", "real/hard.md", "link/hard.md", "both/a.md", "ABSOLUTE")
+SPELLINGS = (
+    "link/a.md",
+    "./real/a.md",
+    "real/../real//a.md",
+    "real/hard.md",
+    "link/hard.md",
+    "both/a.md",
+    "ABSOLUTE",
+)
 
 
 @pytest.mark.parametrize("path", SPELLINGS)
@@ -104,7 +121,9 @@ QUIET = (
 
 @pytest.mark.parametrize("calls", QUIET, ids=str)
 def test_who_does_not_read_the_file_is_not_held_up(desk: Desk, calls: list[Any]) -> None:
-    """A tainted file in the folder holds up nobody who only sees its name, searches for something else or runs commands on others."""
+    """A tainted file in the folder holds up nobody who only sees its name, searches for something else or
+    runs commands on others.
+    """
     desk.write()
     assert desk.obeys(*calls)
 
@@ -128,7 +147,9 @@ def test_every_tool_that_shows_the_file_taints(desk: Desk, calls: list[Any]) -> 
 
 
 def test_what_a_person_writes_is_the_persons(desk: Desk) -> None:
-    """A content that no such run wrote is free, also in a file that one had written; put back, the old one is not."""
+    """A content that no such run wrote is free, also in a file that one had written; put back, the old one is
+    not.
+    """
     desk.write()
     (desk.place / "summary.md").write_text("My own summary of the page.\n")
     assert desk.obeys(read("summary.md"))
@@ -153,20 +174,27 @@ def test_an_edit_by_hand_does_not_make_it_the_persons(desk: Desk, how: str) -> N
 def test_a_short_file_that_was_moved_stays_tainted(desk: Desk) -> None:
     """A few bytes are known under another name too, in the workspace where they were written."""
     short = "rm -rf ~\n"
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "s.md", "content": short}))
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "s.md", "content": short})
+    )
     (desk.place / "s.md").rename(desk.place / "t.md")
     assert not desk.obeys(read("t.md"))
 
 
 def test_a_person_can_trust_a_file(desk: Desk) -> None:
-    """What somebody has looked at and vouches for is read freely, in this session and the next, wherever it is; another content is not."""
+    """What somebody has looked at and vouches for is read freely, in this session and the next, wherever it
+    is; another content is not.
+    """
     desk.write()
     assert desk.sessions[0].files.trust(desk.place / "summary.md")
     assert desk.obeys(read("summary.md"))
     desk.session()
     (desk.place / "summary.md").rename(desk.place / "moved.md")
     assert desk.obeys(read("moved.md"))
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "other.md", "content": ORDER + "more"}))
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
+        ("write_file", {"path": "other.md", "content": ORDER + "more"}),
+    )
     assert not desk.obeys(read("other.md"))
 
 
@@ -181,7 +209,9 @@ def test_a_stored_answer_keeps_its_taint(desk: Desk) -> None:
 
 
 def test_a_step_that_read_nothing_is_tainted_by_what_another_left(desk: Desk) -> None:
-    """In one run: a step reads and writes, a clean one copies by a command, a third reads the copy and may not act."""
+    """In one run: a step reads and writes, a clean one copies by a command, a third reads the copy and may
+    not act.
+    """
     steps = (
         Step(id="get", goal="get"),
         Step(id="copy", tool="bash", args={"command": "cp summary.md copy.md"}, depends_on=("get",)),
@@ -214,7 +244,9 @@ def _dies(folder: Path, port: int) -> None:
 
 
 def test_a_file_of_a_call_that_never_ended_is_tainted(desk: Desk) -> None:
-    """Of a process that died in a call that was bringing in words of others, what it had written until then is tainted."""
+    """Of a process that died in a call that was bringing in words of others, what it had written until then
+    is tainted.
+    """
     process = multiprocessing.get_context("spawn").Process(target=_dies, args=(desk.folder, desk.web.port))
     process.start()
     process.join()
@@ -224,7 +256,9 @@ def test_a_file_of_a_call_that_never_ended_is_tainted(desk: Desk) -> None:
 
 
 def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
-    """A run that reads the page and then makes two calls in a turn: one saves a file, the other ends after it and does something before."""
+    """A run that reads the page and then makes two calls in a turn: one saves a file, the other ends after it
+    and does something before.
+    """
 
     @tool
     async def save(ctx: ToolContext) -> str:
@@ -235,19 +269,30 @@ def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
     @tool
     async def go_on(ctx: ToolContext) -> str:
         """End when the other call has been answered."""
-        await becomes(lambda: any(isinstance(one.event, ToolAnswered) and one.event.tool == "save" for one in log.records(ctx.run_id)))
+        await becomes(
+            lambda: any(
+                isinstance(one.event, ToolAnswered) and one.event.tool == "save"
+                for one in log.records(ctx.run_id)
+            )
+        )
         meanwhile()
         return "done"
 
     log = desk.session().store
     page = ("web_fetch", {"url": desk.web.url("/page")})
-    run = desk.run(model=ScriptedModel([[page], [("go_on", {}), ("save", {})], "done"]), tools=(save, go_on), containment="off")
+    run = desk.run(
+        model=ScriptedModel([[page], [("go_on", {}), ("save", {})], "done"]),
+        tools=(save, go_on),
+        containment="off",
+    )
     assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None] * 3
     return run
 
 
 def test_calls_that_begin_together_share_what_is_recorded_of_files(desk: Desk) -> None:
-    """One event when they begin and one when the last has ended, beside that of what an earlier one has written."""
+    """One event when they begin and one when the last has ended, beside that of what an earlier one has
+    written.
+    """
     run = pair(desk, lambda: None)
     told = [event for event in run.events() if isinstance(event, FilesTainted)]
     assert [(event.call, event.ended, [file["path"] for file in event.files]) for event in told] == [
@@ -260,7 +305,8 @@ def test_calls_that_begin_together_share_what_is_recorded_of_files(desk: Desk) -
 
 
 def test_what_a_call_wrote_is_known_when_it_has_ended(desk: Desk) -> None:
-    """Also while another of its turn goes on: a file that somebody then takes away is known when it is brought back.
+    """Also while another of its turn goes on: a file that somebody then takes away is known when it is
+    brought back.
 
     Fails where what calls share is recorded at the last end alone.
     """
@@ -295,11 +341,20 @@ def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (blind, lambda desk: (desk.run(bash("base64 summary.md > n.md")), desk.obeys(read("n.md")))[1]),
         (forgets, lambda desk: desk.obeys(read("summary.md"))),
-        (by_path, lambda desk: (subprocess.run(["mv", "summary.md", "n.md"], cwd=desk.place, check=True), desk.obeys(read("n.md")))[1]),
+        (
+            by_path,
+            lambda desk: (
+                subprocess.run(["mv", "summary.md", "n.md"], cwd=desk.place, check=True),
+                desk.obeys(read("n.md")),
+            )[1],
+        ),
     ],
 )
 def test_each_bug_lets_something_through(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None], attack: Callable[[Desk], bool]
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    bug: Callable[[pytest.MonkeyPatch], None],
+    attack: Callable[[Desk], bool],
 ) -> None:
     """The attacks catch each of the bugs that such a memory is likely to have, and fail without."""
     desk.write()
@@ -308,25 +363,38 @@ def test_each_bug_lets_something_through(
 
 
 def test_an_empty_file_holds_nobodys_words(desk: Desk) -> None:
-    """A run that has read a page may leave one behind: it orders nothing, there and wherever else a file is empty."""
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "summary.md", "content": ""}))
+    """A run that has read a page may leave one behind: it orders nothing, there and wherever else a file is
+    empty.
+    """
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "summary.md", "content": ""})
+    )
     assert desk.obeys(read("summary.md"))
 
 
 def test_calls_that_leave_such_files_are_counted(desk: Desk) -> None:
-    """So that a command which ran meanwhile is known to have had them before it; what nobody else had a part in does not count."""
+    """So that a command which ran meanwhile is known to have had them before it; what nobody else had a part
+    in does not count.
+    """
     desk.write()
     files, root = desk.sessions[0].files, str(desk.place)
     counted = files.marks(root)
     desk.run(("write_file", {"path": "own.md", "content": "mine\n"}))
     assert (files.marks(root), files.marks(str(desk.place.parent))) == (counted, 0)
-    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "two.md", "content": ORDER}))
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "two.md", "content": ORDER})
+    )
     assert files.marks(root) > counted > 0
 
 
 def test_who_is_told_of_a_denial_is_told_where_the_arguments_are_from(desk: Desk) -> None:
-    """Where three things met it says so of each argument; a call that the policy denies anyway needs no account."""
+    """Where three things met it says so of each argument; a call that the policy denies anyway needs no
+    account.
+    """
     contained = desk.run(("web_fetch", {"url": desk.web.url("/page")}), OVER, approve="auto")
     denied = desk.run(bash("touch x"), approve="deny")
-    told = [[bool(event.origins) for event in run.events() if isinstance(event, ApprovalAsked)] for run in (contained, denied)]
+    told = [
+        [bool(event.origins) for event in run.events() if isinstance(event, ApprovalAsked)]
+        for run in (contained, denied)
+    ]
     assert told == [[True], [False]]

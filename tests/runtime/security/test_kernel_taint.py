@@ -1,4 +1,6 @@
-"""Words of others that go through the variables of a kernel: between steps, between runs in one notebook, and into files."""
+"""Words of others that go through the variables of a kernel: between steps, between runs in one notebook, and
+into files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ FETCH: Callable[[Desk], Any] = lambda desk: ("web_fetch", {"url": desk.web.url("
 
 
 def two_steps(desk: Desk, first: list[Any], second: list[Any], **how: Any) -> Run:
-    """A run with a step that makes the calls of `first`, and one after it, which is told nothing of it, with those of `second`."""
+    """A run with a step that makes the calls of `first`, and one after it, which is told nothing of it, with
+    those of `second`.
+    """
 
     def play(request: Any) -> Any:
         said = sum(message.role == "assistant" for message in request.messages)
@@ -67,7 +71,9 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize(("reads", "looks"), [*((one, "print") for one in READS), *(("file", one) for one in LOOKS)])
+@pytest.mark.parametrize(
+    ("reads", "looks"), [*((one, "print") for one in READS), *(("file", one) for one in LOOKS)]
+)
 def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, looks: str) -> None:
     """A step puts what it read into a variable; a step that reads the variable may not act unasked."""
     desk.write()
@@ -79,7 +85,11 @@ def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, loo
         "raised" if reads == "failed" else None
     ]
     assert not overwrote(desk)
-    told = [event.read for event in run.events() if isinstance(event, FilesTainted) and event.step == "b" and event.ended]
+    told = [
+        event.read
+        for event in run.events()
+        if isinstance(event, FilesTainted) and event.step == "b" and event.ended
+    ]
     assert any("the kernel, in which run" in one for one in told)
 
 
@@ -101,14 +111,20 @@ def test_a_kernel_that_read_nobody_asks_nothing(desk: Desk) -> None:
 
 
 def test_what_code_reads_after_a_kernel_is_tainted_does_not_ask_by_itself(desk: Desk) -> None:
-    """Looking at a tainted kernel is free, and so is everything that would be free after reading the file itself."""
+    """Looking at a tainted kernel is free, and so is everything that would be free after reading the file
+    itself.
+    """
     desk.write()
-    run = two_steps(desk, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")])
+    run = two_steps(
+        desk, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")]
+    )
     assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None] * 4
 
 
 def test_runs_of_one_notebook_share_its_kernel(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later run of the notebook, in another session too, that reads the variable of an earlier one may not act unasked."""
+    """A later run of the notebook, in another session too, that reads the variable of an earlier one may not
+    act unasked.
+    """
     shell: Any = IPython.core.interactiveshell.InteractiveShell()
     shell.kernel = SimpleNamespace(get_parent=lambda _: {})
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
@@ -116,7 +132,11 @@ def test_runs_of_one_notebook_share_its_kernel(desk: Desk, monkeypatch: pytest.M
     shell.user_ns["g"] = 1
     assert desk.obeys(look, tools=("kernel",))
     desk.run(
-        FETCH(desk), python(f"g = {ORDER!r}"), tools=("kernel",), rules=[{"tool": "run_python", "verdict": "allow"}], containment="off"
+        FETCH(desk),
+        python(f"g = {ORDER!r}"),
+        tools=("kernel",),
+        rules=[{"tool": "run_python", "verdict": "allow"}],
+        containment="off",
     )
     assert shell.user_ns["g"] == ORDER
     assert not desk.obeys(look, tools=("kernel",))

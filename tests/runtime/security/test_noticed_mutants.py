@@ -59,18 +59,27 @@ A, B = "a" * 64, "b" * 64
 )
 def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: str, covered: bool) -> None:
     """Both ways: what was allowed for the run is not asked about again, and nothing else goes with it."""
-    assert pattern_covers(CommandPattern.parse("git diff ..."), Call(id="c", kind="tool", target="bash", args={"command": line})) is covered
+    assert (
+        pattern_covers(
+            CommandPattern.parse("git diff ..."),
+            Call(id="c", kind="tool", target="bash", args={"command": line}),
+        )
+        is covered
+    )
 
 
 @pytest.mark.parametrize(
-    ("line", "pattern"), [("git diff HEAD", "git diff ..."), ("git diff; ls", ""), ("rm x", ""), ("git -C x diff", "")]
+    ("line", "pattern"),
+    [("git diff HEAD", "git diff ..."), ("git diff; ls", ""), ("rm x", ""), ("git -C x diff", "")],
 )
 def test_a_pattern_is_offered_for_one_plain_command_with_a_subcommand(line: str, pattern: str) -> None:
     """Nothing is offered for a line of several commands, or a program whose first word says nothing."""
     assert offered_pattern(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
 
 
-@pytest.mark.parametrize("line", ["gadget push", "gadget --odd push", "gadget --odd x push", "gadget --odd=1 push"])
+@pytest.mark.parametrize(
+    "line", ["gadget push", "gadget --odd push", "gadget --odd x push", "gadget --odd=1 push"]
+)
 def test_the_value_of_an_option_that_nobody_knows_hides_no_forbidden_word(line: str) -> None:
     """What stands behind such an option may be its value or not: the rule is held against both readings."""
     assert CommandPattern.parse("gadget push").concerns(tuple(line.split())) is Match.YES
@@ -84,7 +93,10 @@ def test_the_value_of_an_option_that_nobody_knows_hides_no_forbidden_word(line: 
         ({"name": "..up"}, "its name has other characters"),
         ({"name": "big", "description": "x" * 100_000}, "characters, more than"),
         ({"name": "odd", "inputSchema": {"type": "array"}}, "its arguments are not an object"),
-        ({"name": "odd", "inputSchema": {"type": "object", "required": [1]}}, "required is not a list of names"),
+        (
+            {"name": "odd", "inputSchema": {"type": "object", "required": [1]}},
+            "required is not a list of names",
+        ),
     ],
 )
 def test_a_definition_that_is_not_offered_says_why(definition: dict[str, object], problem: str) -> None:
@@ -93,10 +105,19 @@ def test_a_definition_that_is_not_offered_says_why(definition: dict[str, object]
     assert (problem in found, bool(found)) == (True, bool(problem))
 
 
-@pytest.mark.parametrize(("reads", "source"), [({"untrusted"}, "files that fetch may have written"), (set(), "")])
-def test_files_count_as_written_by_others_once_a_tool_that_reads_others_reached_anything(reads: set[str], source: str) -> None:
-    """Such a tool may have put what it read into any file; one that reads nothing of others leaves the files alone."""
-    flows = {"fetch": Flow(frozenset(reads), "anything"), "read_file": Flow(frozenset({"workspace"}), "nothing")}
+@pytest.mark.parametrize(
+    ("reads", "source"), [({"untrusted"}, "files that fetch may have written"), (set(), "")]
+)
+def test_files_count_as_written_by_others_once_a_tool_that_reads_others_reached_anything(
+    reads: set[str], source: str
+) -> None:
+    """Such a tool may have put what it read into any file; one that reads nothing of others leaves the files
+    alone.
+    """
+    flows = {
+        "fetch": Flow(frozenset(reads), "anything"),
+        "read_file": Flow(frozenset({"workspace"}), "nothing"),
+    }
     taint = Taint(known=lambda tool: flows[tool])
     for call, tool in (("1", "fetch"), ("2", "read_file")):
         taint.apply(ToolCalled(call=call, step=f"s{call}", tool=tool, args={"path": "a.txt"}))
@@ -106,7 +127,9 @@ def test_files_count_as_written_by_others_once_a_tool_that_reads_others_reached_
 
 
 def test_only_the_version_that_is_asked_for_counts_as_the_package() -> None:
-    """A lock with another version of the package has no hash for it: what is installed is what was approved."""
+    """A lock with another version of the package has no hash for it: what is installed is what was
+    approved.
+    """
     package = Package(kind="pypi", name="mcp-echo", version="1.0.0")
     lines = f"mcp_echo==0.9.0 --hash=sha256:{A}\nother==2 --hash=sha256:{B}\n"
     assert _hashes(package, "uv", lines) == {"other": [B]}
@@ -118,19 +141,30 @@ def test_only_the_version_that_is_asked_for_counts_as_the_package() -> None:
 
 def test_of_two_tools_of_one_name_the_first_counts() -> None:
     """The second is refused with its reason, and does not take the place of the one that was approved."""
-    first, second = Definition(name="t", fields={"name": "t"}), Definition(name="t", fields={"name": "t", "description": "another"})
+    first, second = (
+        Definition(name="t", fields={"name": "t"}),
+        Definition(name="t", fields={"name": "t", "description": "another"}),
+    )
     kept, refused = check_definitions([first, second])
-    assert (kept, refused) == ({"t": first}, {"t": "the server has two tools of that name; the first one counts"})
+    assert (kept, refused) == (
+        {"t": first},
+        {"t": "the server has two tools of that name; the first one counts"},
+    )
 
 
 def test_a_difference_is_one_of_content_and_shown_as_it_reads() -> None:
     """The order of keys is none; letters of other languages are letters."""
-    old, new = Definition(name="t", fields={"a": 1, "b": "x"}), Definition(name="t", fields={"b": "é", "a": 1})
+    old, new = (
+        Definition(name="t", fields={"a": 1, "b": "x"}),
+        Definition(name="t", fields={"b": "é", "a": 1}),
+    )
     assert definition_diff("t", old, Definition(name="t", fields={"b": "x", "a": 1})) == ""
     assert '+ "b": "é"' in definition_diff("t", old, new)
 
 
-@pytest.mark.parametrize(("kind", "why"), [("pypi", "pypi: wheels only"), ("npm", "npm: scripts of packages are not run")])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("pypi", "pypi: wheels only"), ("npm", "npm: scripts of packages are not run")]
+)
 def test_the_rubric_says_how_a_package_is_installed(kind: str, why: str) -> None:
     """Each installer has its own safeguard."""
     entry = Entry(name="io.github.a/b", package=Package(kind=kind, name="b", version="1"))  # type: ignore[arg-type]  # one of two words
@@ -154,7 +188,9 @@ def test_a_forbidden_option_is_found_by_its_letter_and_by_no_other(line: str, ma
 
 
 def test_the_probability_of_a_certain_step_is_the_smallest_that_shuffling_can_show() -> None:
-    """No probability is below one in the number of shuffles and the history itself, however certain the step."""
+    """No probability is below one in the number of shuffles and the history itself, however certain the
+    step.
+    """
     (step,) = find_steps([[0.0]] * 12 + [[1.0]] * 12)
     assert (step.at, step.p) == (12, pytest.approx(1 / 1000))
 

@@ -1,4 +1,6 @@
-"""Where arguments come from: found where it can be, never wrong about words that nobody else had, whatever is in them."""
+"""Where arguments come from: found where it can be, never wrong about words that nobody else had, whatever is
+in them.
+"""
 
 import base64
 from typing import Any
@@ -62,13 +64,23 @@ WEB = ("web_fetch https://birds.example/kestrel", "untrusted")
     ],
 )
 def test_known_origins(value: str, origins: list[tuple[str, str, str]]) -> None:
-    """Whole words, pieces, and the usual codes of them are traced to what they were read from, the longest piece first."""
+    """Whole words, pieces, and the usual codes of them are traced to what they were read from, the longest
+    piece first.
+    """
     assert [(source, kind, piece.strip()) for source, kind, piece in found(value)] == origins
 
 
 def test_every_leaf_is_told_with_its_place() -> None:
-    """Texts in lists and objects are found under their path, the names that a model chose are texts as well."""
-    args: dict[str, Any] = {"edits": [{"old": "x", "new": SECRET}], "headers": {"X-Key": "7734-alpha"}, "n": 12, "flag": True, "none": None}
+    """Texts in lists and objects are found under their path, the names that a model chose are texts as
+    well.
+    """
+    args: dict[str, Any] = {
+        "edits": [{"old": "x", "new": SECRET}],
+        "headers": {"X-Key": "7734-alpha"},
+        "n": 12,
+        "flag": True,
+        "none": None,
+    }
     places = {one["arg"]: bool(one["from"]) for one in argument_origins(args, read())}
     assert places == {
         "edits[0].old (its name)": False,
@@ -86,11 +98,15 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40)  # drawing them is nearly all that it takes; the bounds are reached by the one written out
+@settings(
+    max_examples=40
+)  # drawing them is nearly all that it takes; the bounds are reached by the one written out
 @example({"x": [f"{PAGE} {SECRET} {GOAL}"] * 50})
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5))
 def test_whatever_the_arguments_the_account_is_bounded(args: dict[str, Any]) -> None:
-    """Any arguments have an account, of at most forty places with at most four sources each, every piece of which is short."""
+    """Any arguments have an account, of at most forty places with at most four sources each, every piece of
+    which is short.
+    """
     account = argument_origins(args, read())
     assert len(account) <= 40
     for one in account:
@@ -101,7 +117,9 @@ def test_whatever_the_arguments_the_account_is_bounded(args: dict[str, Any]) -> 
 
 
 def test_only_addresses_that_the_user_wrote_are_theirs() -> None:
-    """An address is the user's if it stands as a whole in what they said, now or when asked; a part, a longer one or other words are not."""
+    """An address is the user's if it stands as a whole in what they said, now or when asked; a part, a longer
+    one or other words are not.
+    """
     taint = read()
     urls = {
         "https://birds.example/kestrel": True,
@@ -114,19 +132,36 @@ def test_only_addresses_that_the_user_wrote_are_theirs() -> None:
     assert {url: taint.named_by_user({"url": url}) for url in urls} == urls
     assert not taint.named_by_user({"url": "https://birds.example/kestrel", "headers": {"X": "secret"}})
     assert not taint.named_by_user({})
-    taint.apply(ApprovalGiven(call="q", granted=True, by="ann", how="click", answer="Take https://evil.example/ then."))
+    taint.apply(
+        ApprovalGiven(
+            call="q", granted=True, by="ann", how="click", answer="Take https://evil.example/ then."
+        )
+    )
     assert taint.named_by_user({"url": "https://evil.example/"})
 
 
 def test_an_error_of_the_engine_is_nobody_elses_words() -> None:
     """A call that was denied has read nothing; one that failed may have an error that somebody else wrote."""
-    for kind, untrusted in (("denied", ()), ("invalid_arguments", ()), ("failed", ("web_fetch https://birds.example/x",))):
+    for kind, untrusted in (
+        ("denied", ()),
+        ("invalid_arguments", ()),
+        ("failed", ("web_fetch https://birds.example/x",)),
+    ):
         taint = Taint()
         taint.apply(
-            RunStarted(goal=GOAL, workspace="/w", model="m", tools=[{"name": "web_fetch", "reads": ["untrusted"], "reaches": "address"}])
+            RunStarted(
+                goal=GOAL,
+                workspace="/w",
+                model="m",
+                tools=[{"name": "web_fetch", "reads": ["untrusted"], "reaches": "address"}],
+            )
         )
         taint.apply(ToolCalled(call="b", step="s", tool="web_fetch", args={"url": "https://birds.example/x"}))
-        taint.apply(ToolAnswered(call="b", step="s", tool="web_fetch", text="no", error={"kind": kind, "message": "no"}))
+        taint.apply(
+            ToolAnswered(
+                call="b", step="s", tool="web_fetch", text="no", error={"kind": kind, "message": "no"}
+            )
+        )
         assert taint.context(Call(id="c", kind="tool", target="t", step="s")).untrusted == untrusted
 
 
@@ -144,7 +179,15 @@ def test_what_counts_as_an_agreement(given: dict[str, Any], agreed: bool) -> Non
     """Only a person's yes for more than once, to the call as it was asked, lets equal calls pass."""
     taint = read()
     args: dict[str, Any] = {"url": "https://evil.example/"}
-    asked = ApprovalAsked(call="c", step="s", tool="http_delete", args=args, danger="HIGH", key="k", contained={"effect": "it sends"})
+    asked = ApprovalAsked(
+        call="c",
+        step="s",
+        tool="http_delete",
+        args=args,
+        danger="HIGH",
+        key="k",
+        contained={"effect": "it sends"},
+    )
     taint.apply(asked)
     taint.apply(ApprovalGiven(call="c", **{"by": "ann", "how": "click", **given}))
     assert (Call(id="d", kind="tool", target="http_delete", args=args).key in taint.agreed) is agreed
@@ -185,9 +228,13 @@ PUBLIC = Passage("page", "kestrels hover over the wide meadows", private=False, 
     ],
 )
 def test_what_private_text_a_call_carries(text: str, read: str, carried: bool) -> None:
-    """A long piece, or a word that is seldom the same by chance, however spelt; not the user's words, nor what a public page says as well."""
+    """A long piece, or a word that is seldom the same by chance, however spelt; not the user's words, nor
+    what a public page says as well.
+    """
     assert private_sources({"query": text}, known(private(read), PUBLIC)) == (["notes"] if carried else [])
-    assert private_sources({"query": text}, known(private(read), private(read), PUBLIC)) == (["notes"] if carried else [])
+    assert private_sources({"query": text}, known(private(read), private(read), PUBLIC)) == (
+        ["notes"] if carried else []
+    )
     assert private_sources({"query": text}, known(private(read, tool="mail"), PUBLIC), {"mail"}) == []
 
 
@@ -214,19 +261,31 @@ def test_every_private_source_is_named() -> None:
         ("x" * 3 + "abcd efgh ijk l" + "y" * 3, "see abcd efgh ijk l too", ""),
         ("the launch code is z", "zthe launch code is 88", "the launch code is"),
         ("(the launch code is it", "the launch code is mine(", "the launch code is"),
-        ("abcd efgh ijk lmnopq rstu vwx yzab c", "abcd efgh ijk lm, and nopq rstu vwx yzab c", "nopq rstu vwx yzab c"),
-        (base64.b64encode(b"it says\nwe buy the bakery").decode(), "They say we buy the bakery now", "we buy the bakery"),
+        (
+            "abcd efgh ijk lmnopq rstu vwx yzab c",
+            "abcd efgh ijk lm, and nopq rstu vwx yzab c",
+            "nopq rstu vwx yzab c",
+        ),
+        (
+            base64.b64encode(b"it says\nwe buy the bakery").decode(),
+            "They say we buy the bakery now",
+            "we buy the bakery",
+        ),
         ("b4a77-cb4a77", "code 77a4bc-77a4b", "77a4bc-77a4b"),
     ],
 )
 def test_the_longest_piece_is_told(text: str, read: str, piece: str) -> None:
-    """Of a short argument all of it as whole words; else at least sixteen characters in a row, or a telling word."""
+    """Of a short argument all of it as whole words; else at least sixteen characters in a row, or a telling
+    word.
+    """
     (one,) = argument_origins({"x": text}, known(private(read)))
     assert [str(each["piece"]).strip() for each in one["from"]] == ([piece] if piece else [])  # type: ignore[union-attr, index, call-overload]
 
 
 def test_the_user_s_words_come_first_and_then_the_longest_piece() -> None:
-    """Each source once, with its kind; what a tool answered that is neither private nor of others is a tool's."""
+    """Each source once, with its kind; what a tool answered that is neither private nor of others is a
+    tool's.
+    """
     taint = known(
         private("alpha beta gamma delta", "short"),
         private("alpha beta gamma delta epsilon zeta", "long"),
@@ -246,13 +305,21 @@ def test_the_user_s_words_come_first_and_then_the_longest_piece() -> None:
 
 def test_arguments_that_something_else_filled_in_say_what() -> None:
     """Before the others, and never traced; empty texts are left out."""
-    account = argument_origins({"a": SECRET, "b": SECRET, "c": " "}, read(), {"b": "filled in by the tool", "c": "filled in by the tool"})
+    account = argument_origins(
+        {"a": SECRET, "b": SECRET, "c": " "},
+        read(),
+        {"b": "filled in by the tool", "c": "filled in by the tool"},
+    )
     assert [(one["arg"], one["from"][0]["kind"]) for one in account] == [("b", "filled"), ("a", "private")]  # type: ignore[index, call-overload]
 
 
 def test_only_so_much_of_what_was_read_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest passages up to a bound, in whole."""
     monkeypatch.setattr(provenance, "_MOST_READ", 40)
-    taint = known(private("old 77a4bc is the oldest"), private("x" * 20), private("new 88b5cd is newer.", "new"))
-    found = {text: bool(argument_origins({"x": text}, taint)[0]["from"]) for text in ("77a4bc", "88b5cd", "x" * 20)}
+    taint = known(
+        private("old 77a4bc is the oldest"), private("x" * 20), private("new 88b5cd is newer.", "new")
+    )
+    found = {
+        text: bool(argument_origins({"x": text}, taint)[0]["from"]) for text in ("77a4bc", "88b5cd", "x" * 20)
+    }
     assert found == {"77a4bc": False, "88b5cd": True, "x" * 20: True}

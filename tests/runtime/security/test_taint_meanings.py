@@ -42,10 +42,15 @@ def after(*events: Event, strict: bool = False) -> Taint:
     return taint
 
 
-def use(tool: str, step: str = "s", *, text: str = NEWS, error: Any = None, **args: Any) -> tuple[Event, Event]:
+def use(
+    tool: str, step: str = "s", *, text: str = NEWS, error: Any = None, **args: Any
+) -> tuple[Event, Event]:
     """A call and its answer."""
     call = f"{step}.{tool}"
-    return (ToolCalled(call=call, step=step, tool=tool, args=args), ToolAnswered(call=call, step=step, tool=tool, text=text, error=error))
+    return (
+        ToolCalled(call=call, step=step, tool=tool, args=args),
+        ToolAnswered(call=call, step=step, tool=tool, text=text, error=error),
+    )
 
 
 def read_in(taint: Taint, step: str = "s") -> tuple[str, ...]:
@@ -54,16 +59,23 @@ def read_in(taint: Taint, step: str = "s") -> tuple[str, ...]:
 
 
 def test_answers_taint_by_what_their_tool_reads() -> None:
-    """Foreign ones the step, private ones the run; one that failed in our hands says nothing, one of the tool's own does."""
+    """Foreign ones the step, private ones the run; one that failed in our hands says nothing, one of the
+    tool's own does.
+    """
     page = after(*use("page", url="u"))
     assert (read_in(page), read_in(page, "other"), page.clean) == (("page u",), (), False)
-    assert [(one.source, one.private, one.untrusted, one.tool) for one in page.passages] == [("page u", False, True, "page")]
+    assert [(one.source, one.private, one.untrusted, one.tool) for one in page.passages] == [
+        ("page u", False, True, "page")
+    ]
     own = after(*use("own"))
     assert (own.clean, own.context(Call(id="x", kind="tool", target="t")).private) == (True, ("own",))
     assert [(one.private, one.untrusted) for one in own.passages] == [(True, False)]
     saved = after(*use("save", path="b.txt"))
     assert (saved.passages, saved.context(Call(id="x", kind="tool", target="t")).private) == ([], ())
-    assert after(*use("page", error={"kind": "denied"})).clean and not after(*use("page", error={"kind": "failed"})).clean
+    assert (
+        after(*use("page", error={"kind": "denied"})).clean
+        and not after(*use("page", error={"kind": "failed"})).clean
+    )
 
 
 def test_a_model_is_judged_by_what_it_had_read_when_it_was_asked() -> None:
@@ -79,9 +91,17 @@ def test_files_of_an_old_log_stay_tainted_under_every_spelling() -> None:
     """What was written after a page holds its words, and folders above it; other files do not."""
     taint = after(*use("page"), *use("save", path="./Notes//b.txt"))
     for path, tainted in (
-        ("notes/b.txt", True), ("/w/notes/b.txt", True), ("notes\\b.txt", True), ("notes", True), (".", True), ("", True), ("/w", True),
-        ("notes/c.txt", False), ("note", False), ("/x/notes/b.txt", False),
-    ):  # fmt: skip
+        ("notes/b.txt", True),
+        ("/w/notes/b.txt", True),
+        ("notes\\b.txt", True),
+        ("notes", True),
+        (".", True),
+        ("", True),
+        ("/w", True),
+        ("notes/c.txt", False),
+        ("note", False),
+        ("/x/notes/b.txt", False),
+    ):
         step = f"at {path}"
         for event in use("file", step, path=path):
             taint.apply(event)
@@ -101,11 +121,22 @@ def test_a_call_that_was_looked_at_for_files_is_told_by_them() -> None:
     assert read_in(after(FilesTainted(call="", step="z", read="a page", began=1.0)), "z") == ("a page",)
 
 
-@pytest.mark.parametrize(("answer", "granted", "left", "later"), [
-    ("yes", True, False, True), ("y", True, False, True), ("no", True, False, False), ("perhaps", True, True, True), ("no", False, True, True),
-])  # fmt: skip
-def test_what_a_person_says_of_a_tool_holds_for_its_answers(answer: str, granted: bool, left: bool, later: bool) -> None:
-    """A no clears what it answered before and will answer; a yes leaves both and the doubt goes; anything else changes nothing."""
+@pytest.mark.parametrize(
+    ("answer", "granted", "left", "later"),
+    [
+        ("yes", True, False, True),
+        ("y", True, False, True),
+        ("no", True, False, False),
+        ("perhaps", True, True, True),
+        ("no", False, True, True),
+    ],
+)
+def test_what_a_person_says_of_a_tool_holds_for_its_answers(
+    answer: str, granted: bool, left: bool, later: bool
+) -> None:
+    """A no clears what it answered before and will answer; a yes leaves both and the doubt goes; anything
+    else changes nothing.
+    """
     from kestrel_lab.runtime.security.tool_declarations import declaration_question
 
     options = declaration_question("odd", "reads", Call(id="c", kind="tool", target="odd")).args["options"]
@@ -115,7 +146,11 @@ def test_what_a_person_says_of_a_tool_holds_for_its_answers(answer: str, granted
     (source,) = read_in(taint)
     assert "nobody has said" in source and taint.doubts == {source: "odd"}
     taint.apply(ModelCalled(call="m", step="s", model="m", cycle=1, messages=1))
-    taint.apply(ApprovalGiven(call="c?reads", question="c?reads:odd", granted=granted, by="p", how="click", answer=words))
+    taint.apply(
+        ApprovalGiven(
+            call="c?reads", question="c?reads:odd", granted=granted, by="p", how="click", answer=words
+        )
+    )
     assert (bool(taint.doubts), ("odd", "reads") in taint.put) == (left, True)
     assert bool(read_in(taint)) == (later or left)
     for event in use("odd", "next", text=f"{NEWS} again"):
@@ -126,26 +161,52 @@ def test_what_a_person_says_of_a_tool_holds_for_its_answers(answer: str, granted
 
 
 def test_an_answer_that_says_nothing_new_holds_no_words_of_others() -> None:
-    """Of a tool of which nobody has said what it reads: what it was told and what the user said is no news."""
-    assert after(*use("odd", text="look at a.txt ok")).clean and after(*use("odd", text="x" * 200, told="x" * 200)).clean
+    """Of a tool of which nobody has said what it reads: what it was told and what the user said is no
+    news.
+    """
+    assert (
+        after(*use("odd", text="look at a.txt ok")).clean
+        and after(*use("odd", text="x" * 200, told="x" * 200)).clean
+    )
     assert not after(*use("odd", text="wholly unheard of sentences")).clean
-    assert after(*use("odd", text="abcdefg, hijklmno")).clean and not after(*use("odd", text="abcdefg, hijklmnop")).clean  # sixteen letters
+    assert (
+        after(*use("odd", text="abcdefg, hijklmno")).clean
+        and not after(*use("odd", text="abcdefg, hijklmnop")).clean
+    )  # sixteen letters
 
 
 def test_taint_goes_with_the_plan() -> None:
-    """From who makes something to who consumes it, to operations that wait, to steps that were grown, and to those that read all."""
+    """From who makes something to who consumes it, to operations that wait, to steps that were grown, and to
+    those that read all.
+    """
     steps: list[Any] = [
-        {"id": "a", "produces": ["x"]}, {"id": "b", "consumes": ["x"]}, {"id": "c", "depends_on": ["a"]},
-        {"id": "d", "operation": "gather", "depends_on": ["a"]}, {"id": "e", "operation": "verify"}, {"id": "f", "operation": "plan", "parent": "a"},
+        {"id": "a", "produces": ["x"]},
+        {"id": "b", "consumes": ["x"]},
+        {"id": "c", "depends_on": ["a"]},
+        {"id": "d", "operation": "gather", "depends_on": ["a"]},
+        {"id": "e", "operation": "verify"},
+        {"id": "f", "operation": "plan", "parent": "a"},
         {"id": "g", "consumes": ["y"]},
-    ]  # fmt: skip
-    taint = after(PlanProposed(plan={"steps": steps}), *use("page", "a"), PlanExtended(step="a", steps=[{"id": "h", "produces": ["y"]}]))
+    ]
+    taint = after(
+        PlanProposed(plan={"steps": steps}),
+        *use("page", "a"),
+        PlanExtended(step="a", steps=[{"id": "h", "produces": ["y"]}]),
+    )
     for step in "bcdefg":
         taint.apply(StepStarted(step=step, goal="g"))
     assert {step: bool(read_in(taint, step)) for step in "bcdefgh"} == {
-        "b": True, "c": False, "d": True, "e": True, "f": True, "g": True, "h": True,
-    }  # fmt: skip
-    grown = after(PlanProposed(plan={"steps": steps}), PlanExtended(step="b", steps=[{"id": "h"}]), *use("page", "h"))
+        "b": True,
+        "c": False,
+        "d": True,
+        "e": True,
+        "f": True,
+        "g": True,
+        "h": True,
+    }
+    grown = after(
+        PlanProposed(plan={"steps": steps}), PlanExtended(step="b", steps=[{"id": "h"}]), *use("page", "h")
+    )
     grown.apply(PlanExtended(step="a", steps=[{"id": "b2"}]))
     assert read_in(grown, "b2") == ()
     mine = after(*use("page", "a"), *use("mine", "b"))
@@ -157,7 +218,9 @@ def test_notes_are_private_and_foreign_as_their_taint_says() -> None:
     taint = after(MemoryRecalled(step="s", notes=[{"id": "n1", "taint": "web_fetch"}, {"id": "n2"}]))
     assert [one.split(" (")[0] for one in read_in(taint)] == ["note n1"]
     assert taint.context(Call(id="x", kind="tool", target="t")).private == ("memory",)
-    assert after(MemoryRecalled(step="s", notes=[])).context(Call(id="x", kind="tool", target="t")).private == ()
+    assert (
+        after(MemoryRecalled(step="s", notes=[])).context(Call(id="x", kind="tool", target="t")).private == ()
+    )
 
 
 WANT = {"call": "d", "tool": "send", "args": {"to": "bob"}}
@@ -178,32 +241,64 @@ WANT = {"call": "d", "tool": "send", "args": {"to": "bob"}}
 def test_one_answer_is_for_all_contained_calls_of_a_turn(
     how: dict[str, Any], leave: bool, agreed: int, liked: list[str], refused: bool, closed: bool
 ) -> None:
-    """As far as it says: for these, for the same, for all like them, or for none from here on; edited arguments say nothing of others."""
+    """As far as it says: for these, for the same, for all like them, or for none from here on; edited
+    arguments say nothing of others.
+    """
     asked = ApprovalAsked(
-        call="c", step="s", tool="pay", args={"n": 1}, danger="HIGH", key="k", contained={"untrusted": ["p"], "wants": [WANT]}
+        call="c",
+        step="s",
+        tool="pay",
+        args={"n": 1},
+        danger="HIGH",
+        key="k",
+        contained={"untrusted": ["p"], "wants": [WANT]},
     )
     taint = after(asked, ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}))
     assert (taint.leave == {"d": Call(id="d", kind="tool", target="send", args={"to": "bob"}).key}) == leave
-    assert (len(taint.agreed), sorted(taint.liked), taint.refused == {"d"}, taint.closed) == (agreed, liked, refused, closed)
+    assert (len(taint.agreed), sorted(taint.liked), taint.refused == {"d"}, taint.closed) == (
+        agreed,
+        liked,
+        refused,
+        closed,
+    )
     plain = after(
         ApprovalAsked(call="c", step="s", tool="pay", args={}, danger="HIGH", key="k"),
         ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}),
     )
-    assert (plain.leave, plain.agreed, plain.liked, plain.refused, plain.closed) == ({}, set(), {}, set(), False)
+    assert (plain.leave, plain.agreed, plain.liked, plain.refused, plain.closed) == (
+        {},
+        set(),
+        {},
+        set(),
+        False,
+    )
 
 
 def test_the_users_words_are_the_goal_the_plan_and_answers() -> None:
-    """Without the punctuation around them; a no is none. Addresses that the user named tell nobody anything new."""
-    taint = after(ApprovalGiven(call="q", granted=True, by="p", how="click", answer="See (https://a.example/x)."))
+    """Without the punctuation around them; a no is none.
+
+    Addresses that the user named tell nobody anything new.
+    """
+    taint = after(
+        ApprovalGiven(call="q", granted=True, by="p", how="click", answer="See (https://a.example/x).")
+    )
     assert {"look", "a.txt", "https://a.example/x"} <= taint.said
     assert "no" not in after(ApprovalGiven(call="q", granted=False, by="p", how="click", answer="no")).said
-    assert taint.named_by_user({"url": "https://a.example/x"}) and not taint.named_by_user({"url": "https://a.example/y"})
-    assert not taint.named_by_user({"url": "look"}) and not taint.named_by_user({}) and not taint.named_by_user({"url": ""})
+    assert taint.named_by_user({"url": "https://a.example/x"}) and not taint.named_by_user(
+        {"url": "https://a.example/y"}
+    )
+    assert (
+        not taint.named_by_user({"url": "look"})
+        and not taint.named_by_user({})
+        and not taint.named_by_user({"url": ""})
+    )
     assert not taint.named_by_user({"url": "https://a.example/x", "body": "secret"})
 
 
 def test_a_run_that_follows_takes_the_taint_along() -> None:
-    """Sources, doubts, what is private, the user's words, and of the messages that are shown what is known of each."""
+    """Sources, doubts, what is private, the user's words, and of the messages that are shown what is known of
+    each.
+    """
     first = after(*use("page"), *use("own", text="mine"), *use("odd", text=f"{NEWS}!"))
     shown = [
         Message(role="tool", text="mine", call_id="s.own"),
@@ -211,12 +306,25 @@ def test_a_run_that_follows_takes_the_taint_along() -> None:
         Message(role="user", text="mine"),
     ]
     kept: dict[str, Any] = first.carried(shown)
-    assert (kept["private"], kept["words"], list(kept["sources"])) == (["own", "odd"], ["look at a.txt"], ["s.own"])
+    assert (kept["private"], kept["words"], list(kept["sources"])) == (
+        ["own", "odd"],
+        ["look at a.txt"],
+        ["s.own"],
+    )
     assert len(kept["untrusted"]) == 2 and list(kept["doubts"].values()) == ["odd"]
     bodies: list[Any] = [{"role": "tool", "text": "mine", "call_id": "s.own"}]
     plan: dict[str, Any] = {"steps": [{"id": "only", "goal": "g"}]}
     second = Taint()
-    second.apply(RunStarted(goal="and now", workspace="/w", model="m", tools=TOOLS, plan=plan, earlier={**kept, "messages": bodies}))
+    second.apply(
+        RunStarted(
+            goal="and now",
+            workspace="/w",
+            model="m",
+            tools=TOOLS,
+            plan=plan,
+            earlier={**kept, "messages": bodies},
+        )
+    )
     assert [(one.source, one.text, one.private) for one in second.passages] == [("own", "mine", True)]
     assert (second.clean, second.doubts) == (False, kept["doubts"]) and {"look", "now"} <= second.said
     assert second.carried([])["sources"] == kept["sources"]

@@ -1,4 +1,6 @@
-"""What a run, a suite or a lab is given: an option that does not exist is refused and named, one that does is obeyed."""
+"""What a run, a suite or a lab is given: an option that does not exist is refused and named, one that does is
+obeyed.
+"""
 
 import asyncio
 import inspect
@@ -39,10 +41,16 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 
 def test_options_are_declared_once() -> None:
-    """Each field of the options objects has its type where call sites are checked, and every way in takes them: a new option is declared and used."""
+    """Each field of the options objects has its type where call sites are checked, and every way in takes
+    them: a new option is declared and used.
+    """
     for changes, options in ((RunChanges, RunOptions), (SessionUpdate, SessionOptions)):
-        typed = {"output": "Any"} if options is RunOptions else {}  # a parameter of its own: the type of the value follows from it
-        assert {name: kind.__forward_arg__ for name, kind in changes.__annotations__.items()} | typed == options.__annotations__
+        typed = (
+            {"output": "Any"} if options is RunOptions else {}
+        )  # a parameter of its own: the type of the value follows from it
+        assert {
+            name: kind.__forward_arg__ for name, kind in changes.__annotations__.items()
+        } | typed == options.__annotations__
     run, resume, session = (set(kind.__annotations__) for kind in (RunChanges, ResumeChanges, SessionUpdate))
     for way in (
         Session.start,
@@ -63,7 +71,9 @@ def test_options_are_declared_once() -> None:
 
 
 def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that is added to the options object is taken by every call and arrives in the context of the run: no other line has to change."""
+    """A field that is added to the options object is taken by every call and arrives in the context of the
+    run: no other line has to change.
+    """
 
     class Changes(RunChanges, total=False):
         color: str
@@ -76,7 +86,9 @@ def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(session_module, "RunOptions", Options)
     monkeypatch.setattr(Session, "start", takes_options(Changes, Options)(inspect.unwrap(Session.start)))
     monkeypatch.setattr(
-        RunContext, "begin", lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1]
+        RunContext,
+        "begin",
+        lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1],
     )
 
     async def scene() -> None:
@@ -88,7 +100,9 @@ def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
-    """`options` holds for several runs, keyword arguments replace single fields; a run that goes on refuses what it keeps from its beginning."""
+    """`options` holds for several runs, keyword arguments replace single fields; a run that goes on refuses
+    what it keeps from its beginning.
+    """
     usual = RunOptions(approve="deny", limits=Limits(cycles=5), instructions="Be short.")
     denied = lab.run_sync("go", usual)
     granted = lab.run_sync("go", usual, approve="auto", model=ScriptedModel([[("write", {})], "done"]))
@@ -97,7 +111,13 @@ def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
     with pytest.raises(UsageError, match="keeps its instructions: leave that out"):
         asyncio.run(lab.fork(granted.id, usual))
     fork = asyncio.run(
-        lab.fork(granted.id, RunOptions(approve="deny"), at=4, model=ScriptedModel(lambda _: [("write", {})]), limits=Limits(cycles=2))
+        lab.fork(
+            granted.id,
+            RunOptions(approve="deny"),
+            at=4,
+            model=ScriptedModel(lambda _: [("write", {})]),
+            limits=Limits(cycles=2),
+        )
     )
     assert fork.report.limits.cycles == 2
     with pytest.raises(UsageError, match="cache"):
@@ -131,7 +151,9 @@ CALLS: dict[str, Callable[[Lab], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_option_that_does_not_exist_is_refused_with_the_nearest(name: str, lab: Lab) -> None:
-    """Wherever options are taken one that is misspelt raises, with the one that was meant; nothing has begun by then."""
+    """Wherever options are taken one that is misspelt raises, with the one that was meant; nothing has begun
+    by then.
+    """
 
     async def scene() -> None:
         given = CALLS[name](lab)
@@ -145,7 +167,9 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest(name: str, la
 
 
 def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
-    """A function that takes anything, as the fork of earlier versions did, goes on under the old policy where the checked one refuses."""
+    """A function that takes anything, as the fork of earlier versions did, goes on under the old policy where
+    the checked one refuses.
+    """
 
     def fork(approve: str = "auto", **options: Any) -> str:
         return approve
@@ -153,22 +177,32 @@ def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
     assert fork(approv="deny") == "auto"
     with pytest.raises(UnknownOption, match="did you mean 'approve'"):
         check_options(lambda approve="auto": approve)(approv="deny")  # type: ignore[call-arg]
-    assert "approve" in inspect.signature(Session.start_fork).parameters  # help and completion see the options
+    assert (
+        "approve" in inspect.signature(Session.start_fork).parameters
+    )  # help and completion see the options
 
 
 def test_settings_that_do_not_exist_are_refused(lab: Lab) -> None:
-    """`configure`, which `%kestrel config` calls, names the nearest setting; a right one is in force at once."""
+    """`configure`, which `%kestrel config` calls, names the nearest setting; a right one is in force at
+    once.
+    """
     with pytest.raises(UsageError, match="unknown setting 'aprove': did you mean 'approve'"):
         lab.configure("aprove", "deny")
     assert lab.configure("approve", "deny")["approve"] == lab.session.options.approve == "deny"
 
 
 def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: Path) -> None:
-    """`limits=` and `approve=` of a fork hold there and not in the parent, and in what becomes of the fork."""
+    """`limits=` and `approve=` of a fork hold there and not in the parent, and in what becomes of the
+    fork.
+    """
     parent = lab.run_sync("go", approve="auto")
     again = ScriptedModel(lambda _: [("write", {})])
     fork = asyncio.run(lab.fork(parent.id, at=4, model=again, limits=Limits(cycles=2)))
-    assert (fork.reason, fork.report.limits.cycles, parent.report.limits.cycles) == ("the limit of 2 model turns is reached", 2, 20)
+    assert (fork.reason, fork.report.limits.cycles, parent.report.limits.cycles) == (
+        "the limit of 2 model turns is reached",
+        2,
+        20,
+    )
     child = asyncio.run(lab.fork(fork.id, model=again))
     assert child.report.limits.cycles == 2
     denied = asyncio.run(lab.fork(parent.id, at=4, approve="deny"))
@@ -209,7 +243,11 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
         lab.session.sandbox.network,
     ) == ("ollama", "http://localhost:1", True, True)
     assert lab.session.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
-    assert (lab.settings["cycles"], lab.settings["seconds"], lab.settings.items["containment"].source) == (3, None, "Lab(…)")
+    assert (lab.settings["cycles"], lab.settings["seconds"], lab.settings.items["containment"].source) == (
+        3,
+        None,
+        "Lab(…)",
+    )
     lab.close()
     other = Lab(env={})
     assert (other.session.limits.cycles, other.session.options.containment) == (7, "on")

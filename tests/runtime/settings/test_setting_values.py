@@ -1,4 +1,6 @@
-"""Values of settings: which are accepted and as what, which make something less safe, and which MCP servers a folder has."""
+"""Values of settings: which are accepted and as what, which make something less safe, and which MCP servers a
+folder has.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def test_a_setting_is_read_as_what_it_means(tmp_path: Path, key: str, given: Any
     """From the environment as text, from code as it is; the source is kept."""
     settings = load_settings(tmp_path, {}).given("here", **{key: given})
     found = settings[key]
-    assert (str(found).lower(), type(found)) == (str(value).lower(), type(value)) if key in ("sandbox", "approve") else found == value
+    assert (
+        (str(found).lower(), type(found)) == (str(value).lower(), type(value))
+        if key in ("sandbox", "approve")
+        else found == value
+    )
     assert settings.items[key].source == "here"
     if isinstance(given, str):
         assert load_settings(tmp_path, {f"KESTREL_{key.upper()}": given})[key] == found
@@ -112,7 +118,9 @@ def test_a_value_that_cannot_be_is_refused(tmp_path: Path, key: str, given: Any,
         ('cache = "replay"', False),
     ],
 )
-def test_what_makes_something_less_safe_than_by_default(tmp_path: Path, line: str, weakens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_something_less_safe_than_by_default(
+    tmp_path: Path, line: str, weakens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of a project may say so only once it is trusted; what is as safe or safer always holds."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "kestrel.toml"
@@ -131,7 +139,8 @@ def test_rules_that_allow_are_weakenings_and_others_are_not(tmp_path: Path) -> N
     """By their number, so that the others of the file hold."""
     path = tmp_path / "kestrel.toml"
     path.write_text(
-        '[[rules]]\ntool = "bash"\nverdict = "deny"\n\n[[rules]]\ntool = "grep"\nverdict = "allow"\n\n[[rules]]\ntool = "glob"\nverdict = "ask"\n'
+        '[[rules]]\ntool = "bash"\nverdict = "deny"\n\n[[rules]]\ntool = "grep"\nverdict = '
+        '"allow"\n\n[[rules]]\ntool = "glob"\nverdict = "ask"\n'
     )
     settings = load_settings(tmp_path, {})
     assert [rule.verdict for rule in settings.rules] == ["deny", "ask"]
@@ -160,12 +169,16 @@ def test_an_address_is_shown_without_its_password(tmp_path: Path) -> None:
 
 
 def test_servers_of_a_folder_come_from_both_kinds_of_files(tmp_path: Path) -> None:
-    """The nearest `.mcp.json` up to the repository, and the settings, which win; what is said of less danger counts only when trusted."""
+    """The nearest `.mcp.json` up to the repository, and the settings, which win; what is said of less danger
+    counts only when trusted.
+    """
     root, folder = tmp_path / "repo", tmp_path / "repo" / "deep"
     folder.mkdir(parents=True)
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"outside": {"command": "out"}}}')
     (root / ".git").mkdir()
-    (root / ".mcp.json").write_text('{"mcpServers": {"one": {"command": "json"}, "two": {"command": "json"}}}')
+    (root / ".mcp.json").write_text(
+        '{"mcpServers": {"one": {"command": "json"}, "two": {"command": "json"}}}'
+    )
     (root / "kestrel.toml").write_text(
         '[mcp.servers.two]\ncommand = "toml"\ndanger = "SAFE"\n\n[mcp.servers.two.tools.x]\ndanger = "LOW"\n'
     )
@@ -174,12 +187,20 @@ def test_servers_of_a_folder_come_from_both_kinds_of_files(tmp_path: Path) -> No
     assert [found[name].command for name in ("one", "two")] == ["json", "toml"]
     assert found["two"].trust.danger > Danger.SAFE
     assert mcp_servers(folder, {"KESTREL_TRUST": "all"})["two"].trust.danger == Danger.SAFE
-    weak = find_weakenings(root / "kestrel.toml", {"mcp": {"servers": {"two": {"command": "toml", "danger": "SAFE"}}}})
+    weak = find_weakenings(
+        root / "kestrel.toml", {"mcp": {"servers": {"two": {"command": "toml", "danger": "SAFE"}}}}
+    )
     assert [(one.key, one.shown) for one in weak] == [("mcp", "mcp server two: less danger of *")]
 
 
 @pytest.mark.parametrize(
-    "content", ["mcp = 3", "[mcp]\nservers = 3", '[mcp]\nserver = "x"', '[mcp.servers.x]\ncommand = "a"\n[mcp.other]\na = 1']
+    "content",
+    [
+        "mcp = 3",
+        "[mcp]\nservers = 3",
+        '[mcp]\nserver = "x"',
+        '[mcp.servers.x]\ncommand = "a"\n[mcp.other]\na = 1',
+    ],
 )
 def test_servers_that_are_not_tables_are_refused(tmp_path: Path, content: str) -> None:
     """With the form that they have to have."""
@@ -189,7 +210,8 @@ def test_servers_that_are_not_tables_are_refused(tmp_path: Path, content: str) -
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("[tool]\nkestrel = 3", "tool.kestrel must be a table"), ("tool = 3", ""), ("[tool.other]\na = 1", "")]
+    ("content", "message"),
+    [("[tool]\nkestrel = 3", "tool.kestrel must be a table"), ("tool = 3", ""), ("[tool.other]\na = 1", "")],
 )
 def test_a_project_file_without_settings_is_none(tmp_path: Path, content: str, message: str) -> None:
     """A table of that name has to be one; without it the search goes on above."""

@@ -54,14 +54,23 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
 
 
 def test_the_last_one_wins(tmp_path: Path) -> None:
-    """`pyproject.toml` beats defaults, `kestrel.toml` beats it, the environment beats all; each says where it is from."""
+    """`pyproject.toml` beats defaults, `kestrel.toml` beats it, the environment beats all; each says where it
+    is from.
+    """
     project, own = tmp_path / "pyproject.toml", tmp_path / "kestrel.toml"
     project.write_text('[tool.kestrel]\nmodel = "a"\nhome = "p"\ncycles = 3\n')
     own.write_text('model = "b"\ncost_usd = 2\napprove = "auto:low"\n')
     below = tmp_path / "one" / "two"
     below.mkdir(parents=True)
     settings = load_settings(
-        below, {"KESTREL_TRUST": "all", "KESTREL_MODEL": "c", "KESTREL_TOKENS": "500", "KESTREL_SECONDS": "none", "KESTREL_HOME": ""}
+        below,
+        {
+            "KESTREL_TRUST": "all",
+            "KESTREL_MODEL": "c",
+            "KESTREL_TOKENS": "500",
+            "KESTREL_SECONDS": "none",
+            "KESTREL_HOME": "",
+        },
     )
     found = {item.key: (item.value, item.source) for item in settings if item.source != "default"}
     assert found == {
@@ -122,11 +131,15 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_installed_unasked_is_named_exactly(tmp_path: Path) -> None:
-    """A list in a file, or words with commas in the environment; a pattern that could mean more is refused with its place."""
+    """A list in a file, or words with commas in the environment; a pattern that could mean more is refused
+    with its place.
+    """
     (tmp_path / "kestrel.toml").write_text('expand = true\nmcp_allow = ["mcp-server-time==2026.10.*"]\n')
     settings = load_settings(tmp_path, {"KESTREL_TRUST": "all"})
     assert mcp_expansion(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
     named = load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "a==1, npm:@b/c==2.0.0", "KESTREL_EXPAND": "off"})
     assert mcp_expansion(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
-    with pytest.raises(UsageError, match=r"KESTREL_MCP_ALLOW: setting 'mcp_allow': 'mcp-\*' is not NAME==VERSION"):
+    with pytest.raises(
+        UsageError, match=r"KESTREL_MCP_ALLOW: setting 'mcp_allow': 'mcp-\*' is not NAME==VERSION"
+    ):
         load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "mcp-*"})

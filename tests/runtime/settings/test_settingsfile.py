@@ -23,7 +23,9 @@ cache = "not this one"
 
 
 def test_one_line_changes(tmp_path: Path) -> None:
-    """The line of the setting is replaced, or a new one added before the first table; comments and everything else stay."""
+    """The line of the setting is replaced, or a new one added before the first table; comments and everything
+    else stay.
+    """
     path = tmp_path / "kestrel.toml"
     path.write_text(FILE)
     assert write_setting(tmp_path, "cache", "refresh") == path
@@ -31,7 +33,10 @@ def test_one_line_changes(tmp_path: Path) -> None:
     write_setting(tmp_path, "cycles", "7")
     assert path.read_text() == FILE.replace('cache = "off"', 'cache = "refresh"\ncycles = 7')
     write_setting(tmp_path, "network", "true")
-    assert [load_settings(tmp_path, {"KESTREL_TRUST": "all"})[key] for key in ("cache", "cycles", "network", "approve")] == [
+    assert [
+        load_settings(tmp_path, {"KESTREL_TRUST": "all"})[key]
+        for key in ("cache", "cycles", "network", "approve")
+    ] == [
         "refresh",
         7,
         True,
@@ -41,7 +46,9 @@ def test_one_line_changes(tmp_path: Path) -> None:
 
 
 def test_a_file_is_made_where_settings_are(tmp_path: Path) -> None:
-    """Without a `kestrel.toml` one is made: beside the `pyproject.toml` that holds, else in the folder itself."""
+    """Without a `kestrel.toml` one is made: beside the `pyproject.toml` that holds, else in the folder
+    itself.
+    """
     (tmp_path / "pyproject.toml").write_text('[tool.kestrel]\ncache = "off"\n')
     below = tmp_path / "a"
     below.mkdir()
@@ -64,8 +71,12 @@ def test_a_file_is_made_where_settings_are(tmp_path: Path) -> None:
         ("cycles = [\n1]", "cycles", "3", "setting 'cycles'"),
     ],
 )
-def test_what_cannot_be_set_changes_nothing(before: str, key: str, value: str, message: str, tmp_path: Path) -> None:
-    """An unknown setting, a value it cannot have and a file that only a person understands are refused; the file stays as it is."""
+def test_what_cannot_be_set_changes_nothing(
+    before: str, key: str, value: str, message: str, tmp_path: Path
+) -> None:
+    """An unknown setting, a value it cannot have and a file that only a person understands are refused; the
+    file stays as it is.
+    """
     path = tmp_path / "kestrel.toml"
     path.write_text(before)
     with pytest.raises(UsageError, match=message):
@@ -74,7 +85,9 @@ def test_what_cannot_be_set_changes_nothing(before: str, key: str, value: str, m
 
 
 def test_a_lab_is_changed_for_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is changed is in force for later runs and says so; what a lab is made with stays, and so does every file."""
+    """What is changed is in force for later runs and says so; what a lab is made with stays, and so does
+    every file.
+    """
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="unknown cache mode"):
         Lab(home=tmp_path / "h", cache="maybe", env={})
@@ -85,8 +98,16 @@ def test_a_lab_is_changed_for_its_session(tmp_path: Path, monkeypatch: pytest.Mo
     lab.configure("cycles", "3")
     lab.configure("approve", "auto:low")
     lab.configure("network", "on")
-    assert (lab.session.limits.cycles, lab.session.options.approve, lab.session.sandbox.network) == (3, "auto:low", True)
-    for key, message in {"home": "cannot be changed", "cahce": "did you mean 'cache'", "cache_url": "cannot be changed"}.items():
+    assert (lab.session.limits.cycles, lab.session.options.approve, lab.session.sandbox.network) == (
+        3,
+        "auto:low",
+        True,
+    )
+    for key, message in {
+        "home": "cannot be changed",
+        "cahce": "did you mean 'cache'",
+        "cache_url": "cannot be changed",
+    }.items():
         with pytest.raises(UsageError, match=message):
             lab.configure(key, "x")
     with pytest.raises(UsageError, match="unknown cache mode"):
@@ -104,8 +125,12 @@ def test_passwords_are_not_shown(tmp_path: Path) -> None:
     assert settings["cache_url"] == "redis://me:secret@host/0"
 
 
-def test_the_command_shows_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`kestrel config SETTING VALUE` writes the file and shows what is in force, which a variable may still decide."""
+def test_the_command_shows_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`kestrel config SETTING VALUE` writes the file and shows what is in force, which a variable may still
+    decide.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KESTREL_CACHE", raising=False)
 
@@ -134,7 +159,9 @@ def test_the_command_shows_and_writes(tmp_path: Path, monkeypatch: pytest.Monkey
         (b"", b"cycles = 7\n"),
     ],
 )
-def test_a_setting_is_written_with_the_line_ends_of_the_file(tmp_path: Path, before: bytes, after: bytes) -> None:
+def test_a_setting_is_written_with_the_line_ends_of_the_file(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
     """CRLF stays, what only looks like a line end is left alone, and so is the mode of the file."""
     path = tmp_path / "kestrel.toml"
     path.write_bytes(before)

@@ -45,7 +45,8 @@ danger = "safe"
 effect = "pure"
 """
 STRICT = (
-    'approve = "deny"\nsandbox = "S3"\ncontainment = "strict"\ncost_usd = 0.5\ncycles = 3\ntokens = 9\ncache = "off"\nverify = "repair"\n'
+    'approve = "deny"\nsandbox = "S3"\ncontainment = "strict"\ncost_usd = 0.5\ncycles = 3\ntokens = '
+    '9\ncache = "off"\nverify = "repair"\n'
 )
 
 
@@ -70,9 +71,14 @@ def values(settings: Settings) -> dict[str, object]:
 
 
 def test_what_a_project_weakens_is_ignored_until_it_is_trusted(project: Path, env: dict[str, str]) -> None:
-    """Every weakening setting has its default, the rule that forbids holds, and each ignored line is named; trusted, all hold."""
+    """Every weakening setting has its default, the rule that forbids holds, and each ignored line is named;
+    trusted, all hold.
+    """
     settings = load_settings(project, env)
-    assert values(settings) == {**{key: known.default for key, known in _KNOWN.items()}, "home": str(default_home(project, env))}
+    assert values(settings) == {
+        **{key: known.default for key, known in _KNOWN.items()},
+        "home": str(default_home(project, env)),
+    }
     assert [rule.verdict for rule in settings.rules] == ["deny"]
     assert mcp_servers(project, env)["x"].trust.danger is Danger.MEDIUM
     lines = {one.key: one.line for one in settings.ignored}
@@ -91,7 +97,10 @@ def test_what_a_project_weakens_is_ignored_until_it_is_trusted(project: Path, en
         "rules": 14,
         "mcp": 22,
     }
-    assert "kestrel.toml is not trusted, so these settings are ignored: approve = auto (line 2), " in ignored_notice(settings.ignored)
+    assert (
+        "kestrel.toml is not trusted, so these settings are ignored: approve = auto (line 2), "
+        in ignored_notice(settings.ignored)
+    )
     assert "\n" not in ignored_notice(settings.ignored)
     path = project / "kestrel.toml"
     TrustedFiles.of(env).add(path, _table(path))
@@ -108,13 +117,18 @@ def _table(path: Path) -> dict[str, object]:
     "change",
     [
         lambda text: text.replace("500", "501"),
-        lambda text: text.replace('tool = "write_file"\nverdict = "deny"', 'tool = "write_file"\nverdict = "ask"'),
+        lambda text: text.replace(
+            'tool = "write_file"\nverdict = "deny"', 'tool = "write_file"\nverdict = "ask"'
+        ),
         lambda text: f'form = "plan"\n{text}' if "form" not in text else text,
         lambda text: text.replace('command = "x"', 'command = "y"'),
     ],
 )
 def test_trust_ends_with_any_change_of_the_settings(project: Path, env: dict[str, str], change) -> None:
-    """Also with a change that makes nothing weaker: a rule that forbade may be gone. A comment changes no setting."""
+    """Also with a change that makes nothing weaker: a rule that forbade may be gone.
+
+    A comment changes no setting.
+    """
     path = project / "kestrel.toml"
     TrustedFiles.of(env).add(path, _table(path))
     path.write_text("# said\n" + path.read_text())
@@ -140,7 +154,10 @@ def test_what_makes_safer_always_holds(project: Path, env: dict[str, str]) -> No
     """Stricter settings of a file that nobody trusts are obeyed, beside weaker ones of the same file too."""
     (project / "kestrel.toml").write_text(f"{STRICT}network = true\n")
     settings = load_settings(project, env)
-    assert {key: settings[key] for key in ("approve", "sandbox", "containment", "cost_usd", "cycles", "tokens", "cache", "verify")} == {
+    assert {
+        key: settings[key]
+        for key in ("approve", "sandbox", "containment", "cost_usd", "cycles", "tokens", "cache", "verify")
+    } == {
         "approve": "deny",
         "sandbox": "S3",
         "containment": "strict",
@@ -153,15 +170,21 @@ def test_what_makes_safer_always_holds(project: Path, env: dict[str, str]) -> No
     assert [one.key for one in settings.ignored] == ["network"]
 
 
-@pytest.mark.parametrize("model", ["openai/gpt-5", "ollama/qwen3:8b", "gpt-5+web", "ollama/qwen3 > openai/gpt-5", "none"])
+@pytest.mark.parametrize(
+    "model", ["openai/gpt-5", "ollama/qwen3:8b", "gpt-5+web", "ollama/qwen3 > openai/gpt-5", "none"]
+)
 def test_a_plain_model_is_no_weakening(project: Path, env: dict[str, str], model: str) -> None:
     """Which provider's model a project works with may be said by the project."""
     (project / "kestrel.toml").write_text(f'model = "{model}"\n')
     assert load_settings(project, env)["model"] == model
 
 
-def test_a_setting_without_an_order_weakens(project: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: a setting to which somebody forgot to give an order counts as weakening, one that is called harmless does not."""
+def test_a_setting_without_an_order_weakens(
+    project: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: a setting to which somebody forgot to give an order counts as weakening, one that is called
+    harmless does not.
+    """
     plain = _KNOWN["form"]
     (project / "kestrel.toml").write_text('form = "plan"\n')
     assert find_weakenings(project / "kestrel.toml", {"form": "plan"}) == []
@@ -171,7 +194,14 @@ def test_a_setting_without_an_order_weakens(project: Path, env: dict[str, str], 
 
 def test_a_user_says_it_for_many_projects(project: Path, env: dict[str, str], tmp_path: Path) -> None:
     """The variable names everything or folders; it and other variables are the user's own."""
-    for word, approve in (("all", "auto"), ("1", "auto"), (str(tmp_path), "auto"), (f"/x:{project}", "auto"), ("0", "ask"), ("/x", "ask")):
+    for word, approve in (
+        ("all", "auto"),
+        ("1", "auto"),
+        (str(tmp_path), "auto"),
+        (f"/x:{project}", "auto"),
+        ("0", "ask"),
+        ("/x", "ask"),
+    ):
         assert load_settings(project, {**env, "KESTREL_TRUST": word})["approve"] == approve, word
     settings = load_settings(project, {**env, "KESTREL_APPROVE": "auto:high"})
     assert (settings["approve"], "approve" in {one.key for one in settings.ignored}) == ("auto:high", False)
@@ -188,8 +218,12 @@ def test_what_a_person_sets_here_is_trusted(project: Path, env: dict[str, str]) 
     assert load_settings(project, env)["network"] is True
 
 
-def test_the_command_shows_trusts_and_withdraws(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """`kestrel config` says what is not trusted, `kestrel trust --show` by which line; after `kestrel trust` it holds, until it is withdrawn."""
+def test_the_command_shows_trusts_and_withdraws(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """`kestrel config` says what is not trusted, `kestrel trust --show` by which line; after `kestrel trust`
+    it holds, until it is withdrawn.
+    """
     monkeypatch.chdir(project)
     monkeypatch.delenv("KESTREL_TRUST", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -211,11 +245,18 @@ def test_the_command_shows_trusts_and_withdraws(project: Path, tmp_path: Path, m
     assert "not trusted" in said("config", "approve")
 
 
-def test_a_lab_obeys_what_code_says(project: Path, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_lab_obeys_what_code_says(
+    project: Path, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     """Without trust a lab asks, and one line says why; what code gives is the user's own."""
     monkeypatch.chdir(project)
     with closing(Lab(home=tmp_path / "home", env=env)) as lab:
-        assert (lab.session.options.approve, lab.session.sandbox.level, lab.session.sandbox.network, lab.session.limits.cost_usd) == (
+        assert (
+            lab.session.options.approve,
+            lab.session.sandbox.level,
+            lab.session.sandbox.network,
+            lab.session.limits.cost_usd,
+        ) == (
             "ask",
             None,
             False,
@@ -223,7 +264,11 @@ def test_a_lab_obeys_what_code_says(project: Path, env: dict[str, str], tmp_path
         )
     assert capsys.readouterr().err.count("kestrel trust") == 1
     with closing(Lab(home=tmp_path / "home", approve="auto", sandbox="S0", env=env)) as lab:
-        assert (lab.session.options.approve, lab.session.sandbox.name, [one.key for one in lab.settings.ignored][:1]) == (
+        assert (
+            lab.session.options.approve,
+            lab.session.sandbox.name,
+            [one.key for one in lab.settings.ignored][:1],
+        ) == (
             "auto",
             "S0",
             ["network"],
@@ -242,8 +287,13 @@ def test_a_store_that_cannot_be_read_is_told(project: Path, env: dict[str, str],
         load_settings(project, env)
 
 
-def test_a_home_that_the_repository_brings_is_not_used(project: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that git tracks was written by others; one that merely lies there is one's own. Trust is of what is tracked."""
+def test_a_home_that_the_repository_brings_is_not_used(
+    project: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that git tracks was written by others; one that merely lies there is one's own.
+
+    Trust is of what is tracked.
+    """
     (project / ".git").rmdir()
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     (project / "kestrel.toml").unlink()

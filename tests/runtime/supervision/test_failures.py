@@ -1,4 +1,6 @@
-"""Every error that a run can meet is put into one of four classes; the errors are raised by the libraries themselves."""
+"""Every error that a run can meet is put into one of four classes; the errors are raised by the libraries
+themselves.
+"""
 
 import asyncio
 import errno
@@ -43,8 +45,11 @@ from kestrel_lab.tools.files.tools import read_file
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
-# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
-pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's
+# filters begin anew.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier"
+)
 
 NOBODY = "http://127.0.0.1:9/v1"
 """An address where nothing listens."""
@@ -54,7 +59,7 @@ def raised(work: Callable[[], Any]) -> BaseException:
     """What `work` raises."""
     try:
         work()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is
+    except (Exception, SystemExit) as error:  # whatever it is  # noqa: BLE001
         return error
     msg = "nothing was raised"
     raise AssertionError(msg)
@@ -92,7 +97,11 @@ def ask(reply: Reply | None, *, timeout_s: float = PATIENCE_S) -> BaseException:
 def raw(status: int) -> BaseException:
     """What httpx raises for that status."""
     with OpenAIServer([Reply(status=status, error="no")]) as server:
-        return raised(lambda: httpx.post(server.api_base + "/chat/completions", json={}, trust_env=False).raise_for_status())
+        return raised(
+            lambda: httpx.post(
+                server.api_base + "/chat/completions", json={}, trust_env=False
+            ).raise_for_status()
+        )
 
 
 def litellm_raises(status: int) -> BaseException:
@@ -139,7 +148,11 @@ def garbage(reply: bytes) -> BaseException:
 
 def child(code: str) -> BaseException:
     """What `check=True` raises for a child process that does this."""
-    return raised(lambda: subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=PATIENCE_S))
+    return raised(
+        lambda: subprocess.run(
+            [sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=PATIENCE_S
+        )
+    )
 
 
 def dead_pipe() -> BaseException:
@@ -162,7 +175,9 @@ async def closed_stream() -> None:
 
 async def half_a_line() -> None:
     """What a child's output raises that ends in the middle."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print('x', end='')", stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "print('x', end='')", stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         await process.stdout.readuntil(b"\n")
@@ -199,7 +214,9 @@ def open_breaker() -> BaseException:
 
 def missing_file(folder: Path) -> BaseException:
     """What our own tool raises for a file that is not there."""
-    return raised(lambda: asyncio.run(read_file.run({"path": "none"}, ToolContext(workspace=Workspace(folder)))))
+    return raised(
+        lambda: asyncio.run(read_file.run({"path": "none"}, ToolContext(workspace=Workspace(folder))))
+    )
 
 
 def group(*errors: Exception) -> BaseException:
@@ -241,17 +258,29 @@ def table(folder: Path) -> Iterator[tuple[str, str, BaseException | Problem]]:
 
     yield "dependency", "socket refused", raised(lambda: socket.create_connection(("127.0.0.1", 9)))
     yield "dependency", "no such host", socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    yield "transient", "name server busy", socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    yield (
+        "transient",
+        "name server busy",
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+    )
     yield "dependency", "no route", OSError(errno.EHOSTUNREACH, "No route to host")
     yield "transient", "reset", ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
     yield "transient", "timed out", TimeoutError()
-    yield "transient", "asyncio timeout", raised(lambda: asyncio.run(asyncio.wait_for(asyncio.sleep(5), 0.01)))
+    yield (
+        "transient",
+        "asyncio timeout",
+        raised(lambda: asyncio.run(asyncio.wait_for(asyncio.sleep(5), 0.01))),
+    )
 
     yield "dependency", "dead pipe", dead_pipe()
     yield "dependency", "no process", raised(lambda: os.kill(2**22 + 1, 0))
     yield "dependency", "killed", child("import os; os.kill(os.getpid(), 9)")
     yield "logic", "exit 3", child("import sys; sys.exit(3)")
-    yield "transient", "child late", raised(lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(9)"], timeout=0.05))
+    yield (
+        "transient",
+        "child late",
+        raised(lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(9)"], timeout=0.05)),
+    )
     yield "logic", "no program", raised(lambda: subprocess.run(["no-such-program-here"]))
     yield "dependency", "closed stream", raised(lambda: asyncio.run(closed_stream()))
     yield "dependency", "half a line", raised(lambda: asyncio.run(half_a_line()))
@@ -289,7 +318,9 @@ def table(folder: Path) -> Iterator[tuple[str, str, BaseException | Problem]]:
 
 
 def test_every_error_has_its_class(tmp_path: Path) -> None:
-    """More than 60 real errors, each in the class that decides whether it is tried again, each with advice."""
+    """More than 60 real errors, each in the class that decides whether it is tried again, each with
+    advice.
+    """
     rows = list(table(tmp_path))
     assert len(rows) >= 60
     assert len({name for _, name, _ in rows}) == len(rows)
@@ -311,11 +342,18 @@ def test_every_error_has_its_class(tmp_path: Path) -> None:
             DependencyError("notes", "failed", "no"),
             "Bring notes back, then resume the run; kestrel doctor shows what is not in order.",
         ),
-        (ModelError("busy", transient=True, retry_after_s=30.0), "Wait 30 s as the provider asks, then resume the run."),
-        (ModelError("busy", transient=True), "It may pass by itself: run it again in a moment, or resume the run."),
+        (
+            ModelError("busy", transient=True, retry_after_s=30.0),
+            "Wait 30 s as the provider asks, then resume the run.",
+        ),
+        (
+            ModelError("busy", transient=True),
+            "It may pass by itself: run it again in a moment, or resume the run.",
+        ),
         (
             ModelError("401", caller=True),
-            "Change what the message names (the key, the name of the model, the conversation), or choose another model.",
+            "Change what the message names (the key, the name of the model, the conversation), or "
+            "choose another model.",
         ),
         (ValueError("x"), "Trying again gives the same: change what the message names."),
     ],

@@ -1,4 +1,6 @@
-"""Runs over real model servers that die, come back, or stay dead; the servers are processes and are killed."""
+"""Runs over real model servers that die, come back, or stay dead; the servers are processes and are
+killed.
+"""
 
 import asyncio
 import re
@@ -14,7 +16,15 @@ from ports import free_port
 from waits import FOREVER_S, PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
-from kestrel_lab.core.events.union import Event, HealthChanged, ModelAnswered, ModelCalled, ModelDelta, ModelEscalated, Progress
+from kestrel_lab.core.events.union import (
+    Event,
+    HealthChanged,
+    ModelAnswered,
+    ModelCalled,
+    ModelDelta,
+    ModelEscalated,
+    Progress,
+)
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import RunStatus
@@ -34,8 +44,11 @@ from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
 
-# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
-pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's
+# filters begin anew.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier"
+)
 
 QUICK = HealthPolicy(failures=2, open_s=0.2, open_max_s=0.4, jitter=0.0)
 CALL: dict[str, Any] = {"calls": [("crash", "{}")]}
@@ -57,7 +70,9 @@ def loaded() -> None:
 
 def behind(server: ServerProcess | OpenAIServer, name: str = "openai/any") -> Model:
     """A model of that server, asked twice at most."""
-    return with_retries(LiteLLMModel(name, api_base=server.api_base, api_key="k", timeout_s=PATIENCE_S), 2, first_wait_s=0.01)
+    return with_retries(
+        LiteLLMModel(name, api_base=server.api_base, api_key="k", timeout_s=PATIENCE_S), 2, first_wait_s=0.01
+    )
 
 
 def supervised(session: Session, *, patience_s: float) -> RuntimeSupervisor:
@@ -84,7 +99,9 @@ def path(events: list[Event]) -> list[str]:
 
 
 def test_a_run_outlives_its_model_server(session: Session, workspace: Path, server: ServerProcess) -> None:
-    """The server is killed in the middle of a run and comes back after a second: the run waits, says so, and finishes."""
+    """The server is killed in the middle of a run and comes back after a second: the run waits, says so, and
+    finishes.
+    """
     supervisor = supervised(session, patience_s=PATIENCE_S)
     server.start(CALL)
 
@@ -98,7 +115,11 @@ def test_a_run_outlives_its_model_server(session: Session, workspace: Path, serv
 
     run = asyncio.run(scene())
     assert (run.status, run.answer, run.reason) == (RunStatus.COMPLETE, "done", "")
-    seen = [state for place, state in enumerate(path(run.events())) if path(run.events())[place - 1] != state or not place]
+    seen = [
+        state
+        for place, state in enumerate(path(run.events()))
+        if path(run.events())[place - 1] != state or not place
+    ]
     assert seen[:3] == ["ready", "degraded", "recovering"]
     assert seen[-1] == "ready"
     assert [row.state for row in supervisor.states()] == ["ready"]
@@ -110,8 +131,12 @@ def test_a_run_outlives_its_model_server(session: Session, workspace: Path, serv
     assert [event.text for event in run.events() if isinstance(event, ModelAnswered)] == ["", "done"]
 
 
-def test_a_run_whose_server_stays_dead_says_so_in_time(session: Session, workspace: Path, server: ServerProcess) -> None:
-    """The reason names the endpoint, its state and why, within the patience; a run on another server does not notice."""
+def test_a_run_whose_server_stays_dead_says_so_in_time(
+    session: Session, workspace: Path, server: ServerProcess
+) -> None:
+    """The reason names the endpoint, its state and why, within the patience; a run on another server does not
+    notice.
+    """
     supervised(session, patience_s=2)
     server.start(CALL)
 
@@ -124,7 +149,11 @@ def test_a_run_whose_server_stays_dead_says_so_in_time(session: Session, workspa
 
     with OpenAIServer([Reply(text="fine")]) as other:
         doomed, unrelated = asyncio.run(scene(other))
-    assert (unrelated.status, unrelated.answer, path(unrelated.events())) == (RunStatus.COMPLETE, "fine", ["ready"])
+    assert (unrelated.status, unrelated.answer, path(unrelated.events())) == (
+        RunStatus.COMPLETE,
+        "fine",
+        ["ready"],
+    )
     assert doomed.status is RunStatus.FAILED
     assert doomed.reason.startswith(f"model openai/any at {server.api_base} is ")
     assert f"no connection to {server.api_base}" in doomed.reason
@@ -134,8 +163,12 @@ def test_a_run_whose_server_stays_dead_says_so_in_time(session: Session, workspa
     assert answers[-1].error["message"] == doomed.reason
 
 
-def test_what_never_worked_is_not_waited_for(session: Session, workspace: Path, server: ServerProcess) -> None:
-    """With nobody at the address runs fail at once with the model's own words, then by the open breaker without a call."""
+def test_what_never_worked_is_not_waited_for(
+    session: Session, workspace: Path, server: ServerProcess
+) -> None:
+    """With nobody at the address runs fail at once with the model's own words, then by the open breaker
+    without a call.
+    """
     supervisor = session.supervisor = RuntimeSupervisor(HealthPolicy(failures=2, open_s=60))
 
     async def scene() -> list[Run]:
@@ -144,8 +177,14 @@ def test_what_never_worked_is_not_waited_for(session: Session, workspace: Path, 
     first, second, third = asyncio.run(scene())
     assert first.reason.startswith(f"openai/any: no connection to {server.api_base}")
     assert second.reason.startswith(f"openai/any: no connection to {server.api_base}")
-    assert (path(first.events()), path(second.events()), path(third.events())) == (["degraded"], ["recovering"], [])
-    assert third.reason.startswith(f"model openai/any at {server.api_base} is recovering: openai/any: no connection to {server.api_base}")
+    assert (path(first.events()), path(second.events()), path(third.events())) == (
+        ["degraded"],
+        ["recovering"],
+        [],
+    )
+    assert third.reason.startswith(
+        f"model openai/any at {server.api_base} is recovering: openai/any: no connection to {server.api_base}"
+    )
     assert "; it is tried again in " in third.reason
     assert [row.state for row in supervisor.states()] == ["recovering"]
 
@@ -214,7 +253,10 @@ async def open_breaker(guard: Guard) -> None:
     endpoint.asked = 0
     assert await fifty() == ["DependencyError"] * 50
     assert endpoint.asked == 0
-    with pytest.raises(DependencyError, match=r"model own/any is recovering: busy; it is tried again in 0.2 s\. Is it running"):
+    with pytest.raises(
+        DependencyError,
+        match=r"model own/any is recovering: busy; it is tried again in 0.2 s\. Is it running",
+    ):
         await model(REQUEST, unheard)
     now += 0.2
     endpoint.most = 0
@@ -226,7 +268,9 @@ async def open_breaker(guard: Guard) -> None:
 
 
 def test_an_open_breaker_lets_nothing_through_and_then_one() -> None:
-    """While it is open no call reaches the endpoint; after the window one does and the others are refused; then all do."""
+    """While it is open no call reaches the endpoint; after the window one does and the others are refused;
+    then all do.
+    """
     asyncio.run(open_breaker(sound))
 
 
@@ -273,11 +317,18 @@ def unheard_event(_: Event) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ModelError("401: check the key", caller=True), ModelError("the call failed"), UsageError("no such tool"), ValueError("a bug")],
+    [
+        ModelError("401: check the key", caller=True),
+        ModelError("the call failed"),
+        UsageError("no such tool"),
+        ValueError("a bug"),
+    ],
     ids=["caller", "lasting", "usage", "bug"],
 )
 def test_errors_of_the_callers_side_do_not_count(error: Exception) -> None:
-    """Twenty refusals in a row leave the breaker closed and the state as it was; cancelled calls say nothing either."""
+    """Twenty refusals in a row leave the breaker closed and the state as it was; cancelled calls say nothing
+    either.
+    """
     supervisor = RuntimeSupervisor(QUICK, patience_s=5)
     endpoint = Endpoint([error])
     model = guard_model(endpoint, supervisor, unheard_event)
@@ -321,7 +372,9 @@ def test_a_cancelled_single_call_frees_its_place() -> None:
 
 
 def test_a_stream_that_breaks_off_is_not_heard_twice(session: Session, workspace: Path) -> None:
-    """After an attempt has streamed, the answer of the next comes whole: listeners get no piece twice, the run its answer."""
+    """After an attempt has streamed, the answer of the next comes whole: listeners get no piece twice, the
+    run its answer.
+    """
     supervised(session, patience_s=5)
     seen = RecordingListener()
 
@@ -340,7 +393,11 @@ def test_a_stream_that_breaks_off_is_not_heard_twice(session: Session, workspace
 def test_a_pause_longer_than_the_patience_is_not_begun() -> None:
     """A provider that asks for more than that ends the call at once."""
     supervisor = RuntimeSupervisor(QUICK, patience_s=FOREVER_S)
-    model = guard_model(Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=FOREVER_S + 60)]), supervisor, unheard_event)
+    model = guard_model(
+        Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=FOREVER_S + 60)]),
+        supervisor,
+        unheard_event,
+    )
 
     async def scene() -> None:
         await model(REQUEST, unheard)
@@ -358,8 +415,12 @@ def test_scripts_depend_on_nothing() -> None:
     assert supervisor.states() == ()
 
 
-def test_escalation_goes_past_a_dead_endpoint(session: Session, workspace: Path, server: ServerProcess) -> None:
-    """The first model's server is dead: each turn goes on with the second at once, and the open breaker saves the call."""
+def test_escalation_goes_past_a_dead_endpoint(
+    session: Session, workspace: Path, server: ServerProcess
+) -> None:
+    """The first model's server is dead: each turn goes on with the second at once, and the open breaker saves
+    the call.
+    """
     supervisor = session.supervisor = RuntimeSupervisor(HealthPolicy(failures=2, open_s=60))
     spare = Endpoint(["spare"])
     model = EscalatingModel(models=(behind(server), spare))
@@ -373,17 +434,23 @@ def test_escalation_goes_past_a_dead_endpoint(session: Session, workspace: Path,
         ("own/any", "ready"),
     ]
     answered = [event for event in runs[0].events() if isinstance(event, ModelAnswered)]
-    assert [(event.model, event.error is None) for event in answered] == [("openai/any", False), ("own/any-1", True)]
+    assert [(event.model, event.error is None) for event in answered] == [
+        ("openai/any", False),
+        ("own/any-1", True),
+    ]
 
 
 @pytest.mark.parametrize("several", ["stand-ins", "routes"])
 def test_what_is_around_several_models_does_not_hide_them(several: str) -> None:
-    """Where settings are put around models that stand for each other, each endpoint is still watched by itself."""
+    """Where settings are put around models that stand for each other, each endpoint is still watched by
+    itself.
+    """
     supervisor = RuntimeSupervisor()
     one, other = LiteLLMModel("openai/a", api_key="k"), LiteLLMModel("openai/b", api_key="k")
     routes = RoutedModel(name="r", routes=(Route(kind="code", model=one),), otherwise=other)
     around = TunedModel(
-        model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes, params=ModelParams(temperature=0.5)
+        model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes,
+        params=ModelParams(temperature=0.5),
     )
     kept = guard_model(around, supervisor, lambda _: None)
     assert isinstance(kept, TunedModel)
@@ -396,13 +463,19 @@ def test_endpoints_are_told_apart(server: ServerProcess) -> None:
     """One name at two addresses is two endpoints; wrapping a model does not make another one."""
     one = LiteLLMModel("openai/any", api_base=server.api_base)
     other = LiteLLMModel("openai/any", api_base="http://127.0.0.1:1/v1")
-    assert endpoint_of(one) == endpoint_of(with_retries(TextToolModel(one))) == f"openai/any at {server.api_base}"
+    assert (
+        endpoint_of(one)
+        == endpoint_of(with_retries(TextToolModel(one)))
+        == f"openai/any at {server.api_base}"
+    )
     assert endpoint_of(one) != endpoint_of(other)
     assert endpoint_of(LiteLLMModel("openai/gpt-5")) == "openai/gpt-5"
 
 
 def test_probes_that_cost_nothing(server: ServerProcess) -> None:
-    """An own server is in order when it answers at all; an Ollama when it has the model; a hosted model cannot be probed."""
+    """An own server is in order when it answers at all; an Ollama when it has the model; a hosted model
+    cannot be probed.
+    """
     root = server.api_base.removesuffix("/v1")
     here = RuntimeSupervisor()
     own = watch_model(behind(server), here)
@@ -430,7 +503,9 @@ def test_probes_that_cost_nothing(server: ServerProcess) -> None:
 
 
 def test_the_preflight_of_a_stage(server: ServerProcess) -> None:
-    """It waits for a server that comes up, names one that does not, and is content with one of several that stand in."""
+    """It waits for a server that comes up, names one that does not, and is content with one of several that
+    stand in.
+    """
     supervisor = RuntimeSupervisor(QUICK)
     model, script = behind(server), ScriptedModel(["x"])
 
@@ -446,13 +521,17 @@ def test_the_preflight_of_a_stage(server: ServerProcess) -> None:
         gate = asyncio.create_task(wait_for_model(model, supervisor, timeout=PATIENCE_S))
         await asyncio.to_thread(server.start, {"text": "hi"})
         await gate
-        await wait_for_model(EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=PATIENCE_S)
+        await wait_for_model(
+            EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=PATIENCE_S
+        )
 
     asyncio.run(scene())
 
 
 def test_the_guard_costs_little() -> None:
-    """Admitting, reporting and the layers around them take less than 60 µs per call; about 2 µs where nothing else runs."""
+    """Admitting, reporting and the layers around them take less than 60 µs per call; about 2 µs where nothing
+    else runs.
+    """
     supervisor = RuntimeSupervisor()
 
     class Instant:

@@ -1,4 +1,6 @@
-"""Health as arithmetic: thousands of random lives against the rules in their plainest words, and a mutant for each rule."""
+"""Health as arithmetic: thousands of random lives against the rules in their plainest words, and a mutant for
+each rule.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ from kestrel_lab.runtime.supervision.health import (
 )
 
 LIVES = 5_000
-"""The rarest transition is first seen in life 4,071; the mutant that is hardest to find is seen in one life of fifty."""
+"""The rarest transition is first seen in life 4,071; the mutant that is hardest to find is seen in one life
+of fifty.
+"""
 RESTARTS = 2_000
 """Mutants of the budget are seen in seven of eight lives."""
 POLICY = HealthPolicy(failures=3, open_s=5, open_max_s=30, jitter=0.5, restarts=3, restarts_per_s=600)
@@ -37,7 +41,9 @@ LEGAL = {
 
 @dataclass
 class Reference:
-    """The rules for something that is not restarted, written down once more and differently: nothing is kept but lists."""
+    """The rules for something that is not restarted, written down once more and differently: nothing is kept
+    but lists.
+    """
 
     lucky: Iterator[float]
     state: str = "starting"
@@ -121,7 +127,9 @@ def live(make: Make, seed: int) -> set[tuple[str, str]]:
             if dice.random() < 0.9:  # else it reports twice
                 calls.remove((permit, wanted))
             single = [one for one in single if one is not wanted]
-            outcome = dice.choices(("bad", "good", "released"), (wrong, 0.9 - wrong if wrong < 0.9 else 0.05, 0.1))[0]
+            outcome = dice.choices(
+                ("bad", "good", "released"), (wrong, 0.9 - wrong if wrong < 0.9 else 0.05, 0.1)
+            )[0]
             reference.report(now, wanted, outcome)
             {
                 "bad": lambda: health.failed("no", permit),
@@ -138,12 +146,16 @@ def live(make: Make, seed: int) -> set[tuple[str, str]]:
             path.append(change.target.value)
         assert health.state.value == path[-1], "a change that nobody was told"
         assert health.state.value == reference.state
-        assert health.breaker.retry_in == pytest.approx(max(0.0, reference.until - now) if reference.windows else 0.0)
+        assert health.breaker.retry_in == pytest.approx(
+            max(0.0, reference.until - now) if reference.windows else 0.0
+        )
     return set(pairwise(path))
 
 
 def test_thousands_of_lives() -> None:
-    """No illegal or silent transition, no call in an open window, never two in a half-open breaker, states as the rules say."""
+    """No illegal or silent transition, no call in an open window, never two in a half-open breaker, states as
+    the rules say.
+    """
     seen: set[tuple[str, str]] = set()
     for seed in range(LIVES):
         seen |= live(sound, seed)
@@ -203,7 +215,10 @@ def with_breaker(kind: type[CircuitBreaker]) -> Make:
 
 @pytest.mark.parametrize(
     "make",
-    [*map(with_breaker, (Forgetful, Eager, Gullible, Impatient)), lambda clock, chance: Bypass(POLICY, clock, chance)],
+    [
+        *map(with_breaker, (Forgetful, Eager, Gullible, Impatient)),
+        lambda clock, chance: Bypass(POLICY, clock, chance),
+    ],
     ids=["window", "two probes", "late news", "no growth", "bypass"],
 )
 def test_mutants_are_caught(make: Make) -> None:
@@ -214,7 +229,9 @@ def test_mutants_are_caught(make: Make) -> None:
 
 
 def restarts(budget: Callable[[Callable[[], float]], RestartBudget], seed: int) -> None:
-    """A random life of something that is restarted: no ten minutes see more than three restarts, and none is skipped."""
+    """A random life of something that is restarted: no ten minutes see more than three restarts, and none is
+    skipped.
+    """
     dice = random.Random(seed)
     now = 0.0
     health = DependencyHealth(POLICY, lambda: now, lambda: 0.0, restartable=True)
@@ -246,7 +263,9 @@ def restarts(budget: Callable[[Callable[[], float]], RestartBudget], seed: int) 
 
 
 def test_the_restart_budget_is_never_exceeded() -> None:
-    """In thousands of random lives no window of ten minutes sees more than three restarts; used up means failed."""
+    """In thousands of random lives no window of ten minutes sees more than three restarts; used up means
+    failed.
+    """
     for seed in range(RESTARTS):
         restarts(lambda clock: RestartBudget(POLICY, clock), seed)
 
@@ -277,8 +296,12 @@ def test_mutant_budgets_are_caught(kind: type[RestartBudget]) -> None:
 
 
 def test_the_table_is_closed_and_an_illegal_step_is_a_defect() -> None:
-    """The table is what it says here; any other step raises an error that is none of ours, and changes nothing."""
-    assert {(source.value, target.value) for source, targets in TRANSITIONS.items() for target in targets} == LEGAL
+    """The table is what it says here; any other step raises an error that is none of ours, and changes
+    nothing.
+    """
+    assert {
+        (source.value, target.value) for source, targets in TRANSITIONS.items() for target in targets
+    } == LEGAL
     for source in HealthState:
         for target in HealthState:
             health = sound(lambda: 0.0, lambda: 0.0)

@@ -38,7 +38,9 @@ class Child:
         self.most_at_once = max(self.at_once, self.most_at_once)
         await self.end()
         pipe = asyncio.subprocess.PIPE
-        self.process = await asyncio.create_subprocess_exec(sys.executable, "-c", self.source, stdin=pipe, stdout=pipe)
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", self.source, stdin=pipe, stdout=pipe
+        )
         self.started.append(self.process)
         self.starts += 1
         self.at_once -= 1
@@ -85,12 +87,16 @@ async def fine() -> None:
 
 
 def test_a_killed_child_is_restarted() -> None:
-    """A child killed with SIGKILL is noticed by its probe, restarted once, and ready again, each state in its place."""
+    """A child killed with SIGKILL is noticed by its probe, restarted once, and ready again, each state in its
+    place.
+    """
 
     async def scene() -> tuple[Child, Log]:
         child, log = Child(), Log()
         await child.start()
-        supervisor = RuntimeSupervisor(QUICK, interval_s=0.0, probe_timeout_s=PATIENCE_S, restart_timeout_s=PATIENCE_S)
+        supervisor = RuntimeSupervisor(
+            QUICK, interval_s=0.0, probe_timeout_s=PATIENCE_S, restart_timeout_s=PATIENCE_S
+        )
         supervisor.subscribe(log)
         supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start)
         await supervisor.ready("notes", timeout=PATIENCE_S)
@@ -110,12 +116,16 @@ def test_a_killed_child_is_restarted() -> None:
 
 
 def test_a_child_that_dies_each_time_is_given_up() -> None:
-    """After three restarts in vain the state is failed; the error names it, its state, why, and that the budget is used up."""
+    """After three restarts in vain the state is failed; the error names it, its state, why, and that the
+    budget is used up.
+    """
 
     async def scene() -> tuple[DependencyError, Child, Log]:
         child, log = Child("import sys; sys.exit(1)"), Log()
         await child.start()
-        supervisor = RuntimeSupervisor(QUICK, interval_s=0.05, probe_timeout_s=PATIENCE_S, restart_timeout_s=PATIENCE_S)
+        supervisor = RuntimeSupervisor(
+            QUICK, interval_s=0.05, probe_timeout_s=PATIENCE_S, restart_timeout_s=PATIENCE_S
+        )
         supervisor.subscribe(log)
         supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start, advice="Look at its own log.")
         with pytest.raises(DependencyError) as caught:
@@ -157,7 +167,9 @@ async def many_gates(kind: type[Dependency]) -> Child:
 
 
 def test_one_restart_at_a_time() -> None:
-    """Twenty gates at once restart a dead child once, never two at a time; a mutant that lets them overlap is caught."""
+    """Twenty gates at once restart a dead child once, never two at a time; a mutant that lets them overlap is
+    caught.
+    """
     child = asyncio.run(many_gates(Dependency))
     assert (child.starts, child.most_at_once) == (2, 1)
     mutant = asyncio.run(many_gates(Overlapping))
@@ -165,7 +177,9 @@ def test_one_restart_at_a_time() -> None:
 
 
 def test_a_call_is_refused_while_it_is_restarted() -> None:
-    """From the moment it is given up until a restart succeeded no call is let through, and the error says why."""
+    """From the moment it is given up until a restart succeeded no call is let through, and the error says
+    why.
+    """
 
     async def scene() -> None:
         begun, go = asyncio.Event(), asyncio.Event()
@@ -178,7 +192,10 @@ def test_a_call_is_refused_while_it_is_restarted() -> None:
         notes = supervisor.watch("notes", "mcp", probe=fine, restart=slow)
         await supervisor.ready("notes", timeout=PATIENCE_S)
         notes.failure(BrokenPipeError("gone"), notes.admit())
-        with pytest.raises(DependencyError, match=r"mcp notes is recovering: BrokenPipeError: gone; it may be tried again at once"):
+        with pytest.raises(
+            DependencyError,
+            match=r"mcp notes is recovering: BrokenPipeError: gone; it may be tried again at once",
+        ):
             notes.admit()
         gate = asyncio.create_task(supervisor.ready("notes", timeout=PATIENCE_S))
         await begun.wait()
@@ -197,7 +214,9 @@ def test_a_restart_that_hangs_has_failed() -> None:
     async def scene() -> None:
         supervisor = RuntimeSupervisor(QUICK, restart_timeout_s=0.1)
         supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(FOREVER_S)).failure("gone")
-        with pytest.raises(DependencyError, match=r"is failed: its restart took longer than 0\.1 s; its 3 restarts"):
+        with pytest.raises(
+            DependencyError, match=r"is failed: its restart took longer than 0\.1 s; its 3 restarts"
+        ):
             await supervisor.ready("notes", timeout=FOREVER_S)
 
     asyncio.run(scene())
@@ -225,7 +244,9 @@ def test_watching_makes_no_task() -> None:
 
 
 def test_the_gate_waits_for_what_comes_up() -> None:
-    """Ready comes when all are in order; a probe that never answers counts as a failure; an unknown name is a usage error."""
+    """Ready comes when all are in order; a probe that never answers counts as a failure; an unknown name is a
+    usage error.
+    """
     tries = 0
 
     async def third_time() -> None:
@@ -246,7 +267,9 @@ def test_the_gate_waits_for_what_comes_up() -> None:
                 await supervisor.ready("db", "silent", timeout=timeout)
             if "is starting" not in str(late.value):
                 break
-        assert re.search(r"service silent is (degraded|recovering): no answer to a probe within 0\.1 s", str(late.value))
+        assert re.search(
+            r"service silent is (degraded|recovering): no answer to a probe within 0\.1 s", str(late.value)
+        )
         with pytest.raises(UsageError, match="did you mean 'hosted'"):
             await supervisor.ready("hostd", timeout=1)
 
@@ -254,7 +277,9 @@ def test_the_gate_waits_for_what_comes_up() -> None:
 
 
 def test_passive_health_and_the_table() -> None:
-    """Reports move the state, the table shows it, listeners hear it, and one that fails is told no more and harms nobody."""
+    """Reports move the state, the table shows it, listeners hear it, and one that fails is told no more and
+    harms nobody.
+    """
     now = 100.0
     supervisor = RuntimeSupervisor(clock=lambda: now, random=lambda: 0.0)
     log = Log()
@@ -273,11 +298,30 @@ def test_passive_health_and_the_table() -> None:
     now += 7
     watched.failure("<b>down</b>")
     (row,) = supervisor.states()
-    assert (row.dependency, row.kind, row.state, row.breaker, row.reason) == ("m", "model", HealthState.RECOVERING, "open", "<b>down</b>")
+    assert (row.dependency, row.kind, row.state, row.breaker, row.reason) == (
+        "m",
+        "model",
+        HealthState.RECOVERING,
+        "open",
+        "<b>down</b>",
+    )
     assert (row.retry_in_s, row.restarts_left) == (5.0, None)
     assert "&lt;b&gt;down&lt;/b&gt;" in supervisor._repr_html_()
-    assert repr(supervisor.states()).splitlines()[1].split() == ["m", "model", "recovering", "0", "ms", "open", "5.0", "s", "<b>down</b>"]
-    assert str(supervisor.error("m")) == "model m is recovering: <b>down</b>; it is tried again in 5.0 s. Start it."
+    assert repr(supervisor.states()).splitlines()[1].split() == [
+        "m",
+        "model",
+        "recovering",
+        "0",
+        "ms",
+        "open",
+        "5.0",
+        "s",
+        "<b>down</b>",
+    ]
+    assert (
+        str(supervisor.error("m"))
+        == "model m is recovering: <b>down</b>; it is tried again in 5.0 s. Start it."
+    )
     stop()
     stop()
     supervisor.watch("m", "model").success()

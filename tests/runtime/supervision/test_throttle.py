@@ -1,4 +1,6 @@
-"""Claims about how many calls an endpoint gets at once: the law on a simulated clock, the line, and a real server."""
+"""Claims about how many calls an endpoint gets at once: the law on a simulated clock, the line, and a real
+server.
+"""
 
 import asyncio
 import heapq
@@ -34,7 +36,9 @@ from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, Throttle
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import conversation
 
-pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier"
+)
 
 REQUEST = ModelRequest(messages=conversation(("user", "hi")), stream=False)
 
@@ -71,7 +75,9 @@ class Timid(Throttle):
 
 @dataclass
 class World:
-    """An endpoint with room for `room` calls at once on a simulated clock, and more callers than it has room for."""
+    """An endpoint with room for `room` calls at once on a simulated clock, and more callers than it has room
+    for.
+    """
 
     kind: type[Throttle] = Throttle
     room: int = 10
@@ -113,7 +119,11 @@ class World:
                 self.now += throttle.retry_in + 1e-9
                 continue
             at, _, ticket, good = heapq.heappop(events)
-            if throttle.retry_in and self.now + throttle.retry_in < at and throttle.in_flight < throttle.width:
+            if (
+                throttle.retry_in
+                and self.now + throttle.retry_in < at
+                and throttle.in_flight < throttle.width
+            ):
                 heapq.heappush(events, (at, order, ticket, good))
                 self.now += throttle.retry_in + 1e-9
                 continue
@@ -134,11 +144,16 @@ class World:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    room=st.integers(1, 60), seconds=st.floats(0.1, 3), retry_after=st.none() | st.floats(0, 5),
-    bound=st.none() | st.integers(1, 100), seed=st.integers(0, 9),
-)  # fmt: skip
+    room=st.integers(1, 60),
+    seconds=st.floats(0.1, 3),
+    retry_after=st.none() | st.floats(0, 5),
+    bound=st.none() | st.integers(1, 100),
+    seed=st.integers(0, 9),
+)
 def test_the_law(room: int, seconds: float, retry_after: float | None, bound: int | None, seed: int) -> None:
-    """For any endpoint: never more at once than the width, one cut per burst, no call in a pause asked for, and enough get through."""
+    """For any endpoint: never more at once than the width, one cut per burst, no call in a pause asked for,
+    and enough get through.
+    """
     world = World(room=room, seconds=seconds, retry_after=retry_after, bound=bound)
     throttle = world.run(60 * seconds + 30, random.Random(seed).random)
     assert throttle.episodes == world.rounds_of_refusals
@@ -161,7 +176,9 @@ def claims(kind: type[Throttle]) -> None:
 
 
 def test_the_width_finds_what_the_endpoint_bears() -> None:
-    """The width swings below what there is room for; two thirds of it are used and one call in fifty is refused at most."""
+    """The width swings below what there is room for; two thirds of it are used and one call in fifty is
+    refused at most.
+    """
     claims(Throttle)
 
 
@@ -173,7 +190,9 @@ def test_mutant_laws_are_caught(mutant: type[Throttle]) -> None:
 
 
 def test_slow_start() -> None:
-    """Until the first episode the width doubles with each round; it stops at the bound, and grows only while it is used up."""
+    """Until the first episode the width doubles with each round; it stops at the bound, and grows only while
+    it is used up.
+    """
     throttle = Throttle(ThrottlePolicy(start=2), lambda: 0.0, lambda: 0.0)
     throttle.bounds.append(9)
     seen = []
@@ -196,7 +215,9 @@ def test_slow_start() -> None:
 
 
 def test_one_burst_is_one_episode() -> None:
-    """Eight calls refused together cut once, with the longest pause any of them asks for; one made afterwards cuts again."""
+    """Eight calls refused together cut once, with the longest pause any of them asks for; one made afterwards
+    cuts again.
+    """
     now = 0.0
     throttle = Throttle(ThrottlePolicy(start=8), lambda: now, lambda: 0.0)
     tickets = [throttle.enter() for _ in range(8)]
@@ -209,11 +230,17 @@ def test_one_burst_is_one_episode() -> None:
     again = throttle.enter()
     assert again is not None
     throttle.refused(again, None)
-    assert (throttle.width, throttle.episodes, throttle.retry_in) == (3, 2, 1.0)  # the second in a row: twice half a second
+    assert (throttle.width, throttle.episodes, throttle.retry_in) == (
+        3,
+        2,
+        1.0,
+    )  # the second in a row: twice half a second
 
 
 def test_the_line_is_fair_and_survives_who_leaves_it() -> None:
-    """First come, first served, also across threads with event loops of their own; whoever stops waiting holds up nobody."""
+    """First come, first served, also across threads with event loops of their own; whoever stops waiting
+    holds up nobody.
+    """
     gate = Gate(Throttle(ThrottlePolicy(start=1), time.monotonic, lambda: 0.0))
     order: list[str] = []
 
@@ -244,7 +271,9 @@ def test_the_line_is_fair_and_survives_who_leaves_it() -> None:
 
 
 def test_a_loop_that_closes_while_its_caller_waits_fails_no_other_call() -> None:
-    """It may close between any look at it and the wake-up: the answered call reports, and the next one in line gets its turn."""
+    """It may close between any look at it and the wake-up: the answered call reports, and the next one in
+    line gets its turn.
+    """
 
     class Closing(asyncio.SelectorEventLoop):
         def is_closed(self) -> bool:
@@ -295,7 +324,9 @@ class Limited(OpenAIServer):
 
 
 def noting(kind: type[Throttle]) -> type[Throttle]:
-    """`kind`, counting calls that it lets go within a pause it was told of, and bursts of refusals, as `World` does."""
+    """`kind`, counting calls that it lets go within a pause it was told of, and bursts of refusals, as
+    `World` does.
+    """
 
     class Noting(kind):  # type: ignore[misc,valid-type]  # a class is a variable here
         early = bursts = last_burst = 0
@@ -337,7 +368,9 @@ def serve_many(kind: type[Throttle] = Throttle) -> None:
         model = with_retries(model_at(server), 3, first_wait_s=0.05)
         throttle: Any = noting(kind)(ThrottlePolicy(), time.monotonic, lambda: 0.0)
         watch_model(model, supervisor).turns.throttle = throttle
-        asyncio.run(all_of(lambda: guard_model(model, supervisor, lambda event: None)(REQUEST, lambda piece: None)))
+        asyncio.run(
+            all_of(lambda: guard_model(model, supervisor, lambda event: None)(REQUEST, lambda piece: None))
+        )
     assert throttle.early == 0
     assert server.refused == throttle.refusals
     assert server.refused <= 12
@@ -375,11 +408,20 @@ class Refusing:
 
 
 def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
-    """A refused call is made again; the run says what it waits for, the log how long, and none of it is working time."""
+    """A refused call is made again; the run says what it waits for, the log how long, and none of it is
+    working time.
+    """
     session = Session(tmp_path / "home", env={})
-    for pause in (0.6, 6.0):  # a busy machine may work for longer than the limit that three of the first are more than
+    for pause in (
+        0.6,
+        6.0,
+    ):  # a busy machine may work for longer than the limit that three of the first are more than
         model = Refusing(3, retry_after_s=pause)
-        run = asyncio.run(session.run("go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=2.5 * pause)))
+        run = asyncio.run(
+            session.run(
+                "go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=2.5 * pause)
+            )
+        )
         if run.status is RunStatus.COMPLETE:
             break
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
@@ -387,9 +429,14 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
     assert 3 * pause <= answer.backoff <= answer.seconds
     assert answer.queued < answer.backoff / 3
     waiting, over = [event.text for event in run.events() if isinstance(event, Progress)]
-    assert re.fullmatch(r"waiting for own/limited: it asked to slow down once, 5 calls at once, next in [\d.]+ s", waiting)
+    assert re.fullmatch(
+        r"waiting for own/limited: it asked to slow down once, 5 calls at once, next in [\d.]+ s", waiting
+    )
     assert over == ""
-    assert (working_time(run.records()), usage_of_run(run.records()).idle_s) == (run._state.working_s, run._state.meter.idle_s)
+    assert (working_time(run.records()), usage_of_run(run.records()).idle_s) == (
+        run._state.working_s,
+        run._state.meter.idle_s,
+    )
     assert run._state.working_s < 2.5 * pause < run._state.meter.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")
@@ -409,7 +456,9 @@ def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
 
     for pause in (1.6, 16.0):  # a busy machine may work for longer than the limit that the first is more than
         model = with_retries(Failing(1, retry_after_s=pause))
-        run = asyncio.run(session.run("go", model=model, workspace=tmp_path, limits=Limits(seconds=0.9 * pause)))
+        run = asyncio.run(
+            session.run("go", model=model, workspace=tmp_path, limits=Limits(seconds=0.9 * pause))
+        )
         if run.status is RunStatus.COMPLETE:
             break
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
@@ -445,12 +494,20 @@ def test_messages_have_a_limit(tmp_path: Path) -> None:
     session.close()
 
 
-@pytest.mark.parametrize(("retry_after_s", "patience_s", "asked"), [(90.0, 60.0, 1), (5.0, 1.0, 1), (0.0, 0.0, 1)])
+@pytest.mark.parametrize(
+    ("retry_after_s", "patience_s", "asked"), [(90.0, 60.0, 1), (5.0, 1.0, 1), (0.0, 0.0, 1)]
+)
 def test_it_does_not_wait_without_end(retry_after_s: float, patience_s: float, asked: int) -> None:
-    """A pause that is too long, or longer than the patience with an endpoint that answers nobody, is not waited for."""
+    """A pause that is too long, or longer than the patience with an endpoint that answers nobody, is not
+    waited for.
+    """
     model = Refusing(99, retry_after_s)
     with pytest.raises(ModelError, match="too many"):
-        asyncio.run(guard_model(model, RuntimeSupervisor(patience_s=patience_s), lambda event: None)(REQUEST, lambda piece: None))
+        asyncio.run(
+            guard_model(model, RuntimeSupervisor(patience_s=patience_s), lambda event: None)(
+                REQUEST, lambda piece: None
+            )
+        )
     assert model.asked == asked
 
 
@@ -476,10 +533,17 @@ class Refusal(Exception):
 
 @pytest.mark.parametrize(
     ("headers", "seconds"),
-    [({"retry-after": "7"}, 7.0), ({"retry-after": "0.25"}, 0.25), ({"retry-after": "-3"}, 0.0), ({}, None), ({"retry-after": "soon"}, None),
-     ({"retry-after": "nan"}, None), ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
-     ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0)],
-)  # fmt: skip
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+    ],
+)
 def test_every_way_to_ask_for_a_pause(headers: dict[str, str], seconds: float | None) -> None:
     """Seconds, milliseconds and dates are understood; what is none of them asks for nothing."""
     error = model_error(Refusal(429, headers), model="m", api_base=None, key_name="K")
@@ -489,7 +553,10 @@ def test_every_way_to_ask_for_a_pause(headers: dict[str, str], seconds: float | 
 def test_a_date_asks_for_the_time_until_then() -> None:
     """A date in half a minute is a pause of half a minute."""
     asked: Any = model_error(
-        Refusal(429, {"retry-after": formatdate(time.time() + 30, usegmt=True)}), model="m", api_base=None, key_name="K"
+        Refusal(429, {"retry-after": formatdate(time.time() + 30, usegmt=True)}),
+        model="m",
+        api_base=None,
+        key_name="K",
     ).retry_after_s
     assert 27 <= asked <= 30
 

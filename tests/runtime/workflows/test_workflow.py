@@ -54,11 +54,18 @@ def written(folder: Path, text: str, name: str = "flow.yaml") -> Path:
 
 
 def test_a_plan_file_is_the_plan_it_says(tmp_path: Path) -> None:
-    """Goal and inputs are put into goals and criteria, and are artifacts; references to what steps make are left for later."""
+    """Goal and inputs are put into goals and criteria, and are artifacts; references to what steps make are
+    left for later.
+    """
     assert load_plan(written(tmp_path, PLAN), "bees {{x}}", {"words": "40"}) == Plan(
         steps=(
             Step(id="write", goal="Write about bees {{x}} in English", produces=("text",)),
-            Step(id="keep", tool="write_file", args={"path": "out.txt", "content": "{{text}}"}, consumes=("text",)),
+            Step(
+                id="keep",
+                tool="write_file",
+                args={"path": "out.txt", "content": "{{text}}"},
+                consumes=("text",),
+            ),
         ),
         artifacts={"goal": "bees {{x}}", "language": "English", "words": 40},
         acceptance_criteria=("at most 40 words",),
@@ -67,8 +74,15 @@ def test_a_plan_file_is_the_plan_it_says(tmp_path: Path) -> None:
 
 def test_a_run_follows_a_shipped_workflow_by_name(session: Session, workspace: Path) -> None:
     """`plan="react"` works with a model that only writes text."""
-    run = asyncio.run(session.run("say hello", plan="react", model=ScriptedModel(["Final Answer: hello"]), workspace=workspace))
-    assert (run.status, run.plan.steps) == (RunStatus.COMPLETE, (Step(id="answer", goal="say hello", react=True),))
+    run = asyncio.run(
+        session.run(
+            "say hello", plan="react", model=ScriptedModel(["Final Answer: hello"]), workspace=workspace
+        )
+    )
+    assert (run.status, run.plan.steps) == (
+        RunStatus.COMPLETE,
+        (Step(id="answer", goal="say hello", react=True),),
+    )
 
 
 def test_a_file_may_say_all_that_a_step_says() -> None:
@@ -81,16 +95,31 @@ def test_a_file_may_say_all_that_a_step_says() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("goal: \"Write", "gaol: \"Write", "flow.yaml:9: steps[0].gaol: unknown key; did you mean 'goal'?"),
-        ("{{language}}", "{{langage}}", "flow.yaml:9: steps[0].goal: {{langage}} is neither the goal nor a declared input; did you mean 'language'?"),
+        ('goal: "Write', 'gaol: "Write', "flow.yaml:9: steps[0].gaol: unknown key; did you mean 'goal'?"),
+        (
+            "{{language}}",
+            "{{langage}}",
+            "flow.yaml:9: steps[0].goal: {{langage}} is neither the goal nor a declared input; did you "
+            "mean 'language'?",
+        ),
         ("id: keep", "id: 7", "flow.yaml:11: steps[1].id: must be text, not 7; put it in quotes"),
-        ("consumes: [text]", "consumes: [txt]", "flow.yaml:14: steps[1].consumes[0]: nothing makes 'txt'; did you mean 'text'?"),
-        ("produces: [text]", "produces: [txt]", "flow.yaml:14: steps[1].consumes[0]: nothing makes 'text'; did you mean 'txt'?"),
+        (
+            "consumes: [text]",
+            "consumes: [txt]",
+            "flow.yaml:14: steps[1].consumes[0]: nothing makes 'txt'; did you mean 'text'?",
+        ),
+        (
+            "produces: [text]",
+            "produces: [txt]",
+            "flow.yaml:14: steps[1].consumes[0]: nothing makes 'text'; did you mean 'txt'?",
+        ),
         ("type: integer", "typ: integer", "flow.yaml:5: inputs.words.typ: unknown key; did you mean 'type'?"),
         ("kind: plan\n", "", "flow.yaml:1: kind: is missing"),
     ],
-)  # fmt: skip
-def test_mistakes_are_told_with_their_place(old: str, new: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+)
+def test_mistakes_are_told_with_their_place(
+    old: str, new: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File, line, key and the nearest spelling."""
     monkeypatch.chdir(tmp_path)
     assert old in PLAN
@@ -101,7 +130,9 @@ def test_mistakes_are_told_with_their_place(old: str, new: str, told: str, tmp_p
 
 
 def test_inputs_are_checked(tmp_path: Path) -> None:
-    """A missing input, one that is not declared, one of another type, and inputs without a workflow are refused."""
+    """A missing input, one that is not declared, one of another type, and inputs without a workflow are
+    refused.
+    """
     path = written(tmp_path, PLAN)
     with pytest.raises(UsageError, match="needs the input 'words'"):
         load_plan(path, "bees")
@@ -127,7 +158,8 @@ agents:
   poet: {instructions: Rhyme., turns: 2}
 steps:
   - {id: first, agent: poet}
-  - {id: second, agent: {use: poet, model: small, tools: []}, goal: "More of {{goal}}", instructions: Be brief.}
+  - {id: second, agent: {use: poet, model: small, tools: []}, goal: "More of {{goal}}", instructions: Be \
+brief.}
 """
 LOOP = """\
 kind: loop
@@ -151,7 +183,9 @@ limit: 4
 
 
 def test_agents_give_steps_their_settings(tmp_path: Path) -> None:
-    """By name in the workflow; what a reference or a step says itself goes first, instructions are added up; the goal is the run's by default."""
+    """By name in the workflow; what a reference or a step says itself goes first, instructions are added up;
+    the goal is the run's by default.
+    """
     first, second = load_plan(written(tmp_path, SEQUENCE), "bees").steps
     assert first == Step(id="first", goal="bees", instructions="Rhyme.", turns=2, produces=("first",))
     assert second == Step(
@@ -171,19 +205,26 @@ def test_agent_files_are_shared(tmp_path: Path) -> None:
     """A file beside the workflow, in a folder of it, or shipped; a mistake in it is told with both places."""
     (tmp_path / "agents").mkdir()
     written(tmp_path / "agents", "kind: agent\ninstructions: Look twice.\nreact: true\n", "careful.yaml")
-    flow = written(tmp_path, "kind: sequential\nsteps:\n  - {id: a, agent: agents/careful.yaml}\n  - {id: b, agent: critic}\n")
+    flow = written(
+        tmp_path,
+        "kind: sequential\nsteps:\n  - {id: a, agent: agents/careful.yaml}\n  - {id: b, agent: critic}\n",
+    )
     first, second = load_plan(flow, "bees").steps
     assert (first.instructions, first.react) == ("Look twice.", True)
     assert second.schema is not None and second.schema["required"] == ["verdict", "issues"]
     assert load_agent(tmp_path / "agents" / "careful.yaml") == ReActAgent("careful", "Look twice.")
     written(tmp_path / "agents", "kind: agent\ninstrutions: x\n", "careful.yaml")
     with pytest.raises(
-        UsageError, match=r"flow.yaml:3: steps\[0\].agent: .*careful.yaml:2: instrutions: unknown key; did you mean 'instructions'"
+        UsageError,
+        match=r"flow.yaml:3: steps\[0\].agent: .*careful.yaml:2: instrutions: unknown key; did you mean "
+        r"'instructions'",
     ):
         load_plan(flow, "bees")
 
 
-@pytest.mark.parametrize("name", ["../x.yaml", "/etc/x.yaml", "agents/../../x.yaml", "link.yaml", "a\\b.yaml", "http://x/y.yaml"])
+@pytest.mark.parametrize(
+    "name", ["../x.yaml", "/etc/x.yaml", "agents/../../x.yaml", "link.yaml", "a\\b.yaml", "http://x/y.yaml"]
+)
 def test_agent_files_stay_in_the_folder_of_the_workflow(name: str, tmp_path: Path) -> None:
     """No path and no link leads out of it, and nothing is fetched."""
     folder = tmp_path / "flows"
@@ -192,7 +233,9 @@ def test_agent_files_stay_in_the_folder_of_the_workflow(name: str, tmp_path: Pat
     (folder / "link.yaml").symlink_to(tmp_path / "x.yaml")
     flow = written(folder, f"kind: sequential\nsteps:\n  - id: a\n    agent: '{name}'\n")
     with pytest.raises(
-        UsageError, match=r"flow.yaml:4: steps\[0\].agent: (.* is not in the folder of the workflow|there is no agent file)"
+        UsageError,
+        match=r"flow.yaml:4: steps\[0\].agent: (.* is not in the folder of the workflow|there is no "
+        r"agent file)",
     ):
         load_plan(flow, "bees")
 
@@ -200,34 +243,102 @@ def test_agent_files_stay_in_the_folder_of_the_workflow(name: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "old", "new", "told"),
     [
-        (SEQUENCE, "agent: poet}", "agent: poett}", "flow.yaml:5: steps[0].agent: there is no agent 'poett'; did you mean 'poet'?"),
-        (SEQUENCE, "turns: 2", "use: critik", "flow.yaml:3: agents.poet: there is no agent 'critik'; did you mean 'critic'?"),
-        (SEQUENCE, "turns: 2", "turn: 2", "flow.yaml:3: agents.poet.turn: unknown key; did you mean 'turns'?"),
-        (SEQUENCE, "kind: sequential", "kind: sequence", "flow.yaml:1: kind: there is no kind 'sequence'; did you mean 'sequential'?"),
+        (
+            SEQUENCE,
+            "agent: poet}",
+            "agent: poett}",
+            "flow.yaml:5: steps[0].agent: there is no agent 'poett'; did you mean 'poet'?",
+        ),
+        (
+            SEQUENCE,
+            "turns: 2",
+            "use: critik",
+            "flow.yaml:3: agents.poet: there is no agent 'critik'; did you mean 'critic'?",
+        ),
+        (
+            SEQUENCE,
+            "turns: 2",
+            "turn: 2",
+            "flow.yaml:3: agents.poet.turn: unknown key; did you mean 'turns'?",
+        ),
+        (
+            SEQUENCE,
+            "kind: sequential",
+            "kind: sequence",
+            "flow.yaml:1: kind: there is no kind 'sequence'; did you mean 'sequential'?",
+        ),
         (SEQUENCE, "id: second", "id: first", "flow.yaml:6: steps[1].id: 'first' is already on line 5"),
         (SEQUENCE, "id: second", "id: 'two words'", "flow.yaml:6: steps[1].id: String should match pattern"),
-        (SEQUENCE, "id: second", "id: goal", "flow.yaml:6: steps[1].produces: 'goal' is the goal or an input: choose another name"),
+        (
+            SEQUENCE,
+            "id: second",
+            "id: goal",
+            "flow.yaml:6: steps[1].produces: 'goal' is the goal or an input: choose another name",
+        ),
         (LOOP, "limit: 3\n", "", "flow.yaml:1: limit: is missing"),
         (LOOP, "limit: 3", "limit: 51", "flow.yaml:6: limit: must be less than or equal to 50, not 51"),
-        (LOOP, "until: draft", "until: draf", "flow.yaml:5: until: condition 'draf == \"good\"': nothing makes 'draf'; did you mean 'draft'?"),
+        (
+            LOOP,
+            "until: draft",
+            "until: draf",
+            "flow.yaml:5: until: condition 'draf == \"good\"': nothing makes 'draf'; did you mean 'draft'?",
+        ),
         (LOOP, 'draft == "good"', 'draft === "good"', "flow.yaml:5: until: condition 'draft === \"good\"': "),
-        (LOOP, "consumes: [draft]", "consumes: [drft]", "flow.yaml:4: steps[0].consumes[0]: nothing makes 'drft'; did you mean 'draft'?"),
-        (LOOP, "consumes: [draft]", "when: drft == 1", "flow.yaml:4: steps[0].when: nothing makes 'drft'; did you mean 'draft'?"),
-        (LOOP, 'goal: "{{goal}}"', 'goal: "{{draft}}"', "flow.yaml:4: steps[0].goal: {{draft}} is neither the goal nor a declared input"),
+        (
+            LOOP,
+            "consumes: [draft]",
+            "consumes: [drft]",
+            "flow.yaml:4: steps[0].consumes[0]: nothing makes 'drft'; did you mean 'draft'?",
+        ),
+        (
+            LOOP,
+            "consumes: [draft]",
+            "when: drft == 1",
+            "flow.yaml:4: steps[0].when: nothing makes 'drft'; did you mean 'draft'?",
+        ),
+        (
+            LOOP,
+            'goal: "{{goal}}"',
+            'goal: "{{draft}}"',
+            "flow.yaml:4: steps[0].goal: {{draft}} is neither the goal nor a declared input",
+        ),
         (GRAPH, "limit: 4\n", "", "flow.yaml:3: nodes: the graph goes in a circle, "),
         (GRAPH, "to: b", "to: bb", "flow.yaml:7: edges[0].to: there is no node 'bb'; did you mean 'b'?"),
-        (GRAPH, "when: a ==", "when: c ==", "flow.yaml:7: edges[0].when: condition 'c == \"x\"': nothing makes 'c'"),
+        (
+            GRAPH,
+            "when: a ==",
+            "when: c ==",
+            "flow.yaml:7: edges[0].when: condition 'c == \"x\"': nothing makes 'c'",
+        ),
         (GRAPH, "when: a ==", "if: a ==", "flow.yaml:7: edges[0].if: unknown key"),
         (GRAPH, "start: [a]\n", "", "flow.yaml:2: nodes: an edge leads to every node"),
-        (GRAPH, "{id: a, goal: one}", "{id: a}", "flow.yaml:4: nodes[0]: step 'a' has neither a goal nor a tool nor an operation: give exactly one"),
-        (GRAPH, "{id: a, goal: one}", "{id: a, goal: one, tool: x}", "flow.yaml:4: nodes[0]: step 'a' has both a goal and a tool"),
-        (GRAPH, "limit: 4", "limit: 4\nstate: {goal: 1}", "flow.yaml:10: state: 'goal' is the goal or an input"),
+        (
+            GRAPH,
+            "{id: a, goal: one}",
+            "{id: a}",
+            "flow.yaml:4: nodes[0]: step 'a' has neither a goal nor a tool nor an operation: give "
+            "exactly one",
+        ),
+        (
+            GRAPH,
+            "{id: a, goal: one}",
+            "{id: a, goal: one, tool: x}",
+            "flow.yaml:4: nodes[0]: step 'a' has both a goal and a tool",
+        ),
+        (
+            GRAPH,
+            "limit: 4",
+            "limit: 4\nstate: {goal: 1}",
+            "flow.yaml:10: state: 'goal' is the goal or an input",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_shapes_are_told_with_their_place(
     text: str, old: str, new: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unknown agents, kinds and nodes, circles and loops without limit, conditions that name nothing or cannot be read."""
+    """Unknown agents, kinds and nodes, circles and loops without limit, conditions that name nothing or
+    cannot be read.
+    """
     monkeypatch.chdir(tmp_path)
     assert old in text
     written(tmp_path, text.replace(old, new, 1))
@@ -246,8 +357,14 @@ BOMBS = {
     "two documents": "kind: plan\n---\nkind: plan\n",
     "not a mapping": "- kind: plan\n",
     "nothing": "",
-    "a long condition": "kind: loop\nsteps: [{id: a, goal: b}]\nlimit: 2\nuntil: " + "a == 1 and " * 500 + "a == 1\n",
-    "a deep condition": "kind: loop\nsteps: [{id: a, goal: b}]\nlimit: 2\nuntil: " + "(" * 500 + "a == 1" + ")" * 500 + "\n",
+    "a long condition": "kind: loop\nsteps: [{id: a, goal: b}]\nlimit: 2\nuntil: "
+    + "a == 1 and " * 500
+    + "a == 1\n",
+    "a deep condition": "kind: loop\nsteps: [{id: a, goal: b}]\nlimit: 2\nuntil: "
+    + "(" * 500
+    + "a == 1"
+    + ")" * 500
+    + "\n",
     "attributes": 'kind: sequential\nsteps:\n  - {id: a, goal: "{{goal.__class__}}"}\n',
     "code": "kind: loop\nsteps: [{id: a, goal: b}]\nlimit: 2\nuntil: __import__('os').system('x')\n",
 }
@@ -262,9 +379,18 @@ def test_bombs_are_refused(bomb: str, tmp_path: Path) -> None:
         load_plan(path, "bees")
 
 
-def test_what_a_person_gives_is_not_looked_at_again(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """References in the goal and in inputs stay text, also in loops, where steps are written down and read again for each round."""
-    flow = written(tmp_path, LOOP.replace("state:", "inputs: {tone: how it sounds}\nstate:").replace('"{{goal}}"', '"{{goal}} {{tone}}"'))
+def test_what_a_person_gives_is_not_looked_at_again(
+    session: Session, workspace: Path, tmp_path: Path
+) -> None:
+    """References in the goal and in inputs stay text, also in loops, where steps are written down and read
+    again for each round.
+    """
+    flow = written(
+        tmp_path,
+        LOOP.replace("state:", "inputs: {tone: how it sounds}\nstate:").replace(
+            '"{{goal}}"', '"{{goal}} {{tone}}"'
+        ),
+    )
     seen: list[str] = []
 
     def says(request: ModelRequest) -> str:
@@ -272,24 +398,38 @@ def test_what_a_person_gives_is_not_looked_at_again(session: Session, workspace:
         return "good" if len(seen) == 3 else "bad"
 
     run = asyncio.run(
-        session.run("{{draft}} ${x}", plan=flow, inputs={"tone": "{{{{goal}}"}, model=ScriptedModel(says), workspace=workspace)
+        session.run(
+            "{{draft}} ${x}",
+            plan=flow,
+            inputs={"tone": "{{{{goal}}"},
+            model=ScriptedModel(says),
+            workspace=workspace,
+        )
     )
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "good")
     assert [text.splitlines()[0] for text in seen] == ["{{draft}} ${x} {{{{goal}}"] * 3
     assert ["bad" in text for text in seen] == [False, True, True]
 
 
-def test_what_a_loop_will_need_is_looked_at_before_it_runs(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_what_a_loop_will_need_is_looked_at_before_it_runs(
+    session: Session, workspace: Path, tmp_path: Path
+) -> None:
     """A tool that does not exist, inside a loop, is refused before anything is written."""
     flow = written(tmp_path, LOOP.replace("consumes: [draft]", "tools: [raed_file]"))
-    with pytest.raises(UsageError, match="step 'draft': there is no tool 'raed_file'; did you mean 'read_file'"):
+    with pytest.raises(
+        UsageError, match="step 'draft': there is no tool 'raed_file'; did you mean 'read_file'"
+    ):
         asyncio.run(session.run("x", plan=flow, model=ScriptedModel([]), workspace=workspace))
     assert session.store.runs() == []
 
 
-@pytest.mark.parametrize(("name", "value", "least"), [("rounds", -1, 0), ("rounds", "-1", 0), ("max_steps", 0, 1)])
+@pytest.mark.parametrize(
+    ("name", "value", "least"), [("rounds", -1, 0), ("rounds", "-1", 0), ("max_steps", 0, 1)]
+)
 @pytest.mark.parametrize("plan", ["standard", "pev"])
-def test_an_input_that_is_too_small_is_refused_before_anything_runs(plan: str, name: str, value: object, least: int) -> None:
+def test_an_input_that_is_too_small_is_refused_before_anything_runs(
+    plan: str, name: str, value: object, least: int
+) -> None:
     """No model is asked for a plan whose check cannot be done afterwards."""
     with pytest.raises(UsageError, match=f"'{name}' must be at least {least}, not '?-?[01]'?"):
         load_plan(plan, "x", {name: value})
@@ -304,9 +444,13 @@ def test_the_published_schemas_match_the_code(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(stored))
 
 
-@pytest.mark.parametrize("path", [*SHIPPED.glob("*.yaml"), *EXAMPLES.glob("*.yaml")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*SHIPPED.glob("*.yaml"), *EXAMPLES.glob("*.yaml")], ids=lambda path: path.stem
+)
 def test_workflow_files_fit_the_schema(path: Path) -> None:
-    """An editor finds no fault with any workflow that comes with the project, and finds one with a misspelt key."""
+    """An editor finds no fault with any workflow that comes with the project, and finds one with a misspelt
+    key.
+    """
     validator = jsonschema.Draft202012Validator(json.loads(schema_text("workflow")))
     value = read_yaml(path).value
     assert isinstance(value, dict)
@@ -314,10 +458,23 @@ def test_workflow_files_fit_the_schema(path: Path) -> None:
     assert list(validator.iter_errors({**value, "stepps": []})) != []
 
 
-@pytest.mark.parametrize("path", [*SHIPPED_AGENTS.glob("*.yaml"), *(EXAMPLES / "agents").glob("*.yaml")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*SHIPPED_AGENTS.glob("*.yaml"), *(EXAMPLES / "agents").glob("*.yaml")],
+    ids=lambda path: path.stem,
+)
 def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> None:
-    """Every agent that comes with the project has the name of its file, a description, and tools that exist."""
-    assert list(jsonschema.Draft202012Validator(json.loads(schema_text("agent"))).iter_errors(read_yaml(path).value)) == []
+    """Every agent that comes with the project has the name of its file, a description, and tools that
+    exist.
+    """
+    assert (
+        list(
+            jsonschema.Draft202012Validator(json.loads(schema_text("agent"))).iter_errors(
+                read_yaml(path).value
+            )
+        )
+        == []
+    )
     agent = load_agent(path)
     assert (agent.name, bool(agent.description)) == (path.stem, True)
     session.registry.toolbox.only(agent.tools or ())
@@ -325,13 +482,18 @@ def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> No
 
 @st.composite
 def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
-    """A workflow file of up to five nodes that may skip, call tools, use agents and refer to what others make."""
+    """A workflow file of up to five nodes that may skip, call tools, use agents and refer to what others
+    make.
+    """
     names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
     nodes: list[dict[str, Any]] = []
     for name in names:
         # Where all is there from the start anything may be used; otherwise what was made before.
         there = names if kind in ("loop", "cyclic") else [] if kind == "parallel" else names[: len(nodes)]
-        node: dict[str, Any] = {"id": name, **draw(st.sampled_from([{"goal": "{{goal}}"}, {"agent": "writer"}, {"tool": "read_file"}]))}
+        node: dict[str, Any] = {
+            "id": name,
+            **draw(st.sampled_from([{"goal": "{{goal}}"}, {"agent": "writer"}, {"tool": "read_file"}])),
+        }
         if "tool" in node:
             node["args"] = {"path": f"{{{{{draw(st.sampled_from([*there, 'goal', 'n']))}}}}}"}
         elif draw(st.booleans()):
@@ -343,19 +505,34 @@ def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     if kind == "sequential":
         return {**shape, "steps": nodes}
     if kind == "parallel":
-        return {**shape, "branches": nodes, **draw(st.sampled_from([{}, {"join": {"id": "end", "agent": "writer"}}]))}
+        return {
+            **shape,
+            "branches": nodes,
+            **draw(st.sampled_from([{}, {"join": {"id": "end", "agent": "writer"}}])),
+        }
     if kind == "loop":
         return {**shape, "steps": nodes, "until": f"{names[-1]} == 1", "limit": draw(st.integers(1, 50))}
-    edges = [{"from": names[draw(st.integers(0, place - 1))], "to": names[place]} for place in range(1, len(names))]
+    edges = [
+        {"from": names[draw(st.integers(0, place - 1))], "to": names[place]} for place in range(1, len(names))
+    ]
     if kind == "cyclic":
         edges.append({"from": names[-1], "to": names[0], "when": f"{names[0]} == 1"})
-        return {**shape, "kind": "graph", "nodes": nodes, "edges": edges, "start": names[:1], "limit": draw(st.integers(1, 200))}
+        return {
+            **shape,
+            "kind": "graph",
+            "nodes": nodes,
+            "edges": edges,
+            "start": names[:1],
+            "limit": draw(st.integers(1, 200)),
+        }
     return {**shape, "nodes": nodes, "edges": edges}
 
 
 @pytest.mark.parametrize("kind", ["sequential", "parallel", "loop", "graph", "cyclic"])
 def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path: Path) -> None:
-    """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run accepts; its text is JSON as well as YAML."""
+    """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run
+    accepts; its text is JSON as well as YAML.
+    """
     validator = jsonschema.Draft202012Validator(json.loads(schema_text("workflow")))
 
     @settings(max_examples=30)
@@ -366,7 +543,9 @@ def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path:
         nodes = value.get("nodes") or value.get("branches") or value["steps"]
         assert {node["id"] for node in nodes} <= {step.id for step in all_steps(plan.steps)}
         assert Plan.from_json(plan.as_json()) == plan
-        check_steps(all_steps(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
+        check_steps(
+            all_steps(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model
+        )
 
     law()
 
@@ -383,7 +562,9 @@ steps:
 
 
 def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one that meets the file's criteria."""
+    """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one
+    that meets the file's criteria.
+    """
 
     def verdict(*, met: bool) -> str:
         entry = {"criterion": 1, "met": met, "why": "as read", "evidence": []}
@@ -406,10 +587,13 @@ def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, t
 
 
 def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: Path, tmp_path: Path) -> None:
-    """What an operation inside a round grows belongs to that round: the question whether to go on waits for it and is given what it made."""
+    """What an operation inside a round grows belongs to that round: the question whether to go on waits for
+    it and is given what it made.
+    """
     flow = written(
         tmp_path,
-        "kind: loop\nsteps:\n  - {id: work, operation: plan, args: {goal: '{{goal}}'}}\nuntil: work == \"good\"\nlimit: 3\n",
+        "kind: loop\nsteps:\n  - {id: work, operation: plan, args: {goal: '{{goal}}'}}\nuntil: work == "
+        '"good"\nlimit: 3\n',
     )
     answers = iter(["bad", "good"])
 
@@ -421,4 +605,12 @@ def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: 
 
     run = asyncio.run(session.run("bees", plan=flow, model=ScriptedModel(says), workspace=workspace))
     assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "good")
-    assert [step.id for step in run.plan.steps] == ["loop", "work#1", "loop#1", "work#1/do", "work#2", "loop#2", "work#2/do"]
+    assert [step.id for step in run.plan.steps] == [
+        "loop",
+        "work#1",
+        "loop#1",
+        "work#1/do",
+        "work#2",
+        "loop#2",
+        "work#2/do",
+    ]

@@ -22,14 +22,20 @@ EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 def carried_out(session: Session, workspace: Path, name: str, goal: str, **options: object) -> Run:
     """A run of an example with its script."""
     model = load_script(FOLDER / "scripts" / f"{name}.yaml")
-    run = asyncio.run(session.run(goal, plan=FOLDER / f"{name}.yaml", model=model, workspace=workspace, **options))  # type: ignore[arg-type]
+    run = asyncio.run(
+        session.run(goal, plan=FOLDER / f"{name}.yaml", model=model, workspace=workspace, **options)
+    )  # type: ignore[arg-type]
     assert (run.status, run.reason) == (RunStatus.COMPLETE, "")
     return run
 
 
 def done(run: Run) -> list[str]:
     """The steps of the run that were carried out, in the order of its plan."""
-    return [step.id for step in run.plan.steps if run._state.finished_steps[step.id] and step.id not in run._state.skipped_steps]
+    return [
+        step.id
+        for step in run.plan.steps
+        if run._state.finished_steps[step.id] and step.id not in run._state.skipped_steps
+    ]
 
 
 def test_a_review_loop_ends_when_the_critic_accepts(session: Session, workspace: Path) -> None:
@@ -56,12 +62,20 @@ def test_research_in_parallel_is_joined(session: Session, workspace: Path) -> No
     ("message", "ran", "answer"),
     [
         ("I was charged twice.", ["sorted", "refund", "reply"], "You will get your money back."),
-        ("The page crashes.", ["sorted", "bug", "reply"], "Which browser do you use, and since when does it crash?"),
+        (
+            "The page crashes.",
+            ["sorted", "bug", "reply"],
+            "Which browser do you use, and since when does it crash?",
+        ),
         ("When do you open?", ["sorted", "reply"], "We open at nine."),
     ],
 )
-def test_triage_takes_one_way(message: str, ran: list[str], answer: str, session: Session, workspace: Path) -> None:
-    """Only the specialist for the kind of message works on it, and none if there is none; the reply is always written."""
+def test_triage_takes_one_way(
+    message: str, ran: list[str], answer: str, session: Session, workspace: Path
+) -> None:
+    """Only the specialist for the kind of message works on it, and none if there is none; the reply is always
+    written.
+    """
     run = carried_out(session, workspace, "triage", message)
     assert (done(run), run.answer) == (ran, answer)
 
@@ -71,7 +85,13 @@ def test_a_pipeline_waits_for_a_person(session: Session, workspace: Path) -> Non
     (workspace / "orders.csv").write_text("id,amount\n1,10\n2,20\n")
     person = ScriptedApprover([True])
     run = carried_out(
-        session, workspace, "report_pipeline", "the orders", inputs={"source": "orders.csv"}, approver=person, approve="auto:low"
+        session,
+        workspace,
+        "report_pipeline",
+        "the orders",
+        inputs={"source": "orders.csv"},
+        approver=person,
+        approve="auto:low",
     )
     assert (workspace / "report.md").read_text() == "# Orders\n\nTwo orders, 30 in all."
     assert [(asked.tool, asked.args["path"]) for asked in person.asked] == [("write_file", "report.md")]
@@ -91,7 +111,9 @@ def test_a_critique_leads_back(session: Session, workspace: Path) -> None:
 
 
 def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> None:
-    """What the report names is put right by the agent, from the fixes; the answer is the draft that passed, never a report."""
+    """What the report names is put right by the agent, from the fixes; the answer is the draft that passed,
+    never a report.
+    """
     (workspace / "roof.txt").write_text("The roof is red.\n")
     run = carried_out(session, workspace, "quality_review", "What colour is the roof?")
     assert (run.answer, done(run)) == (
@@ -104,14 +126,22 @@ def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> 
         ("minor", "some colour", "draft#1"),
     ]
     assert before["fixes"] == {"draft#1": ["name a file that exists", "name it"]}
-    assert (run.report.quality.passed, run.report.quality.issues, len(run.report.quality.frame)) == (True, [], 0)
+    assert (run.report.quality.passed, run.report.quality.issues, len(run.report.quality.frame)) == (
+        True,
+        [],
+        0,
+    )
 
 
 @pytest.mark.parametrize(
-    "path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped_workflows().values()], ids=lambda path: path.stem
+    "path",
+    [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped_workflows().values()],
+    ids=lambda path: path.stem,
 )
 def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
-    """It has the name of its file and a description, and every tool, operation and agent that it names exists."""
+    """It has the name of its file and a description, and every tool, operation and agent that it names
+    exists.
+    """
     _, entry = read_workflow(path)
     assert (entry.name, bool(entry.description)) == (path.stem, True)
     inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.model_fields_set}
@@ -120,5 +150,14 @@ def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
 
 
 def test_there_are_six() -> None:
-    """One for each thing that is easy to get wrong: a loop, a report, branches, ways that part, a person, a way back."""
-    assert EXAMPLES == ["draft_and_critique", "quality_review", "report_pipeline", "research", "review_loop", "triage"]
+    """One for each thing that is easy to get wrong: a loop, a report, branches, ways that part, a person, a
+    way back.
+    """
+    assert EXAMPLES == [
+        "draft_and_critique",
+        "quality_review",
+        "report_pipeline",
+        "research",
+        "review_loop",
+        "triage",
+    ]

@@ -12,7 +12,14 @@ from in_process import home_of, kestrel
 from kestrel_lab import Lab, tool
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesTainted, RunStarted
-from kestrel_lab.evals.stored_trials import EvalRow, merge_trial, store_run, store_scores, store_trial, stored_trials
+from kestrel_lab.evals.stored_trials import (
+    EvalRow,
+    merge_trial,
+    store_run,
+    store_scores,
+    store_trial,
+    stored_trials,
+)
 from kestrel_lab.eventlog import removal
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, removed_runs
 from kestrel_lab.eventlog.run_status import mark_idle, mark_working
@@ -25,7 +32,14 @@ from kestrel_lab.tools.files.workspace import Workspace
 SECRET = "zqtrunkx"
 
 
-@tool(name="page", danger_level="safe", effect="pure", reads="untrusted", reaches="nothing", cache_ttl_seconds=3_600)
+@tool(
+    name="page",
+    danger_level="safe",
+    effect="pure",
+    reads="untrusted",
+    reaches="nothing",
+    cache_ttl_seconds=3_600,
+)
 def page(name: str) -> str:
     """Return a long page."""
     return f"{name} " + "words " * 20_000
@@ -44,7 +58,11 @@ def run(lab: Lab, folder: Path, goal: str, **more: Any) -> Any:
 
 def holding(folder: Path, word: str = SECRET) -> list[str]:
     """The files that hold a word."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes())
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and word.encode() in path.read_bytes()
+    )
 
 
 def beginning(lab: Lab, run_id: str) -> object:
@@ -55,12 +73,17 @@ def beginning(lab: Lab, run_id: str) -> object:
 
 
 def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
-    """Not in the log, its WAL, long results, blobs of changed files, the trash or the tool cache; the other run is whole, the log smaller."""
+    """Not in the log, its WAL, long results, blobs of changed files, the trash or the tool cache; the other
+    run is whole, the log smaller.
+    """
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "a.txt").write_text(f"{SECRET} in a file\n")
     (tmp_path / "work" / "b.txt").write_text(f"{SECRET} in another\n")
     calls = [("page", {"name": SECRET}), ("write_file", {"path": "c.txt", "content": SECRET})]
-    more = [("edit_file", {"path": "a.txt", "edits": [{"old": "in a file", "new": "gone"}]}), ("delete_file", {"path": "b.txt"})]
+    more = [
+        ("edit_file", {"path": "a.txt", "edits": [{"old": "in a file", "new": "gone"}]}),
+        ("delete_file", {"path": "b.txt"}),
+    ]
     reads = [("read_file", {"path": "a.txt"}), ("read_file", {"path": "b.txt"})]
     lab = lab_of(tmp_path, reads, [*calls, *more], f"{SECRET} is the answer")
     first = run(lab, tmp_path, f"find {SECRET}")
@@ -72,8 +95,15 @@ def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
     removed = lab.remove(first)
     assert removed.freed > 0 and "1 run removed" in repr(removed)
     assert holding(tmp_path) == []
-    assert not (tmp_path / "work" / TRASH / first.id).exists() and len(texts) > len(list((tmp_path / "home" / "results").glob("*.txt"))) > 0
-    assert lab.store.damage(other.id) is None and lab.get(other.id).answer == "done" and "words" in other.results["answer.1.1"]
+    assert (
+        not (tmp_path / "work" / TRASH / first.id).exists()
+        and len(texts) > len(list((tmp_path / "home" / "results").glob("*.txt"))) > 0
+    )
+    assert (
+        lab.store.damage(other.id) is None
+        and lab.get(other.id).answer == "done"
+        and "words" in other.results["answer.1.1"]
+    )
     with pytest.raises(UsageError, match="was removed on"):
         lab.get(first.id)
     assert list(lab.runs().index) == [other.id]
@@ -81,7 +111,9 @@ def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
     assert holding(tmp_path) == []
 
 
-def test_mutant_that_leaves_the_files_as_they_are_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_leaves_the_files_as_they_are_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the rewriting the write-ahead log still has the text."""
     lab = lab_of(tmp_path, f"{SECRET} is the answer")
     first = run(lab, tmp_path, "go")
@@ -92,7 +124,9 @@ def test_mutant_that_leaves_the_files_as_they_are_is_noticed(tmp_path: Path, mon
 
 
 def test_a_fork_keeps_what_it_shares(tmp_path: Path) -> None:
-    """Its events are the same and whole; what the parent did afterwards is gone, and with the fork all of it."""
+    """Its events are the same and whole; what the parent did afterwards is gone, and with the fork all of
+    it.
+    """
     lab = lab_of(tmp_path, [("page", {"name": "shared"})], f"{SECRET} is the answer")
     parent = run(lab, tmp_path, "go")
     fork = asyncio.run(lab.fork(parent.id, model=ScriptedModel(lambda _request: "another answer")))
@@ -104,12 +138,16 @@ def test_a_fork_keeps_what_it_shares(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="was removed"):
         lab.get(parent.id)
     lab.remove(fork)
-    assert lab.store.query("SELECT count(*) FROM events") == [(0,)] and set(removed_runs(lab.store).values()) == {0}
+    assert lab.store.query("SELECT count(*) FROM events") == [(0,)] and set(
+        removed_runs(lab.store).values()
+    ) == {0}
     lab.close()
 
 
 def test_a_conversation_goes_on_when_its_beginning_is_removed(tmp_path: Path) -> None:
-    """What was said is part of the follow-ups: they stay whole, also for another process, until they are removed, too."""
+    """What was said is part of the follow-ups: they stay whole, also for another process, until they are
+    removed, too.
+    """
     lab = lab_of(tmp_path, "one", "two", "three")
     first = run(lab, tmp_path, f"first {SECRET}")
     second = run(lab, tmp_path, "second", follow=first)
@@ -123,7 +161,11 @@ def test_a_conversation_goes_on_when_its_beginning_is_removed(tmp_path: Path) ->
     fourth = run(lab, tmp_path, "fourth", follow=third.id)
     assert fourth.status == "COMPLETE" and lab.store.damage(fourth.id) is None
     lab.remove(first, children=True)
-    assert lab.runs().empty and holding(tmp_path) == [] and lab.store.query("SELECT count(*) FROM events") == [(0,)]
+    assert (
+        lab.runs().empty
+        and holding(tmp_path) == []
+        and lab.store.query("SELECT count(*) FROM events") == [(0,)]
+    )
     lab.close()
 
 
@@ -158,17 +200,34 @@ def test_a_plan_that_is_out_of_date_is_not_carried_out(tmp_path: Path) -> None:
 def trial(run_id: str) -> EvalRow:
     """A trial whose run that is."""
     result = {"outcome": "pass", "reason": SECRET, "run": run_id, "model_kind": "scripted"}
-    return EvalRow(id="t", scenario="s", result=result, metrics={}, git_sha="a", created_at=1, suite="u", config="c", epoch=1, key="k")
+    return EvalRow(
+        id="t",
+        scenario="s",
+        result=result,
+        metrics={},
+        git_sha="a",
+        created_at=1,
+        suite="u",
+        config="c",
+        epoch=1,
+        key="k",
+    )
 
 
 def test_results_of_a_suite_go_with_their_run_and_do_not_come_back(tmp_path: Path) -> None:
-    """The trial's row and scores hold text of the run; a server from which results are pulled does not bring them back."""
+    """The trial's row and scores hold text of the run; a server from which results are pulled does not bring
+    them back.
+    """
     lab = lab_of(tmp_path, "one")
     first = run(lab, tmp_path, "go")
     store_trial(lab.store, trial(first.id)).result()
     store_scores(lab.store, trial(first.id), "t", "h").result()
     events = [(record.at, record.event) for record in lab.store.records(first.id)]
-    assert "1 trial of suites" in repr(lab.remove(first)) and [*stored_trials(lab.store)] == [] and holding(tmp_path) == []
+    assert (
+        "1 trial of suites" in repr(lab.remove(first))
+        and [*stored_trials(lab.store)] == []
+        and holding(tmp_path) == []
+    )
     assert not store_run(lab.store, first.id, events)
     merge_trial(lab.store, trial(first.id)).result()
     assert [*stored_trials(lab.store)] == [] and lab.store.query("SELECT count(*) FROM runs") == [(0,)]
@@ -231,12 +290,19 @@ def test_the_command_shows_what_goes_and_asks(tmp_path: Path, monkeypatch: pytes
     with Lab(home=home_of(tmp_path), env={}) as lab:
         (run_id,) = lab.runs().index
     shown = kestrel(tmp_path, "runs", "remove", run_id).stdout
-    assert SECRET in shown and "1 run to be removed, for good" in shown and "nothing was removed: add --yes" in shown
+    assert (
+        SECRET in shown
+        and "1 run to be removed, for good" in shown
+        and "nothing was removed: add --yes" in shown
+    )
     assert run_id in kestrel(tmp_path, "runs").stdout
     assert "name runs, or say --older-than" in kestrel(tmp_path, "runs", "remove").stderr
     assert "no run is older than 30d" in kestrel(tmp_path, "runs", "remove", "--older-than", "30d").stdout
     assert "1 run removed" in kestrel(tmp_path, "runs", "remove", run_id, "--yes").stdout
-    assert "no runs in" in kestrel(tmp_path, "runs").stdout and "was removed on" in kestrel(tmp_path, "show", run_id).stderr
+    assert (
+        "no runs in" in kestrel(tmp_path, "runs").stdout
+        and "was removed on" in kestrel(tmp_path, "show", run_id).stderr
+    )
     assert "0 kept texts" in kestrel(tmp_path, "gc").stdout
 
 
@@ -247,20 +313,28 @@ def test_other_connections_still_delete_nothing(tmp_path: Path) -> None:
     lab.remove(first)
     lab.close()
     with sqlite3.connect(tmp_path / "home" / "kestrel.db") as raw:
-        for sql in ("DELETE FROM events", f"DELETE FROM runs WHERE id = '{second.id}'", "DELETE FROM removals"):
+        for sql in (
+            "DELETE FROM events",
+            f"DELETE FROM runs WHERE id = '{second.id}'",
+            "DELETE FROM removals",
+        ):
             with pytest.raises(sqlite3.IntegrityError, match="E_APPEND_ONLY"):
                 raw.execute(sql)
     raw.close()
 
 
 def test_files_kept_for_forks_go_with_the_runs_that_had_them(tmp_path: Path) -> None:
-    """What snapshots hold of a removed run's files is gone, from bundles too, and what others share with it can still be had."""
+    """What snapshots hold of a removed run's files is gone, from bundles too, and what others share with it
+    can still be had.
+    """
     work = tmp_path / "work"
     work.mkdir()
     for number in range(12):
         (work / f"{number}.txt").write_text(f"plain {number}\n")
     write = ("write_file", {"path": "new.txt", "content": f"{SECRET}\n"})
-    lab = lab_of(tmp_path, [write], "done", [("bash", {"command": "rm new.txt; echo more > other.txt"})], "done")
+    lab = lab_of(
+        tmp_path, [write], "done", [("bash", {"command": "rm new.txt; echo more > other.txt"})], "done"
+    )
     first, second = run(lab, tmp_path, "go"), run(lab, tmp_path, "and on", approve="auto:critical")
     assert any(name.startswith("home/snapshots/") for name in holding(tmp_path))
     (work / "new.txt").unlink(missing_ok=True)
@@ -274,7 +348,9 @@ def test_files_kept_for_forks_go_with_the_runs_that_had_them(tmp_path: Path) -> 
 
 
 def test_a_private_copy_goes_with_the_last_run_that_works_in_it(tmp_path: Path) -> None:
-    """A follow-up of a fork works on in the fork's copy: removing the fork leaves it, removing the follow-up too does not."""
+    """A follow-up of a fork works on in the fork's copy: removing the fork leaves it, removing the follow-up
+    too does not.
+    """
     (tmp_path / "work").mkdir()
     lab = lab_of(tmp_path, [("write_file", {"path": "a.txt", "content": "a\n"})], "done")
     parent = run(lab, tmp_path, "go")

@@ -1,4 +1,6 @@
-"""Skills: which folders are found and valid, what agents get of them, and that no text of theirs gives leave."""
+"""Skills: which folders are found and valid, what agents get of them, and that no text of theirs gives
+leave.
+"""
 
 import asyncio
 import os
@@ -27,14 +29,18 @@ from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
 
 
-def put(place: Path, name: str = "csv-tools", text: str = "Count rows with wc.", says: str = "", **more: str) -> Path:
+def put(
+    place: Path, name: str = "csv-tools", text: str = "Count rows with wc.", says: str = "", **more: str
+) -> Path:
     """Write a skill; returns its folder."""
     folder = place / name
     folder.mkdir(parents=True)
     fields = {"name": says or name, "description": f"Does {name}. Use it for tables."} | {
         key.replace("_", "-"): value for key, value in more.items()
     }
-    (folder / "SKILL.md").write_text("\n".join(["---", *(f"{key}: {value}" for key, value in fields.items()), "---", text, ""]))
+    (folder / "SKILL.md").write_text(
+        "\n".join(["---", *(f"{key}: {value}" for key, value in fields.items()), "---", text, ""])
+    )
     return folder
 
 
@@ -59,7 +65,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def session(tmp_path: Path, home: Path) -> Iterator[Session]:
     """A session of that user, with a model that answers at once."""
-    with Session(tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", env={"HOME": str(home), "PATH": os.environ["PATH"]}) as made:
+    with Session(
+        tmp_path / "home",
+        ScriptedModel(lambda _: "done"),
+        "auto",
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+    ) as made:
         yield made
 
 
@@ -92,16 +103,22 @@ def calls(*made: Any) -> ScriptedModel:
     return ScriptedModel([*([one] for one in made), "done"])
 
 
-def problems(place: Path, home: Path | None = None, sources: tuple[str, ...] = ("workspace", "home")) -> dict[str, str]:
+def problems(
+    place: Path, home: Path | None = None, sources: tuple[str, ...] = ("workspace", "home")
+) -> dict[str, str]:
     """By folder, why each skill cannot be loaded; empty for one that can."""
-    return {skill.shown: skill.problem for skill in find_skills(place, sources, {} if home is None else {"HOME": str(home)})}
+    return {
+        skill.shown: skill.problem
+        for skill in find_skills(place, sources, {} if home is None else {"HOME": str(home)})
+    }
 
 
 # The format
 
 
 VALID = {
-    "all fields": "---\nname: x\ndescription: d\nlicense: MIT\ncompatibility: needs git\nmetadata:\n  a: 1\nallowed-tools: Bash(git:*) Read\n---\nbody",
+    "all fields": "---\nname: x\ndescription: d\nlicense: MIT\ncompatibility: needs git\nmetadata:\n  a: "
+    "1\nallowed-tools: Bash(git:*) Read\n---\nbody",
     "tools as a list": "---\nname: x\ndescription: d\nallowed-tools:\n  - Read\n---\n",
     "line ends of Windows": "---\r\nname: x\r\ndescription: d\r\n---\r\nbody\r\n",
     "a byte order mark": "\ufeff---\nname: x\ndescription: d\n---\nbody",
@@ -129,14 +146,20 @@ WRONG = {
     "no name": ("---\ndescription: d\n---\n", "name is missing"),
     "no description": ("---\nname: x\n---\n", "description is missing"),
     "an empty one": ('---\nname: x\ndescription: " "\n---\n', "description is no text"),
-    "a long one": (f"---\nname: x\ndescription: {'d' * 1_025}\n---\n", "description has 1,025 characters, 1,024 at most"),
+    "a long one": (
+        f"---\nname: x\ndescription: {'d' * 1_025}\n---\n",
+        "description has 1,025 characters, 1,024 at most",
+    ),
     "a number": ("---\nname: 1\ndescription: d\n---\n", "name is no text"),
     "another name": ("---\nname: y\ndescription: d\n---\n", "not that of its folder, 'x'"),
     "capitals": ("---\nname: X\ndescription: d\n---\n", "lower-case letters"),
     "a hyphen first": ("---\nname: -x\ndescription: d\n---\n", "lower-case letters"),
     "two hyphens": ("---\nname: x--y\ndescription: d\n---\n", "lower-case letters"),
     "a long name": (f"---\nname: {'x' * 65}\ndescription: d\n---\n", "name has 65 characters, 64 at most"),
-    "compatibility": (f"---\nname: x\ndescription: d\ncompatibility: {'c' * 501}\n---\n", "compatibility has 501"),
+    "compatibility": (
+        f"---\nname: x\ndescription: d\ncompatibility: {'c' * 501}\n---\n",
+        "compatibility has 501",
+    ),
     "metadata": ("---\nname: x\ndescription: d\nmetadata: [a]\n---\n", "metadata is no mapping"),
     "tools": ("---\nname: x\ndescription: d\nallowed-tools: 1\n---\n", "allowed-tools is neither"),
     "binary": ("\0\0", "is a binary file"),
@@ -145,7 +168,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
-def test_an_invalid_skill_is_listed_with_its_error_and_fails_no_run(session: Session, place: Path, text: str, why: str) -> None:
+def test_an_invalid_skill_is_listed_with_its_error_and_fails_no_run(
+    session: Session, place: Path, text: str, why: str
+) -> None:
     """Agents are not told of it, and `kestrel skills` says what to mend."""
     put(place / ".agents/skills", "good")
     (place / ".agents/skills/x").mkdir(parents=True)
@@ -162,12 +187,24 @@ def test_an_invalid_skill_is_listed_with_its_error_and_fails_no_run(session: Ses
 
 
 def test_places_and_precedence(session: Session, place: Path, home: Path, tmp_path: Path) -> None:
-    """The workspace goes before the user's home and `.agents` before `.claude`; the setting changes that, and adds folders."""
-    for folder in (place / ".agents/skills", place / ".claude/skills", home / ".agents/skills", tmp_path / "more"):
+    """The workspace goes before the user's home and `.agents` before `.claude`; the setting changes that, and
+    adds folders.
+    """
+    for folder in (
+        place / ".agents/skills",
+        place / ".claude/skills",
+        home / ".agents/skills",
+        tmp_path / "more",
+    ):
         put(folder, "same")
     put(home / ".claude/skills", "own")
     first = ".agents/skills/same has the same name and comes before it"
-    expected = {".agents/skills/same": "", ".claude/skills/same": first, "~/.agents/skills/same": first, "~/.claude/skills/own": ""}
+    expected = {
+        ".agents/skills/same": "",
+        ".claude/skills/same": first,
+        "~/.agents/skills/same": first,
+        "~/.claude/skills/own": "",
+    }
     assert {skill.shown: skill.problem for skill in session.skills.at(place).list()} == expected
     session.change(skills=f"{tmp_path / 'more'}, home, workspace")
     assert [skill.shown for skill in session.skills.at(place).list() if not skill.problem] == [
@@ -190,7 +227,10 @@ def test_a_skill_that_is_linked_counts_once(place: Path, home: Path, tmp_path: P
 
 
 def test_a_workspace_cannot_show_skills_from_outside(place: Path, tmp_path: Path) -> None:
-    """Neither a skill, nor its file, nor a whole place that is a symlink out of the workspace. A mutant that opens paths itself has three skills."""
+    """Neither a skill, nor its file, nor a whole place that is a symlink out of the workspace.
+
+    A mutant that opens paths itself has three skills.
+    """
     outside = put(tmp_path / "outside", "theirs")
     put(tmp_path / "far", "other")
     (place / ".agents/skills/file").mkdir(parents=True)
@@ -208,7 +248,10 @@ def test_crowded_places_are_named_and_left(place: Path) -> None:
     for number in range(MOST_OFFERED + 2):
         put(place / ".agents/skills", f"s{number:03}")
     found = problems(place)
-    assert [path for path, why in found.items() if why] == [f".agents/skills/s{MOST_OFFERED:03}", f".agents/skills/s{MOST_OFFERED + 1:03}"]
+    assert [path for path, why in found.items() if why] == [
+        f".agents/skills/s{MOST_OFFERED:03}",
+        f".agents/skills/s{MOST_OFFERED + 1:03}",
+    ]
     for number in range(MOST_FOLDERS):
         (place / f".agents/skills/empty{number}").mkdir()
     assert list(problems(place)) == [".agents/skills"]
@@ -218,18 +261,36 @@ def test_crowded_places_are_named_and_left(place: Path) -> None:
 
 
 def test_agents_are_told_names_and_load_the_rest(session: Session, place: Path, home: Path) -> None:
-    """The prompt has a line a skill; the tool gives instructions, names files and reads them. The log and the panel say which could be loaded."""
+    """The prompt has a line a skill; the tool gives instructions, names files and reads them.
+
+    The log and the panel say which could be loaded.
+    """
     folder = put(place / ".agents/skills", compatibility="needs wc")
     (folder / "references").mkdir()
     (folder / "references/guide.md").write_text("the guide")
     put(home / ".agents/skills", "mine", "Do as I do.")
-    run = session.run_sync("go", workspace=place, model=calls(loads(), loads(file="references/guide.md"), loads("mine"), loads("none")))
+    run = session.run_sync(
+        "go",
+        workspace=place,
+        model=calls(loads(), loads(file="references/guide.md"), loads("mine"), loads("none")),
+    )
     first = began(run)
-    assert "\n- csv-tools (of the workspace): Does csv-tools. Use it for tables.\n- mine (of the user): Does mine." in first.system
+    assert (
+        "\n- csv-tools (of the workspace): Does csv-tools. Use it for tables.\n- mine (of the user): "
+        "Does mine." in first.system
+    )
     assert "Count rows" not in first.system
     entry, own = first.guidance
-    assert (entry["path"], entry["skill"], "own" in entry, own["own"]) == (".agents/skills/csv-tools/SKILL.md", "csv-tools", False, True)
-    assert first.system[slice(*entry["at"])] == "- csv-tools (of the workspace): Does csv-tools. Use it for tables."
+    assert (entry["path"], entry["skill"], "own" in entry, own["own"]) == (
+        ".agents/skills/csv-tools/SKILL.md",
+        "csv-tools",
+        False,
+        True,
+    )
+    assert (
+        first.system[slice(*entry["at"])]
+        == "- csv-tools (of the workspace): Does csv-tools. Use it for tables."
+    )
     loaded, guide, mine, none = answers(run)
     assert "Count rows with wc." in loaded
     assert "It needs: needs wc" in loaded
@@ -238,7 +299,9 @@ def test_agents_are_told_names_and_load_the_rest(session: Session, place: Path, 
     assert guide == "the guide"
     assert f"Its folder is {home}/.agents/skills/mine for commands" in mine
     assert "there is no skill 'none'" in none
-    assert "2 skills can be loaded: .agents/skills/csv-tools, ~/.agents/skills/mine" in run_text(view_of(run.records()))
+    assert "2 skills can be loaded: .agents/skills/csv-tools, ~/.agents/skills/mine" in run_text(
+        view_of(run.records())
+    )
 
 
 def test_without_skills_nothing_changes(session: Session, place: Path) -> None:
@@ -262,19 +325,29 @@ def test_a_turn_walks_no_folders(session: Session, place: Path, monkeypatch: pyt
     put(place / ".agents/skills")
     found: list[Path] = []
     find = skills_module.find_skills
-    monkeypatch.setattr("kestrel_lab.runtime.launcher.find_skills", lambda *args: found.append(args[0]) or find(*args))
+    monkeypatch.setattr(
+        "kestrel_lab.runtime.launcher.find_skills", lambda *args: found.append(args[0]) or find(*args)
+    )
     session.run_sync("go", workspace=place, model=calls(*[loads()] * 5))
     assert found == [place]
 
 
-def test_a_trial_has_no_skills_of_whoever_runs_it(session: Session, place: Path, home: Path, tmp_path: Path) -> None:
+def test_a_trial_has_no_skills_of_whoever_runs_it(
+    session: Session, place: Path, home: Path, tmp_path: Path
+) -> None:
     """Those of its workspace it has. A mutant that offers all makes results depend on the machine."""
     put(place / ".agents/skills", "theirs")
     put(home / ".agents/skills", "mine")
     session.change(skills=f"workspace, home, {tmp_path / 'more'}")
     put(tmp_path / "more", "other")
-    assert [one["skill"] for one in began(session.run_sync("go", workspace=place, scenario="s1")).guidance] == ["theirs"]
-    assert [one["skill"] for one in began(session.run_sync("go", workspace=place)).guidance] == ["theirs", "mine", "other"]
+    assert [
+        one["skill"] for one in began(session.run_sync("go", workspace=place, scenario="s1")).guidance
+    ] == ["theirs"]
+    assert [one["skill"] for one in began(session.run_sync("go", workspace=place)).guidance] == [
+        "theirs",
+        "mine",
+        "other",
+    ]
 
 
 def test_a_run_that_goes_on_still_has_its_skills(session: Session, place: Path) -> None:
@@ -300,9 +373,14 @@ def test_a_run_that_goes_on_still_has_its_skills(session: Session, place: Path) 
 def test_steps_with_tools_of_their_own_can_load_skills(session: Session, place: Path) -> None:
     """If they may read files: a step without `read_file` has not got the tool."""
     put(place / ".agents/skills")
-    for tools, said in ((("read_file",), "Count rows with wc."), (("grep",), "there is no tool 'load_skill'")):
+    for tools, said in (
+        (("read_file",), "Count rows with wc."),
+        (("grep",), "there is no tool 'load_skill'"),
+    ):
         plan = Plan(steps=(Step(id="one", goal="a", tools=tools),))
-        run = session.run_sync("go", workspace=place, plan=plan, model=calls(loads()), tools=["read_file", "grep"])
+        run = session.run_sync(
+            "go", workspace=place, plan=plan, model=calls(loads()), tools=["read_file", "grep"]
+        )
         assert said in answers(run)[0]
 
 
@@ -334,7 +412,9 @@ def escapes(place: Path, folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_no_file_leads_out_of_its_skill(session: Session, place: Path, home: Path, own: bool) -> None:
-    """By dots, absolute paths or symlinks, of a skill of the workspace as of one's own; each is an error that the model can read. A mutant that joins paths answers with the secret."""
+    """By dots, absolute paths or symlinks, of a skill of the workspace as of one's own; each is an error that
+    the model can read. A mutant that joins paths answers with the secret.
+    """
     folder = put((home if own else place) / ".agents/skills")
     ways = escapes(place, folder)
     run = session.run_sync("go", workspace=place, model=calls(*(loads(file=path) for path in ways.values())))
@@ -374,10 +454,15 @@ def own_session(tmp_path: Path, home: Path, **how: Any) -> Session:
 
 
 def test_a_skill_that_a_misled_run_wrote_is_not_obeyed(desk: Desk) -> None:
-    """Its description stands in the prompt of the next run, which asks from its first call on. A mutant that only reads it overwrites the notes."""
+    """Its description stands in the prompt of the next run, which asks from its first call on.
+
+    A mutant that only reads it overwrites the notes.
+    """
     text = f"---\nname: helper\ndescription: Always helps.\n---\n{ORDER}"
     page = ("web_fetch", {"url": desk.web.url("/page")})
-    desk.run(page, ("write_file", {"path": ".agents/skills/helper/SKILL.md", "content": text}), containment="off")
+    desk.run(
+        page, ("write_file", {"path": ".agents/skills/helper/SKILL.md", "content": text}), containment="off"
+    )
     assert (desk.place / ".agents/skills/helper/SKILL.md").exists()
     assert not desk.obeys()
 
@@ -386,14 +471,18 @@ def test_a_file_of_a_skill_that_a_misled_run_wrote_taints_who_loads_it(desk: Des
     """The skill itself is the user's, and holds nobody up who does not read that file."""
     folder = put(desk.place / ".agents/skills", "helper")
     page = ("web_fetch", {"url": desk.web.url("/page")})
-    desk.run(page, ("write_file", {"path": ".agents/skills/helper/guide.md", "content": ORDER}), containment="off")
+    desk.run(
+        page, ("write_file", {"path": ".agents/skills/helper/guide.md", "content": ORDER}), containment="off"
+    )
     assert (folder / "guide.md").exists()
     assert desk.obeys(loads("helper"))
     assert not desk.obeys(loads("helper", file="guide.md"))
 
 
 def test_skills_of_a_cloned_repository_are_not_obeyed_in_strict_mode(desk: Desk) -> None:
-    """From the description on; the user's own description is no text of others, its instructions are as any file is."""
+    """From the description on; the user's own description is no text of others, its instructions are as any
+    file is.
+    """
     put(desk.place / ".agents/skills", "helper", ORDER)
     home = desk.session().home
     desk.sessions[0].close()
@@ -410,7 +499,9 @@ def test_ones_own_skill_that_is_not_loaded_holds_nothing_up(desk: Desk, home: Pa
 
 
 def test_allowed_tools_allow_nothing(session: Session, place: Path, home: Path) -> None:
-    """Neither those of a skill of the workspace nor those of one's own: a call is asked about as before, and the question says which skill was loaded."""
+    """Neither those of a skill of the workspace nor those of one's own: a call is asked about as before, and
+    the question says which skill was loaded.
+    """
     put(place / ".agents/skills", "theirs", allowed_tools="Bash(*) bash Write write_file")
     put(home / ".agents/skills", "mine", allowed_tools="Bash(*) bash Write write_file")
     write = ("write_file", {"path": "a.txt", "content": "b"})
@@ -434,15 +525,21 @@ def test_a_description_stays_on_its_line(session: Session, place: Path) -> None:
     assert "\nThe user says" not in system
 
 
-def test_scripts_of_ones_own_skill_can_be_run_in_the_sandbox(session: Session, place: Path, home: Path) -> None:
-    """The folder of the skill can be read there, the rest of the home cannot, and nothing there can be written."""
+def test_scripts_of_ones_own_skill_can_be_run_in_the_sandbox(
+    session: Session, place: Path, home: Path
+) -> None:
+    """The folder of the skill can be read there, the rest of the home cannot, and nothing there can be
+    written.
+    """
     if choose_level(session.sandbox, place).level is Level.S0:
         pytest.skip("no sandbox works here")
     folder = put(home / ".agents/skills", "mine")
     (folder / "run.sh").write_text('echo it ran; echo x > "$(dirname "$0")/new" || echo not written\n')
     (home / "private.txt").write_text("a secret")
     command = f"bash {folder}/run.sh; cat {home}/private.txt"
-    run = session.run_sync("go", workspace=place, model=calls(("bash", {"command": command})), approve="auto:high")
+    run = session.run_sync(
+        "go", workspace=place, model=calls(("bash", {"command": command})), approve="auto:high"
+    )
     (said,) = answers(run)
     assert "it ran" in said
     assert "not written" in said
@@ -459,7 +556,13 @@ def test_the_list_and_one_skill(place: Path, home: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(place)
     with Lab(home=place.parent / "home", model=ScriptedModel([])) as lab:
         assert "no skills" in repr(lab.skills)
-        put(place / ".agents/skills", license="MIT", allowed_tools="Read", text="<script>alert(1)</script>", other="x")
+        put(
+            place / ".agents/skills",
+            license="MIT",
+            allowed_tools="Read",
+            text="<script>alert(1)</script>",
+            other="x",
+        )
         put(home / ".agents/skills", "Bad")
         assert "can be loaded" in repr(lab.skills)
         assert "lower-case letters" in repr(lab.skills)

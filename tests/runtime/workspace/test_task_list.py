@@ -33,11 +33,16 @@ def use(state: RunState, name: str, call: str = "", **args: Any) -> str:
 
 
 def test_an_agent_plans_and_ticks_off(session: Session, workspace: Path) -> None:
-    """Each change is an event and one row that is kept up to date; a fold and a snapshot have the same list."""
+    """Each change is an event and one row that is kept up to date; a fold and a snapshot have the same
+    list.
+    """
     model = ScriptedModel(
         [
             [("create_tasks", {"titles": ["read", "write <b>it</b>"]})],
-            [("update_task", {"task": "1", "status": "done", "note": "three files"}), ("update_task", {"task": "2", "status": "doing"})],
+            [
+                ("update_task", {"task": "1", "status": "done", "note": "three files"}),
+                ("update_task", {"task": "2", "status": "doing"}),
+            ],
             [("list_tasks", {})],
             "planned",
         ]
@@ -46,7 +51,12 @@ def test_an_agent_plans_and_ticks_off(session: Session, workspace: Path) -> None
     assert run.answer == "planned"
     records = run.records()
     changes = [record.event for record in records if isinstance(record.event, TaskChanged)]
-    assert [(one.task, one.status) for one in changes] == [("1", "todo"), ("2", "todo"), ("1", "done"), ("2", "doing")]
+    assert [(one.task, one.status) for one in changes] == [
+        ("1", "todo"),
+        ("2", "todo"),
+        ("1", "done"),
+        ("2", "doing"),
+    ]
     state = fold(records)
     assert use(state, "list_tasks") == "1. [done] read (three files)\n2. [doing] write <b>it</b>"
     assert restore_state(pack_snapshot(encode_state(state))).tasks == state.tasks
@@ -88,7 +98,9 @@ def test_mistakes_are_told() -> None:
 
 
 @settings(max_examples=25)
-@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["todo", "doing", "done", "dropped"])), max_size=12))
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["todo", "doing", "done", "dropped"])), max_size=12)
+)
 def test_numbers_stay_with_their_tasks(changes: list[tuple[int, str]]) -> None:
     """Whatever is changed in whatever order, the list keeps its order and each task its last state."""
     state, last = RunState(), {}

@@ -1,4 +1,6 @@
-"""No edit is lost, and nothing is replaced that nobody has seen: across steps, agents, runs, processes and what a person was shown."""
+"""No edit is lost, and nothing is replaced that nobody has seen: across steps, agents, runs, processes and
+what a person was shown.
+"""
 
 import asyncio
 import os
@@ -31,7 +33,10 @@ LINES = "".join(f"line {number}\n" for number in range(6))
 DONE = LINES.replace("line", "LINE")
 CHANGES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "edit_file": lambda path, number: {"path": path, "old": f"line {number}\n", "new": f"LINE {number}\n"},
-    "multi_edit": lambda path, number: {"path": path, "edits": [{"old": f"line {number}\n", "new": f"LINE {number}\n"}]},
+    "multi_edit": lambda path, number: {
+        "path": path,
+        "edits": [{"old": f"line {number}\n", "new": f"LINE {number}\n"}],
+    },
     "careless": lambda path, number: {"path": path, "old": f"line {number}\n", "new": f"LINE {number}\n"},
 }
 PLACES = ["f", "./f", "sub/../f", "f", "/f", "f"]
@@ -65,12 +70,19 @@ def answers(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "lost"), [("edit_file", False), ("multi_edit", False), ("careless", True)])
-def test_steps_that_edit_one_file_lose_no_edit(session: Session, workspace: Path, name: str, lost: bool) -> None:
-    """Six parallel steps, each with its own spelling of the path, leave six edits; a tool that reads and writes for itself does not."""
+def test_steps_that_edit_one_file_lose_no_edit(
+    session: Session, workspace: Path, name: str, lost: bool
+) -> None:
+    """Six parallel steps, each with its own spelling of the path, leave six edits; a tool that reads and
+    writes for itself does not.
+    """
     (workspace / "sub").mkdir()
     (workspace / "f").write_text(LINES)
     places = [place if place != "/f" else str(workspace / "f") for place in PLACES] if not lost else ["f"] * 6
-    steps = [Step(id=f"s{number}", tool=name, args=CHANGES[name](place, number)) for number, place in enumerate(places)]
+    steps = [
+        Step(id=f"s{number}", tool=name, args=CHANGES[name](place, number))
+        for number, place in enumerate(places)
+    ]
     done = carry_out(session, workspace, *steps, tools=["edit_file", "multi_edit", careless])
     assert done.status == "COMPLETE"
     assert ((workspace / "f").read_text() != DONE) is lost
@@ -78,20 +90,34 @@ def test_steps_that_edit_one_file_lose_no_edit(session: Session, workspace: Path
 
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_of_steps_that_write_one_file_whole_one_does(session: Session, workspace: Path, at_once: int) -> None:
-    """Steps without an order among them do not replace what another wrote, also where they run one after the other."""
-    steps = [Step(id=f"s{number}", tool="write_file", args={"path": "f", "content": f"{number}\n"}) for number in range(4)]
+    """Steps without an order among them do not replace what another wrote, also where they run one after the
+    other.
+    """
+    steps = [
+        Step(id=f"s{number}", tool="write_file", args={"path": "f", "content": f"{number}\n"})
+        for number in range(4)
+    ]
     done = carry_out(session, workspace, *steps, limits=Limits(steps_at_once=at_once))
     assert (done.status, (workspace / "f").read_text()) == ("FAILED", "0\n")
-    assert [text for text in answers(done)[1:] if "f was not changed: step 's0' changed it" in text] == answers(done)[1:]
+    assert [
+        text for text in answers(done)[1:] if "f was not changed: step 's0' changed it" in text
+    ] == answers(done)[1:]
 
 
 def test_who_comes_later_may_replace_what_came_before(session: Session, workspace: Path) -> None:
-    """A step may replace what steps wrote that it waits for, and exclusive steps what those before them did."""
+    """A step may replace what steps wrote that it waits for, and exclusive steps what those before them
+    did.
+    """
     first = Step(id="a", tool="write_file", args={"path": "f", "content": "a"})
     between = Step(id="b", goal="think", depends_on=("a",))
     last = Step(id="c", tool="write_file", args={"path": "f", "content": "c"}, depends_on=("b",))
-    assert carry_out(session, workspace, first, between, last, model=ScriptedModel(["ok"])).status == "COMPLETE"
-    alone = [Step(id=name, tool="write_file", args={"path": "g", "content": name}, parallelizable=False) for name in "xy"]
+    assert (
+        carry_out(session, workspace, first, between, last, model=ScriptedModel(["ok"])).status == "COMPLETE"
+    )
+    alone = [
+        Step(id=name, tool="write_file", args={"path": "g", "content": name}, parallelizable=False)
+        for name in "xy"
+    ]
     assert carry_out(session, workspace, *alone).status == "COMPLETE"
     assert ((workspace / "f").read_text(), (workspace / "g").read_text()) == ("c", "y")
 
@@ -114,9 +140,17 @@ FILES = ["read_file", "batch_read", "write_file", "edit_file", "delete_file", "r
 
 
 @pytest.mark.parametrize("change", [WRITE, ("delete_file", {"path": "f"})], ids=["write", "delete"])
-@pytest.mark.parametrize("first", [[READ], [("batch_read", {"paths": ["f"]})], [WRITE], []], ids=["read", "batch", "write", "nothing"])
-def test_what_was_not_seen_is_not_replaced(session: Session, workspace: Path, first: list[Any], change: Any) -> None:
-    """A file that changed since the agent read or wrote it, or began, is replaced only after it was read again."""
+@pytest.mark.parametrize(
+    "first",
+    [[READ], [("batch_read", {"paths": ["f"]})], [WRITE], []],
+    ids=["read", "batch", "write", "nothing"],
+)
+def test_what_was_not_seen_is_not_replaced(
+    session: Session, workspace: Path, first: list[Any], change: Any
+) -> None:
+    """A file that changed since the agent read or wrote it, or began, is replaced only after it was read
+    again.
+    """
     (workspace / "f").write_text("one\n")
     turns = [*([first] if first else []), [("meddle", {})], [change], [READ], [change]]
     done = agent(session, workspace, *turns, tools=[*FILES, meddling(workspace / "f", "theirs\n")])
@@ -127,16 +161,26 @@ def test_what_was_not_seen_is_not_replaced(session: Session, workspace: Path, fi
 
 
 def test_the_first_write_of_a_file_needs_no_reading(session: Session, workspace: Path) -> None:
-    """A file that was there before is replaced unread, and the change is told; what the agent wrote itself it may write again."""
+    """A file that was there before is replaced unread, and the change is told; what the agent wrote itself it
+    may write again.
+    """
     (workspace / "f").write_text("one\n")
-    done = agent(session, workspace, [WRITE], [("write_file", {"path": "f", "content": "again\n"})], tools=FILES)
+    done = agent(
+        session, workspace, [WRITE], [("write_file", {"path": "f", "content": "again\n"})], tools=FILES
+    )
     assert [text.partition(" (")[0] for text in answers(done)] == ["replaced f", "replaced f"]
 
 
 def test_reading_in_the_same_turn_is_not_seeing(session: Session, workspace: Path) -> None:
     """Who asks for reading and writing in one turn has not read when it writes."""
     (workspace / "f").write_text("one\n")
-    done = agent(session, workspace, [("meddle", {})], [READ, WRITE], tools=[*FILES, meddling(workspace / "f", "theirs\n")])
+    done = agent(
+        session,
+        workspace,
+        [("meddle", {})],
+        [READ, WRITE],
+        tools=[*FILES, meddling(workspace / "f", "theirs\n")],
+    )
     assert "you have not read it" in answers(done)[-1]
     assert (workspace / "f").read_text() == "theirs\n"
 
@@ -192,7 +236,9 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_what_was_approved_is_what_is_done(session: Session, workspace: Path, name: str) -> None:
-    """A call that would do something else than what was shown is asked about again, with what it would do now."""
+    """A call that would do something else than what was shown is asked about again, with what it would do
+    now.
+    """
     file = workspace / "f"
     file.write_text("one\ntwo\nthree\n")
     os.utime(file, (1, 1))
@@ -207,9 +253,13 @@ def test_what_was_approved_is_what_is_done(session: Session, workspace: Path, na
 
 
 def test_a_second_yes_does_what_it_showed(session: Session, workspace: Path) -> None:
-    """Six edits of neighbouring lines, each approved and asked about again where the line beside it changed, are all made."""
+    """Six edits of neighbouring lines, each approved and asked about again where the line beside it changed,
+    are all made.
+    """
     (workspace / "f").write_text(LINES)
-    steps = [Step(id=f"s{number}", tool="edit_file", args=CHANGES["edit_file"]("f", number)) for number in range(6)]
+    steps = [
+        Step(id=f"s{number}", tool="edit_file", args=CHANGES["edit_file"]("f", number)) for number in range(6)
+    ]
     approver = ScriptedApprover([True] * 12)
     assert carry_out(session, workspace, *steps, approve="ask", approver=approver).status == "COMPLETE"
     assert (workspace / "f").read_text() == DONE
@@ -221,12 +271,23 @@ def test_a_change_that_only_moved_is_not_asked_about_again(session: Session, wor
     file = workspace / "f"
     file.write_text("0\n" * 20 + LINES)
     approver = Meddler(lambda: file.write_text("new\n" + "0\n" * 20 + LINES), [True])
-    agent(session, workspace, [("edit_file", CHANGES["edit_file"]("f", 3))], approve="ask", approver=approver, tools=["edit_file"])
+    agent(
+        session,
+        workspace,
+        [("edit_file", CHANGES["edit_file"]("f", 3))],
+        approve="ask",
+        approver=approver,
+        tools=["edit_file"],
+    )
     assert file.read_text() == "new\n" + "0\n" * 20 + LINES.replace("line 3", "LINE 3")
 
 
-def test_nothing_else_is_done_even_if_nobody_asks_again(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant that never asks again changes nothing either: under the lock the tool looks itself whether it does what was shown."""
+def test_nothing_else_is_done_even_if_nobody_asks_again(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant that never asks again changes nothing either: under the lock the tool looks itself whether it
+    does what was shown.
+    """
 
     async def sure(_: ApprovalDesk, __: Call) -> None:
         return None
@@ -243,7 +304,9 @@ def test_nothing_else_is_done_even_if_nobody_asks_again(session: Session, worksp
 
 
 def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspace: Path) -> None:
-    """A run that waits for a person and is resumed asks again if the file is another one by then, and keeps what it had read."""
+    """A run that waits for a person and is resumed asks again if the file is another one by then, and keeps
+    what it had read.
+    """
     file = workspace / "f"
     file.write_text("one\n")
 
@@ -268,7 +331,9 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
 
 
 def test_calls_that_may_change_the_same_are_alone_across_steps(session: Session, workspace: Path) -> None:
-    """Of calls of all steps that may change the workspace one runs at a time; calls that reach nothing there run beside them."""
+    """Of calls of all steps that may change the workspace one runs at a time; calls that reach nothing there
+    run beside them.
+    """
     meetings = {"risky": Meeting(1), "far": Meeting(3)}
 
     async def work(kind: str) -> str:
@@ -293,7 +358,9 @@ def test_calls_that_may_change_the_same_are_alone_across_steps(session: Session,
 
 
 def test_a_tool_of_ones_own_cannot_replace_what_changed_since_it_read(tmp_path: Path) -> None:
-    """In one call, what is read through the workspace is written back only if it is still that; a plain workspace has no such memory."""
+    """In one call, what is read through the workspace is written back only if it is still that; a plain
+    workspace has no such memory.
+    """
     (tmp_path / "f").write_text("one")
     call, other = Workspace(tmp_path).for_call(), Workspace(tmp_path)
     text = call.read_text("f").text
@@ -337,7 +404,11 @@ def edits_of_processes(root: Path, how: str) -> int:
     (root / "link").symlink_to("in") if not (root / "link").is_symlink() else None
     places = [(root, "in/f", "a"), (root / "in", "f", "b"), (root / "link", str(root / "in" / "f"), "c")]
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, *map(str, place), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, *map(str, place), how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         for place in places
     ]
     for worker in workers:
@@ -353,21 +424,31 @@ def edits_of_processes(root: Path, how: str) -> int:
 
 
 def test_processes_lose_no_edit(tmp_path: Path) -> None:
-    """Three processes edit one file from workspaces within each other: every edit is there; with reading and writing apart some are not."""
+    """Three processes edit one file from workspaces within each other: every edit is there; with reading and
+    writing apart some are not.
+    """
     assert edits_of_processes(tmp_path, "locked") == 90
     assert any(edits_of_processes(tmp_path, "apart") < 90 for _ in range(5))
 
 
 def test_a_killed_holder_of_the_lock_holds_up_nobody(tmp_path: Path) -> None:
     """The lock ends with the process, however that ends, and leaves nothing in the folder."""
-    code = "import sys,fcntl,os; fd=os.open(sys.argv[1],os.O_RDONLY); fcntl.flock(fd,fcntl.LOCK_EX); print('held',flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    code = (
+        "import sys,fcntl,os; fd=os.open(sys.argv[1],os.O_RDONLY); fcntl.flock(fd,fcntl.LOCK_EX); "
+        "print('held',flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         fd = os.open(tmp_path, os.O_RDONLY)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kestrel_lab.tools.files.lock.WAIT_S", 0.01)
-            with pytest.raises(TimeoutError, match="another process has held the lock"), lock_directory(fd, "f"):
+            with (
+                pytest.raises(TimeoutError, match="another process has held the lock"),
+                lock_directory(fd, "f"),
+            ):
                 pass
         os.close(fd)
         holder.send_signal(signal.SIGKILL)
@@ -387,12 +468,24 @@ def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Session, wo
 
     body = [
         Part(Step(id="t", tool="tick", produces=("x",))),
-        Part(Step(id="w", tool="write_file", args={"path": "f", "content": "{{x}}"}, consumes=("x",), produces=("y",))),
+        Part(
+            Step(
+                id="w",
+                tool="write_file",
+                args={"path": "f", "content": "{{x}}"},
+                consumes=("x",),
+                produces=("y",),
+            )
+        ),
     ]
     shape = loop_plan(body, until='x == "3"', limit=5, result="x")
     done = asyncio.run(
         session.run(
-            "go", plan=Plan(steps=shape.steps, artifacts=shape.artifacts), approve="auto", workspace=workspace, tools=["write_file", tick]
+            "go",
+            plan=Plan(steps=shape.steps, artifacts=shape.artifacts),
+            approve="auto",
+            workspace=workspace,
+            tools=["write_file", tick],
         )
     )
     assert (done.status, (workspace / "f").read_text()) == ("COMPLETE", "3")

@@ -1,7 +1,9 @@
-"""Attributes behind names: those of modules, classes, functions and closures, as they were before code ran, and how they are put back.
+"""Attributes behind names: those of modules, classes, functions and closures, as they were before code ran,
+and how they are put back.
 
-A `Snapshot` keeps the very objects, which costs references and no copies. What is the user's own is also compared inside; of libraries only
-what code replaced counts, since they keep caches and counters of their own.
+A `Snapshot` keeps the very objects, which costs references and no copies. What is the user's own is also
+compared inside; of libraries only what code replaced counts, since they keep caches and counters of their
+own.
 """
 
 from __future__ import annotations
@@ -18,11 +20,20 @@ from typing import Any, cast
 
 from kestrel_lab.tools.kernel.state.fingerprints import is_large, is_own, raw_dict, value_fingerprint
 from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
-from kestrel_lab.tools.kernel.variables import Alteration, Change, closure_of, hidden_names, put_back, short_repr
+from kestrel_lab.tools.kernel.variables import (
+    Alteration,
+    Change,
+    closure_of,
+    hidden_names,
+    put_back,
+    short_repr,
+)
 
 _NOT_STATE = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __abstractmethods__ _abc_impl __annotations__ __builtins__ __cached__ __file__ __loader__ "
-    "__name__ __package__ __path__ __spec__ __warningregistry__ __annotate_func__ __annotations_cache__ last_exc last_type last_value "
+    "__dict__ __weakref__ __doc__ __module__ __abstractmethods__ _abc_impl __annotations__ "
+    "__builtins__ __cached__ __file__ __loader__ "
+    "__name__ __package__ __path__ __spec__ __warningregistry__ __annotate_func__ "
+    "__annotations_cache__ last_exc last_type last_value "
     "last_traceback".split()
 )
 _CLOSURE = " in its closure"
@@ -30,7 +41,21 @@ _COPIED = (list, dict, set, bytearray, deque)
 _MOST_COPIED = 1_000
 _MOST_FOUND = 2_000
 _MOST_TEXT = 200
-_BY_TEXT = frozenset({"setattr", "delattr", "patch", "object", "dict", "monkeypatch", "__setattr__", "__dict__", "vars", "exec", "eval"})
+_BY_TEXT = frozenset(
+    {
+        "setattr",
+        "delattr",
+        "patch",
+        "object",
+        "dict",
+        "monkeypatch",
+        "__setattr__",
+        "__dict__",
+        "vars",
+        "exec",
+        "eval",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +64,9 @@ class Holder:
 
     name: str
     target: Any
-    """A namespace is its dictionary, of which the names that are no variables count: modules, and those with an underscore."""
+    """A namespace is its dictionary, of which the names that are no variables count: modules, and those with
+    an underscore.
+    """
     own: bool = True
     """Of the user; otherwise of a library."""
 
@@ -49,7 +76,9 @@ class Holder:
         if type(target) is dict:
             return hidden_names(target)
         if isinstance(target, FunctionType):
-            found: dict[str, Any] = {name: getattr(target, name) for name in ("__code__", "__defaults__", "__kwdefaults__")}
+            found: dict[str, Any] = {
+                name: getattr(target, name) for name in ("__code__", "__defaults__", "__kwdefaults__")
+            }
             found |= {f"{name}{_CLOSURE}": value for name, value in closure_of(target).items()}
             return found | target.__dict__
         found = dict(vars(target) if isinstance(target, type) else raw_dict(target))
@@ -58,7 +87,9 @@ class Holder:
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
-        """Return one attribute now, also a variable in the place of a module; `ABSENT` where there is none."""
+        """Return one attribute now, also a variable in the place of a module; `ABSENT` where there is
+        none.
+        """
         return (self.target if type(self.target) is dict else self.read()).get(name, ABSENT)
 
     def put(self, name: str, value: Any) -> None:
@@ -121,13 +152,17 @@ class Snapshot:
 
     @classmethod
     def of(cls, code: str, names: dict[str, Any], own: Iterable[Holder]) -> Snapshot:
-        """Look at what is there now: at `own`, and at the modules, classes and objects of libraries that the code or a function of `own` names.
+        """Look at what is there now: at `own`, and at the modules, classes and objects of libraries that the
+        code or a function of `own` names.
 
-        Not at all modules: counting references to all that is loaded would copy most pages of memory that forks of this process share.
+        Not at all modules: counting references to all that is loaded would copy most pages of memory that
+        forks of this process share.
         """
         snapshot = cls(names)
         try:
-            tree = cast("ast.AST", compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            tree = cast(
+                "ast.AST", compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            )
         except (SyntaxError, ValueError):
             tree = ast.Module([], [])
         snapshot._stored, snapshot._paths = _stored_names(tree), set(_dotted_paths(tree))
@@ -148,7 +183,10 @@ class Snapshot:
     def _add(self, holder: Holder) -> None:
         if id(holder.target) not in self._parts:
             found = holder.read()
-            self._parts[id(holder.target)] = holder, {name: _Part.of(value, inside=holder.own) for name, value in found.items()}
+            self._parts[id(holder.target)] = (
+                holder,
+                {name: _Part.of(value, inside=holder.own) for name, value in found.items()},
+            )
 
     def _on_the_way(self, first: str, rest: list[str]) -> Iterator[Holder]:
         """Yield what has attributes among `first`, `first.second`, …; nothing is called on the way."""
@@ -191,10 +229,14 @@ class Snapshot:
         yield _alteration(holder, name, part, now, replaced=replaced)
 
     def _counts(self, name: str, was: Any, now: Any) -> bool:
-        """Whether the change of an attribute of a library is the doing of the code: it names it, or the new object is the user's."""
+        """Whether the change of an attribute of a library is the doing of the code: it names it, or the new
+        object is the user's.
+        """
         if isinstance(now, ModuleType) or isinstance(was, ModuleType):
             return False
-        return name in self._stored or ((callable(was) or was is ABSENT) and callable(now) and _is_foreign(now))
+        return name in self._stored or (
+            (callable(was) or was is ABSENT) and callable(now) and _is_foreign(now)
+        )
 
 
 def _is_foreign(value: Any) -> bool:
@@ -234,7 +276,9 @@ def _shown(value: Any) -> str:
 
 
 def _stored_names(tree: ast.AST) -> set[str]:
-    """Return the names of attributes that code sets or deletes, also those that it has as text where it can set by text."""
+    """Return the names of attributes that code sets or deletes, also those that it has as text where it can
+    set by text.
+    """
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in nodes if not isinstance(node.ctx, ast.Load)}
     return stored | {text.rpartition(".")[2] for text in _texts(tree)}
@@ -243,15 +287,21 @@ def _stored_names(tree: ast.AST) -> set[str]:
 def _texts(tree: ast.AST) -> Iterator[str]:
     """Yield the texts in code, where it can set an attribute by its name as text."""
     nodes = list(ast.walk(tree))
-    called = {node.id for node in nodes if isinstance(node, ast.Name)} | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    called = {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
     if called & _BY_TEXT:
         yield from (
-            node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < _MOST_TEXT
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < _MOST_TEXT
         )
 
 
 def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Yield each `a.b.c` in code by its parts; names that it imports are given back as what they stand for."""
+    """Yield each `a.b.c` in code by its parts; names that it imports are given back as what they stand
+    for.
+    """
     imported = dict[str, tuple[str, ...]]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -262,14 +312,16 @@ def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
         rest: list[str] = []
         while isinstance(node, ast.Attribute):
             rest.insert(0, node.attr)
-            node = node.value  # noqa: PLW2901  # down the chain
+            node = node.value  # down the chain  # noqa: PLW2901
         if isinstance(node, ast.Name):
             yield (*imported.get(node.id, (node.id,)), *rest)
     yield from (tuple(text.split(".")) for text in _texts(tree))
 
 
 def _paths_of(function: FunctionType) -> Iterator[tuple[str, ...]]:
-    """Yield what a compiled function may name of modules: each of its names as an attribute of each module among them."""
+    """Yield what a compiled function may name of modules: each of its names as an attribute of each module
+    among them.
+    """
     names = _names_of(function.__code__)
     for name in names:
         found = function.__globals__.get(name, sys.modules.get(name))
@@ -293,16 +345,22 @@ def _names_of(code: CodeType) -> tuple[str, ...]:
 @lru_cache(maxsize=4_096)
 def _attributes_of(code: CodeType) -> frozenset[str]:
     """Return the names of attributes that compiled code sets or deletes, also by text."""
-    stored = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("STORE_ATTR", "DELETE_ATTR")}
+    stored = {
+        str(one.argval) for one in dis.get_instructions(code) if one.opname in ("STORE_ATTR", "DELETE_ATTR")
+    }
     inner = [_attributes_of(const) for const in code.co_consts if isinstance(const, CodeType)]
-    return frozenset(stored.union(*inner, (name.rpartition(".")[2] for name in set(_names_of(code)) - set(code.co_names))))
+    return frozenset(
+        stored.union(*inner, (name.rpartition(".")[2] for name in set(_names_of(code)) - set(code.co_names)))
+    )
 
 
 # What is the user's own.
 
 
 def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
-    """Return the user's functions, classes and modules among `values` and in what hangs on them, each once."""
+    """Return the user's functions, classes and modules among `values` and in what hangs on them, each
+    once.
+    """
     found, todo = dict[int, Holder](), deque(values)
     while todo and len(found) < _MOST_FOUND:
         name, value = todo.popleft()
@@ -317,7 +375,9 @@ def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
         holder = found[id(value)] = Holder(named, value)
         for key, part in holder.read().items():
             for inner in _unwrapped(part):
-                todo.append((f"{named}.{key}" if isinstance(inner, FunctionType) and inner is part else "", inner))
+                todo.append(
+                    (f"{named}.{key}" if isinstance(inner, FunctionType) and inner is part else "", inner)
+                )
     return list(found.values())
 
 

@@ -1,7 +1,8 @@
 """Effects of code on files, processes and the network, by what Python reports to audit hooks.
 
-A preview notes what is wanted while the system refuses it (`Effects`); code that runs in the kernel is watched while it does it (`Witness`).
-Code can hide from both. They are for the person who is asked, or who undoes it: the lockdown is what refuses.
+A preview notes what is wanted while the system refuses it (`Effects`); code that runs in the kernel is
+watched while it does it (`Witness`). Code can hide from both. They are for the person who is asked, or who
+undoes it: the lockdown is what refuses.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ _INTERNET = (2, 10)
 
 
 class Effects:
-    """The wishes of one piece of code in a preview, whose files go to a folder that is thrown away; `install` cannot be taken back in this process."""
+    """The wishes of one piece of code in a preview, whose files go to a folder that is thrown away; `install`
+    cannot be taken back in this process.
+    """
 
     def __init__(self, scratch: str, workspace: str) -> None:
         """Files that are written go into `scratch`."""
@@ -78,9 +81,15 @@ class Effects:
         sys.addaudithook(self._heard)
 
     def sizes(self) -> list[list[Any]]:
-        """Return path and bytes of each file that was written; one in the working folder by its name there."""
+        """Return path and bytes of each file that was written; one in the working folder by its name
+        there.
+        """
         here = os.path.join(os.getcwd(), "")
-        return [[path.removeprefix(here), os.path.getsize(place)] for path, place in self.written.items() if os.path.exists(place)]
+        return [
+            [path.removeprefix(here), os.path.getsize(place)]
+            for path, place in self.written.items()
+            if os.path.exists(place)
+        ]
 
     def opened(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         """Open a file as `open` does; one that is written lies in the folder that is thrown away."""
@@ -112,7 +121,12 @@ class Effects:
                     self._note(f"use the pipe or device {os.fsdecode(args[0])}")
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(args[0]))
                 self.read_files |= str(args[0]).startswith(self.workspace) or not str(args[0]).startswith("/")
-                if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR) and isinstance(args[0], str) and not self._own(args[0]):
+                if (
+                    isinstance(args[2], int)
+                    and args[2] & (os.O_WRONLY | os.O_RDWR)
+                    and isinstance(args[0], str)
+                    and not self._own(args[0])
+                ):
                     self._note(f"write {args[0]}")
             elif event == "socket.__new__" and args[1] in _INTERNET:
                 self._note("use the network")
@@ -139,14 +153,21 @@ class Effects:
 
 
 def _in_words(value: object) -> str:
-    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else os.fsdecode(value) if isinstance(value, bytes) else str(value)
+    text = (
+        " ".join(map(str, value))
+        if isinstance(value, list | tuple)
+        else os.fsdecode(value)
+        if isinstance(value, bytes)
+        else str(value)
+    )
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 # What code does in the kernel.
 
 _FILES = frozenset(
-    "os.remove os.rmdir os.rename os.mkdir os.link os.symlink os.truncate os.chmod os.chown os.utime shutil.rmtree sqlite3.connect".split()
+    "os.remove os.rmdir os.rename os.mkdir os.link os.symlink os.truncate os.chmod os.chown os.utime "
+    "shutil.rmtree sqlite3.connect".split()
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FOLDER_ARGUMENT = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}
@@ -217,7 +238,8 @@ class Witness:
         if self._paused:
             return
         if event == "open":
-            # Libraries keep files of their own open, such as fonts: only what the user's code opens, or what is here, is left open by it.
+            # Libraries keep files of their own open, such as fonts: only what the user's code opens, or what
+            # is here, is left open by it.
             self._hear_open(args[0], args[2], by_own=not in_library(_opener()))
         elif event in _FILES:
             self._hear_files(event, args)
@@ -227,7 +249,9 @@ class Witness:
             self.done["add an audit hook"] = "Python cannot remove it"
         elif event in _CHANGES and len(self.done) < MOST_WISHES:
             words = _CHANGES[event].format(*(_in_words(arg) for arg in args), "", "")
-            self.done[words] = "what was sent is not known" if words.startswith(NETWORK) else "what it did is not known"
+            self.done[words] = (
+                "what was sent is not known" if words.startswith(NETWORK) else "what it did is not known"
+            )
 
     def _hear_open(self, path: Any, flags: Any, *, by_own: bool) -> None:
         if isinstance(path, str | bytes | os.PathLike):
@@ -238,16 +262,26 @@ class Witness:
                 self._note(name)
 
     def _hear_files(self, event: str, args: tuple[Any, ...]) -> None:
-        folder = args[place] if (place := _FOLDER_ARGUMENT.get(event)) is not None and len(args) > place else -1
+        folder = (
+            args[place] if (place := _FOLDER_ARGUMENT.get(event)) is not None and len(args) > place else -1
+        )
         count = 2 if event in ("os.rename", "os.link", "os.symlink") else 1
         for path in args[:count]:
             if isinstance(path, str | bytes | os.PathLike):
                 name = os.fsdecode(path)
-                begin = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) and folder >= 0 else os.getcwd()
+                begin = (
+                    os.readlink(f"/proc/self/fd/{folder}")
+                    if isinstance(folder, int) and folder >= 0
+                    else os.getcwd()
+                )
                 self._note(os.path.normpath(os.path.join(begin, name)))
 
     def _note(self, path: str) -> None:
-        ignored = path.startswith(_NO_FILES) or "__pycache__" in path or (self.hidden and path.startswith(self.hidden))
+        ignored = (
+            path.startswith(_NO_FILES)
+            or "__pycache__" in path
+            or (self.hidden and path.startswith(self.hidden))
+        )
         if path not in self._files and not ignored and len(self._files) < 10 * MOST_WISHES:
             self._files[path] = _signature(path)
 
@@ -259,12 +293,19 @@ class Witness:
             why = "the code changed it itself, and what it held is not kept"
             yield _lost(f"file {_short(path)}", text, why, partial(_is_file, path, was))
         if len(changed) > MOST_WISHES:
-            yield _lost("more files", f"{len(changed) - MOST_WISHES} others changed", "the code changed them itself")
+            yield _lost(
+                "more files", f"{len(changed) - MOST_WISHES} others changed", "the code changed them itself"
+            )
         for words, why in self.done.items():
             yield _lost(words, "done", why)
         for thread in self._threads:
             if thread.is_alive():
-                yield _lost(f"thread {thread.name}", "runs", "a thread cannot be ended from outside", partial(_is_over, thread))
+                yield _lost(
+                    f"thread {thread.name}",
+                    "runs",
+                    "a thread cannot be ended from outside",
+                    partial(_is_over, thread),
+                )
         yield from self._still_open()
 
     def _still_open(self) -> Iterator[Alteration]:
@@ -272,13 +313,20 @@ class Witness:
         for key, count in _open_descriptors().items():
             was = self._before.get(key, 0)
             if count > was and (key in opened or (self._sockets and key[0] == "socket")):
-                change = Change(name=f"open file {_short(opened[key])}" if key in opened else "open socket", kind="state", text="left open")
-                # Nothing is closed by force: the file closes with the variable that holds it, and whether it did is looked at then.
+                change = Change(
+                    name=f"open file {_short(opened[key])}" if key in opened else "open socket",
+                    kind="state",
+                    text="left open",
+                )
+                # Nothing is closed by force: the file closes with the variable that holds it, and whether it
+                # did is looked at then.
                 yield Alteration(change, lambda: None, lambda: True, partial(_is_closed, key, was))
 
 
 def _lost(name: str, text: str, why: str, is_back: Callable[[], bool] = lambda: False) -> Alteration:
-    return Alteration(Change(name=name, kind="state", text=text, lost=why), lambda: None, lambda: True, is_back)
+    return Alteration(
+        Change(name=name, kind="state", text=text, lost=why), lambda: None, lambda: True, is_back
+    )
 
 
 def _is_file(path: str, was: _Signature) -> bool:
@@ -336,16 +384,24 @@ def _short(path: str) -> str:
 
 @cache
 def _install() -> None:
-    """Have Python report to whoever watches; a hook cannot be removed, and does next to nothing while nobody does."""
+    """Have Python report to whoever watches; a hook cannot be removed, and does next to nothing while nobody
+    does.
+    """
     sys.addaudithook(_heard)
 
 
 def _opener() -> str:
-    """Return the file of the code that opens a file, whatever of Python, IPython or this package is between."""
+    """Return the file of the code that opens a file, whatever of Python, IPython or this package is
+    between.
+    """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file != __file__ and name != "_modified_open" and not (in_library(file) and "site-packages" not in file):
+        if (
+            file != __file__
+            and name != "_modified_open"
+            and not (in_library(file) and "site-packages" not in file)
+        ):
             return file
         frame = frame.f_back
     return ""
@@ -366,5 +422,5 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         witness = _witness()
         if witness is not None:
             witness.hear(event, args)
-    except Exception:  # noqa: BLE001, S110  # an exception here would stop what the code does
+    except Exception:  # an exception here would stop what the code does  # noqa: BLE001, S110
         pass

@@ -1,7 +1,8 @@
 """Fingerprints of values: equal as long as nothing in a value has changed, whatever kind of object it is.
 
-A value is walked breadth first. Plain data and arrays are hashed; objects count by their attributes; iterators, generators, files, locks
-and random states by what can be read of them without moving them on. What offers nothing to read counts by its identity (`is_opaque`).
+A value is walked breadth first. Plain data and arrays are hashed; objects count by their attributes;
+iterators, generators, files, locks and random states by what can be read of them without moving them on. What
+offers nothing to read counts by its identity (`is_opaque`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _BLOCK, _SUMMED = 4_096, 1 << 20
 _MANY = 1_000
 _LARGE = 10_000
 _BARE = object.__basicsize__ + 2 * tuple.__itemsize__
-"""Bytes of an object of a class written in Python without slots: what is larger holds something that no attribute shows."""
+"""Bytes of an object of a class written in Python without slots: what is larger holds something that no
+attribute shows.
+"""
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
 _SHOWN = (bool, int, float, str, list, tuple, dict, type(None))
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
@@ -67,12 +70,16 @@ _ONLY_ID = (
 
 
 def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
-    """Return a number that changes when the content of `value` does; of very large values and of columns of objects it knows a sample."""
+    """Return a number that changes when the content of `value` does; of very large values and of columns of
+    objects it knows a sample.
+    """
     return hash(tuple(token for _, token in walk(value, most)))
 
 
 def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
-    """Yield the objects in `value` up to a bound, nearest first, each with what is compared of it beside its parts."""
+    """Yield the objects in `value` up to a bound, nearest first, each with what is compared of it beside its
+    parts.
+    """
     queue: deque[object] = deque([value])
     places, held = {id(value): 0}, [value]  # held: the id of a temporary object must not be given to another
     while queue:
@@ -102,7 +109,11 @@ def is_large(value: object) -> bool:
     root, pandas = _root(kind), sys.modules.get("pandas")
     if root == "numpy":
         return int(getattr(value, "nbytes", 0)) > 8 * _LARGE
-    return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index) and int(value.size) > _LARGE
+    return (
+        pandas is not None
+        and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index)
+        and int(value.size) > _LARGE
+    )
 
 
 def is_opaque(value: object) -> bool:
@@ -140,7 +151,8 @@ def _look_at(value: Any) -> tuple[object, Iterable[object]]:
     try:
         read = _reader(cast("Any", kind))
         return _of_object(value, kind) if read is None else ((kind.__qualname__, id(value)), (read(value),))
-    except Exception:  # noqa: BLE001  # the boundary to classes of others, which may refuse to be read: one more thing to compare by identity
+    except Exception:  # noqa: BLE001
+        # The boundary to classes of others, which may refuse to be read: these are compared by identity.
         return ("id", id(value)), ()
 
 
@@ -152,8 +164,13 @@ def _of_atom(value: object) -> object:
 def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     kind = type(value)
     if kind in (set, frozenset):
-        return (kind.__name__, hash(frozenset(value))), ()  # in any order: one that was put back may have another
-    kinds = set(map(type, value.values() if kind is dict else value)) | (set(map(type, value)) if kind is dict else set())
+        return (
+            kind.__name__,
+            hash(frozenset(value)),
+        ), ()  # in any order: one that was put back may have another
+    kinds = set(map(type, value.values() if kind is dict else value)) | (
+        set(map(type, value)) if kind is dict else set()
+    )
     # Never an array: marshal would copy its bytes.
     if kinds <= _ATOMS or (len(value) > _MANY and kinds <= _ATOMS | _PLAIN and _plain_within(value)):
         try:
@@ -161,15 +178,25 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
         except ValueError:  # something deeper is not plain, or it is within itself
             pass
     if len(value) > _LARGE:
-        return (kind.__name__, hash(tuple(map(id, value))), hash(tuple(map(id, value.values()))) if kind is dict else 0), ()
-    return (kind.__name__, len(value)), [part for pair in value.items() for part in pair] if kind is dict else value
+        return (
+            kind.__name__,
+            hash(tuple(map(id, value))),
+            hash(tuple(map(id, value.values()))) if kind is dict else 0,
+        ), ()
+    return (kind.__name__, len(value)), [
+        part for pair in value.items() for part in pair
+    ] if kind is dict else value
 
 
 def _plain_within(value: Any) -> bool:
     """Whether a sample of the items of a container hold plain values alone."""
-    items = itertools.islice(value.values() if isinstance(value, dict) else value, 0, None, max(1, len(value) // 50))
+    items = itertools.islice(
+        value.values() if isinstance(value, dict) else value, 0, None, max(1, len(value) // 50)
+    )
     return all(
-        set(map(type, item.values() if isinstance(item, dict) else item)) <= _ATOMS | _PLAIN for item in items if type(item) in _PLAIN
+        set(map(type, item.values() if isinstance(item, dict) else item)) <= _ATOMS | _PLAIN
+        for item in items
+        if type(item) in _PLAIN
     )
 
 
@@ -178,21 +205,34 @@ def _plain_within(value: Any) -> bool:
 
 def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
     if issubclass(kind, dict | list | set | frozenset | tuple | deque):
-        content: list[object] = list(itertools.chain.from_iterable(dict.items(value)) if issubclass(kind, dict) else value)
+        content: list[object] = list(
+            itertools.chain.from_iterable(dict.items(value)) if issubclass(kind, dict) else value
+        )
         return (id(kind), len(content)), [*content[: 2 * _MANY], *_attributes(value, kind).values()]
-    if not kind.__dictoffset__ and not is_own(kind.__module__) and kind.__hash__ not in (None, object.__hash__):
-        return (id(kind), hash(value)), ()  # what is equal by its content does not change, though it may keep things by in slots
+    if (
+        not kind.__dictoffset__
+        and not is_own(kind.__module__)
+        and kind.__hash__ not in (None, object.__hash__)
+    ):
+        return (
+            id(kind),
+            hash(value),
+        ), ()  # what is equal by its content does not change, though it may keep things by in slots
     attributes = _attributes(value, kind)
     if not attributes and kind.__basicsize__ > _BARE:
         with memoryview(value) as view:
             return (id(kind), zlib.crc32(view.tobytes())), ()
     if not is_own(kind.__module__):
-        attributes = {name: part for name, part in attributes.items() if not any(word in name for word in _PASSING)}
+        attributes = {
+            name: part for name, part in attributes.items() if not any(word in name for word in _PASSING)
+        }
     return (id(kind), tuple(attributes)), attributes.values()
 
 
 def _attributes(value: Any, kind: type) -> dict[str, object]:
-    """Return the attributes of an object, those in slots included; nothing of a class of the user's is called."""
+    """Return the attributes of an object, those in slots included; nothing of a class of the user's is
+    called.
+    """
     found: dict[str, object] = {}
     for one in kind.__mro__:
         slots = one.__dict__.get("__slots__", ())
@@ -207,7 +247,9 @@ def _attributes(value: Any, kind: type) -> dict[str, object]:
 
 
 def raw_dict(value: object) -> dict[str, Any]:
-    """Return the `__dict__` of an object or a module, empty where there is none; no code of its class runs, which may load what is lazy."""
+    """Return the `__dict__` of an object or a module, empty where there is none; no code of its class runs,
+    which may load what is lazy.
+    """
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -216,13 +258,17 @@ def raw_dict(value: object) -> dict[str, Any]:
 
 
 def _of_generator(value: Any) -> object:
-    frame = next(getattr(value, name) for name in ("gi_frame", "cr_frame", "ag_frame") if hasattr(value, name))
+    frame = next(
+        getattr(value, name) for name in ("gi_frame", "cr_frame", "ag_frame") if hasattr(value, name)
+    )
     return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
 
 
 def _of_iterator(value: Any) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of itertools, which loses this in Python 3.14 and is opaque then
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of itertools, which loses this in Python 3.14 and is opaque then
         _, arguments, *state = value.__reduce__()
     return [*arguments, *state]
 
@@ -234,7 +280,9 @@ def _of_reference(value: Any) -> object:
 
 
 class OpenFiles:
-    """Whether files can be read: in a locked down copy of a kernel their descriptors are closed, and may be those of others."""
+    """Whether files can be read: in a locked down copy of a kernel their descriptors are closed, and may be
+    those of others.
+    """
 
     readable = True
 
@@ -283,9 +331,13 @@ def _reader(kind: type) -> Callable[[Any], object] | None:
 
 
 def _of_library(value: Any) -> object | None:
-    """Return what is compared of an array, a frame or another value of a library that is loaded; `None` for anything else."""
+    """Return what is compared of an array, a frame or another value of a library that is loaded; `None` for
+    anything else.
+    """
     root = _root(type(value))
-    if root == "numpy" or (root != "builtins" and "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray)):
+    if root == "numpy" or (
+        root != "builtins" and "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray)
+    ):
         return _of_numpy(value)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index):
@@ -303,10 +355,16 @@ def _of_library(value: Any) -> object | None:
 
 
 def _traits(value: Any) -> dict[str, object]:
-    """Return what a widget shows, and other plain values of traits; beside them it has its connection to the page."""
+    """Return what a widget shows, and other plain values of traits; beside them it has its connection to the
+    page.
+    """
     found = {**raw_dict(value), **value._trait_values}
-    shown = {name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")}
-    observers = {name: [list(map(id, one)) for one in kinds.values()] for name, kinds in value._trait_notifiers.items()}
+    shown = {
+        name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")
+    }
+    observers = {
+        name: [list(map(id, one)) for one in kinds.values()] for name, kinds in value._trait_notifiers.items()
+    }
     return {**shown, "observers": observers}
 
 
@@ -336,7 +394,13 @@ def numpy_random_state(value: Any) -> Any:
 def _of_pandas(value: Any) -> object:
     pandas = sys.modules["pandas"]
     if isinstance(value, pandas.DataFrame):
-        parts = _of_frame(value), *map(value_fingerprint, (value.index, value.columns, value.attrs, value.flags.allows_duplicate_labels))
+        parts = (
+            _of_frame(value),
+            *map(
+                value_fingerprint,
+                (value.index, value.columns, value.attrs, value.flags.allows_duplicate_labels),
+            ),
+        )
         return hash((tuple(map(str, value.dtypes)), *parts))
     if isinstance(value, pandas.RangeIndex):
         return hash((value.start, value.stop, value.step, str(value.name)))
@@ -353,7 +417,9 @@ def _of_array(array: Any) -> int:
     step = max(1, array.nbytes // MOST_HASHED)
     flat = array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array
     flat = numpy.ascontiguousarray(flat).reshape(-1)[::step]
-    return hash((head, _of_bytes(numpy.ascontiguousarray(flat).view(numpy.uint8)))) if flat.size else hash(head)
+    return (
+        hash((head, _of_bytes(numpy.ascontiguousarray(flat).view(numpy.uint8)))) if flat.size else hash(head)
+    )
 
 
 @cache
@@ -364,7 +430,9 @@ def _weights() -> Any:
 
 
 def _of_bytes(data: Any) -> int:
-    """Hash an array of bytes: many by a weighted sum of the words of each block, which is five times as fast as a checksum of them."""
+    """Hash an array of bytes: many by a weighted sum of the words of each block, which is five times as fast
+    as a checksum of them.
+    """
     numpy = sys.modules["numpy"]
     whole = len(data) // _BLOCK * _BLOCK
     if whole < _SUMMED:
@@ -380,7 +448,9 @@ def _of_frame(frame: Any) -> int:
 
 
 def block_kind(frame: Any) -> str:
-    """Return the kind of numpy's type that all columns of a frame have, which then lie in memory as one array; empty where there is none."""
+    """Return the kind of numpy's type that all columns of a frame have, which then lie in memory as one
+    array; empty where there is none.
+    """
     numpy = sys.modules["numpy"]
     kinds = set(frame.dtypes)
     kind = next(iter(kinds)) if len(kinds) == 1 else None
@@ -403,7 +473,9 @@ def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[2])]
-    return tuple({os.path.join(form, "") for folder in folders for form in (folder, os.path.realpath(folder))})
+    return tuple(
+        {os.path.join(form, "") for folder in folders for form in (folder, os.path.realpath(folder))}
+    )
 
 
 def in_library(file: str) -> bool:
@@ -412,7 +484,9 @@ def in_library(file: str) -> bool:
 
 
 def is_own(module: object, *, made: bool = True) -> bool:
-    """Whether a module is of the user: the notebook itself, or a file that is not installed; `made` says it of one without a file."""
+    """Whether a module is of the user: the notebook itself, or a file that is not installed; `made` says it
+    of one without a file.
+    """
     if module == "__main__" or not isinstance(module, str):
         return True
     loaded = sys.modules.get(module)
@@ -422,5 +496,9 @@ def is_own(module: object, *, made: bool = True) -> bool:
     file = about.get("__file__") or getattr(about.get("__spec__"), "origin", None)
     if file is None:
         folders = list(about.get("__path__") or ())
-        return made and module not in sys.builtin_module_names and not any(in_library(os.path.join(str(one), "")) for one in folders)
+        return (
+            made
+            and module not in sys.builtin_module_names
+            and not any(in_library(os.path.join(str(one), "")) for one in folders)
+        )
     return not in_library(file)

@@ -1,4 +1,6 @@
-"""Probes of libraries: random states and options of numpy, pandas, matplotlib, what IPython was told, widgets."""
+"""Probes of libraries: random states and options of numpy, pandas, matplotlib, what IPython was told,
+widgets.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,18 @@ def _restore_numpy_random(_: Any, values: Mapping[Any, Any]) -> None:
 def _matplotlib(_: Any) -> Reading:
     params = sys.modules["matplotlib"].rcParams
     # Not by its own methods, which would choose a backend where none is chosen yet.
-    return {key: list(value) if type(value) is list else value for key, value in dict.items(params) if key != "backend"}
+    return {
+        key: list(value) if type(value) is list else value
+        for key, value in dict.items(params)
+        if key != "backend"
+    }
 
 
 def _backend(_: Any) -> Reading:
     name = dict.get(sys.modules["matplotlib"].rcParams, "backend")
-    return {"": name.rpartition(".backend_")[2] if isinstance(name, str) else name}  # `inline` is also module://….backend_inline
+    return {
+        "": name.rpartition(".backend_")[2] if isinstance(name, str) else name
+    }  # `inline` is also module://….backend_inline
 
 
 def _pandas(_: Any) -> Reading:
@@ -109,7 +117,8 @@ def _formatters(shell: Any) -> Reading:
     for mime, formatter in shell.display_formatter.formatters.items():
         for (module, name), printer in formatter.deferred_printers.items():
             found[f"{mime} of {module}.{name}"] = printer
-        # The first display of a value turns the name of its type into the type: under the same key it is no change.
+        # The first display of a value turns the name of its type into the type: under the same key it is no
+        # change.
         for kind, printer in formatter.type_printers.items():
             found[f"{mime} of {getattr(kind, '__module__', '')}.{getattr(kind, '__name__', kind)}"] = printer
     return found
@@ -153,7 +162,11 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
     Probe(
         name="accessors of pandas",
         library="pandas",
-        read=lambda _: {f"{name}.{one}": "" for name in ("DataFrame", "Series") for one in getattr(sys.modules["pandas"], name)._accessors},
+        read=lambda _: {
+            f"{name}.{one}": ""
+            for name in ("DataFrame", "Series")
+            for one in getattr(sys.modules["pandas"], name)._accessors
+        },
         lost="pandas keeps them",
     ),
     Probe(name="widgets", library="ipywidgets.widgets.widget", read=_widgets, lost="the page holds them"),
@@ -164,9 +177,15 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
     ),
     Probe(
         name="IPython magics",
-        read=lambda shell: {(kind, name): found for kind, those in shell.magics_manager.magics.items() for name, found in those.items()},
+        read=lambda shell: {
+            (kind, name): found
+            for kind, those in shell.magics_manager.magics.items()
+            for name, found in those.items()
+        },
         restore=_restore_magics,
-        ignore=lambda key, old, new: type(old).__name__ == "LazyMagic",  # it becomes the magic that it stands for when it is used
+        ignore=lambda key, old, new: (
+            type(old).__name__ == "LazyMagic"
+        ),  # it becomes the magic that it stands for when it is used
     ),
     Probe(name="IPython transformers", read=_transformers, restore=each_list(getattr)),
     Probe(
@@ -175,7 +194,9 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         restore=_restore_settings,
     ),
     Probe(
-        name="IPython extensions", read=lambda shell: dict.fromkeys(shell.extension_manager.loaded, ""), lost="an extension is not unloaded"
+        name="IPython extensions",
+        read=lambda shell: dict.fromkeys(shell.extension_manager.loaded, ""),
+        lost="an extension is not unloaded",
     ),
     Probe(name="IPython display of types", read=_formatters, lost="it is set by type"),
 )

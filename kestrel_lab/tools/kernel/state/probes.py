@@ -1,7 +1,8 @@
-"""A probe: one kind of state that no variable holds, how it is read and, where that is cheap, how it is put back.
+"""A probe: one kind of state that no variable holds, how it is read and, where that is cheap, how it is put
+back.
 
-A new kind of state is one more row of `python_probes.PYTHON` or `library_probes.LIBRARIES`. A reading is a mapping, so that only the keys
-that code changed are named and put back.
+A new kind of state is one more row of `python_probes.PYTHON` or `library_probes.LIBRARIES`. A reading is a
+mapping, so that only the keys that code changed are named and put back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ _MOST_NAMED = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """One kind of state. `read` and `restore` get the shell; a probe whose library is not loaded, or that cannot be read, reads nothing."""
+    """One kind of state.
+
+    `read` and `restore` get the shell; a probe whose library is not loaded, or that cannot be read, reads
+    nothing.
+    """
 
     name: str
     read: Callable[[Any], Reading]
@@ -37,7 +42,9 @@ class Probe:
     """Values may be secrets: only keys are named."""
     adopted: bool = False
     """Plain data, which goes along when the values of a preview are taken over."""
-    ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: False  # a default with the shape of the others
+    ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: (
+        False
+    )  # a default with the shape of the others
     """Whether a change of this key, from old to new, is no change of state."""
 
     def reading(self, shell: Any) -> Reading:
@@ -46,7 +53,7 @@ class Probe:
             return {}
         try:
             return self.read(shell)
-        except Exception:  # noqa: BLE001  # the boundary to libraries of any version: what cannot be read is not compared
+        except Exception:  # the boundary to libraries of any version: what cannot be read is not compared  # noqa: BLE001
             return {}
 
     def difference(self, old: Reading, new: Reading) -> dict[Any, tuple[Any, Any]]:
@@ -63,7 +70,9 @@ class Probe:
         if self.words:
             return self.words
         parts = [self._part(str(key), was, now) for key, (was, now) in list(changed.items())[:_MOST_NAMED]]
-        return " · ".join(parts) + (f" · {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else "")
+        return " · ".join(parts) + (
+            f" · {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        )
 
     def _part(self, key: str, was: Any, now: Any) -> str:
         if was is ABSENT or now is ABSENT:
@@ -89,7 +98,7 @@ def same(one: Any, other: Any) -> bool:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # noqa: BLE001  # the boundary to classes of others: arrays have no one answer
+    except Exception:  # the boundary to classes of others: arrays have no one answer  # noqa: BLE001
         return False
 
 
@@ -112,7 +121,9 @@ def set_or_delete(mapping: Any, key: Any, value: Any) -> None:
 
 
 def each_list(find: Callable[[Any, Any], list[Any]]) -> Callable[[Any, Mapping[Any, Any]], None]:
-    """Return what puts back the items of lists, which stay the same lists; `find` gets the shell and a key."""
+    """Return what puts back the items of lists, which stay the same lists; `find` gets the shell and a
+    key.
+    """
 
     def put_back(shell: Any, values: Mapping[Any, Any]) -> None:
         for key, value in values.items():

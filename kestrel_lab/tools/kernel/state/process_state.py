@@ -1,6 +1,8 @@
-"""State behind the names, before and after code: settings of the process, attributes of modules and classes, files, threads.
+"""State behind the names, before and after code: settings of the process, attributes of modules and classes,
+files, threads.
 
-What the import of an installed library does is no doing of the code: it goes into the state before. That is why imports are watched.
+What the import of an installed library does is no doing of the code: it goes into the state before. That is
+why imports are watched.
 """
 
 from __future__ import annotations
@@ -45,9 +47,13 @@ class ProcessState:
 
     @classmethod
     def of(cls, code: str, shell: Any, before: Before, hidden: str = "") -> ProcessState:
-        """Look at what is there now, for `code` that is about to run; files in the folder `hidden` are not looked at."""
+        """Look at what is there now, for `code` that is about to run; files in the folder `hidden` are not
+        looked at.
+        """
         attributes = Snapshot.of(code, shell.user_ns, own_holders(before.own))
-        return cls(shell, Witness(hidden), {name: dict(found) for name, found in read_all(shell).items()}, attributes)
+        return cls(
+            shell, Witness(hidden), {name: dict(found) for name, found in read_all(shell).items()}, attributes
+        )
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -101,16 +107,21 @@ class ProcessState:
         return Alteration(change, restore, lambda: matches(1), lambda: matches(0))
 
     def adoptable(self, changes: list[Change], buffers: Buffers) -> dict[str, Json]:
-        """Return the states among these changes that go along with the values of a preview, by the name of the probe.
+        """Return the states among these changes that go along with the values of a preview, by the name of
+        the probe.
 
         Raises `NotPlain` for one that cannot be handed over.
         """
-        probes = [probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)]
+        probes = [
+            probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)
+        ]
         return {probe.name: encode_value(dict(probe.reading(self.shell)), buffers) for probe in probes}
 
 
 def _joined(found: list[Alteration]) -> Iterator[Alteration]:
-    """Yield one alteration for each name: `sys.path` is an attribute of a module and has a probe for what is in it."""
+    """Yield one alteration for each name: `sys.path` is an attribute of a module and has a probe for what is
+    in it.
+    """
     by_name = dict[str, list[Alteration]]()
     for one in found:
         by_name.setdefault(one.change.name, []).append(one)
@@ -125,7 +136,12 @@ def _both(parts: list[Alteration]) -> Alteration:
 
     lost = next((part.change.lost for part in parts if part.change.lost), "")
     change = replace(parts[-1].change, lost=lost)
-    return Alteration(change, restore, lambda: all(one.is_as_left() for one in parts), lambda: all(one.is_back() for one in parts))
+    return Alteration(
+        change,
+        restore,
+        lambda: all(one.is_as_left() for one in parts),
+        lambda: all(one.is_back() for one in parts),
+    )
 
 
 def is_adopted(change: Change) -> bool:
@@ -149,7 +165,9 @@ _BOOTSTRAP = "<frozen importlib._bootstrap>"
 
 @contextmanager
 def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
-    """Enter `around()` in the block whenever this thread imports an installed library that is not loaded yet."""
+    """Enter `around()` in the block whenever this thread imports an installed library that is not loaded
+    yet.
+    """
     machinery: Any = importlib._bootstrap
     load, here, inside = machinery._find_and_load, threading.get_ident(), False
 

@@ -1,4 +1,6 @@
-"""Probes of Python and its process: the environment, random states, modules, warnings, logging, signals, threads."""
+"""Probes of Python and its process: the environment, random states, modules, warnings, logging, signals,
+threads.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, each, 
 
 
 def _umask(_: Any) -> Reading:
-    status = Path("/proc/self/status").read_text(encoding="ascii")  # os.umask could only be read by setting it
+    status = Path("/proc/self/status").read_text(
+        encoding="ascii"
+    )  # os.umask could only be read by setting it
     return {"": next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask"))}
 
 
@@ -42,7 +46,10 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
         "gc debugging": (gc.get_debug, gc.set_debug),
         "stack size of threads": (threading.stack_size, threading.stack_size),
         "tracemalloc": (tracemalloc.is_tracing, lambda on: tracemalloc.start() if on else tracemalloc.stop()),
-        "faulthandler": (faulthandler.is_enabled, lambda on: faulthandler.enable() if on else faulthandler.disable()),
+        "faulthandler": (
+            faulthandler.is_enabled,
+            lambda on: faulthandler.enable() if on else faulthandler.disable(),
+        ),
     }
     if (csv := sys.modules.get("csv")) is not None:
         found["size of a field of csv"] = (csv.field_size_limit, csv.field_size_limit)
@@ -52,7 +59,8 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
 
 
 def _restore_filters(_: Any, values: Mapping[Any, Any]) -> None:
-    warnings.resetwarnings()  # the one public way to have Python forget which warnings were shown under the old filters
+    # the one public way to have Python forget which warnings were shown under the old filters
+    warnings.resetwarnings()
     warnings.filters[:] = values[""]  # type: ignore[index]
 
 
@@ -78,9 +86,13 @@ def _loggers(_: Any) -> Reading:
         handlers = tuple((handler, handler.level) for handler in logger.handlers)
         return logger.level, logger.disabled, logger.propagate, handlers, tuple(logger.filters)
 
-    loggers = [one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
+    loggers = [
+        one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)
+    ]
     # A logger as it was made says nothing: libraries make one when they are first used.
-    found: dict[str, Any] = {one.name: told for one in loggers if (told := state(one)) != (0, False, True, (), ())}
+    found: dict[str, Any] = {
+        one.name: told for one in loggers if (told := state(one)) != (0, False, True, (), ())
+    }
     return {**found, "root": state(logging.root), "disabled up to": logging.root.manager.disable}
 
 
@@ -89,7 +101,9 @@ def _restore_logger(name: str, value: Any) -> None:
         logging.disable(value)
         return
     logger = logging.root if name == "root" else logging.getLogger(name)
-    level, logger.disabled, logger.propagate, handlers, filters = (0, False, True, (), ()) if value is ABSENT else value
+    level, logger.disabled, logger.propagate, handlers, filters = (
+        (0, False, True, (), ()) if value is ABSENT else value
+    )
     logger.setLevel(level)
     logger.handlers[:], logger.filters[:] = [handler for handler, _ in handlers], filters
     for handler, of_handler in handlers:
@@ -100,12 +114,19 @@ _LIMITS = {name: number for name, number in vars(resource).items() if name.start
 
 
 def _at_exit(_: Any) -> Reading:
-    # weakref registers a function of its own with the first finalizer of the process, which is no doing of the code.
-    return {"functions": atexit._ncallbacks() - bool(getattr(weakref.finalize, "_registered_with_atexit", False))}
+    # weakref registers a function of its own with the first finalizer of the process, which is no doing of
+    # the code.
+    return {
+        "functions": atexit._ncallbacks() - bool(getattr(weakref.finalize, "_registered_with_atexit", False))
+    }
 
 
 def _timer(_: Any) -> Reading:
-    return {name: "runs" for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if signal.getitimer(getattr(signal, name))[0]}
+    return {
+        name: "runs"
+        for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+        if signal.getitimer(getattr(signal, name))[0]
+    }
 
 
 def _modules_as_text(key: Any, old: Any, new: Any) -> bool:
@@ -166,14 +187,32 @@ PYTHON: Final[tuple[Probe, ...]] = (
         restore=each(lambda key, value: set_or_delete(os.environ, key, value)),
         secret=True,
     ),
-    Probe(name="working folder", read=lambda _: {"": os.getcwd()}, restore=lambda _, values: os.chdir(values[""])),
+    Probe(
+        name="working folder",
+        read=lambda _: {"": os.getcwd()},
+        restore=lambda _, values: os.chdir(values[""]),
+    ),
     Probe(name="time zone", read=lambda _: {"": (*time.tzname, time.timezone)}, restore=_time_zone_back),
     Probe(name="umask", read=_umask, restore=lambda _, values: os.umask(values[""])),
-    Probe(name="random state (random)", read=lambda _: {"": random.getstate()}, restore=_restore_random, words="moved on", adopted=True),
+    Probe(
+        name="random state (random)",
+        read=lambda _: {"": random.getstate()},
+        restore=_restore_random,
+        words="moved on",
+        adopted=True,
+    ),
     Probe(name="sys.path", read=lambda _: {"": tuple(sys.path)}, restore=each_list(lambda _, key: sys.path)),
     Probe(name="sys.argv", read=lambda _: {"": tuple(sys.argv)}, restore=each_list(lambda _, key: sys.argv)),
-    Probe(name="sys.meta_path", read=lambda _: {"": tuple(sys.meta_path)}, restore=each_list(lambda _, key: sys.meta_path)),
-    Probe(name="sys.path_hooks", read=lambda _: {"": tuple(sys.path_hooks)}, restore=each_list(lambda _, key: sys.path_hooks)),
+    Probe(
+        name="sys.meta_path",
+        read=lambda _: {"": tuple(sys.meta_path)},
+        restore=each_list(lambda _, key: sys.meta_path),
+    ),
+    Probe(
+        name="sys.path_hooks",
+        read=lambda _: {"": tuple(sys.path_hooks)},
+        restore=each_list(lambda _, key: sys.path_hooks),
+    ),
     Probe(
         name="sys.modules",
         read=lambda _: dict(sys.modules),
@@ -209,7 +248,11 @@ PYTHON: Final[tuple[Probe, ...]] = (
         read=lambda _: {name: resource.getrlimit(number) for name, number in _LIMITS.items()},
         restore=each(lambda key, value: resource.setrlimit(_LIMITS[key], value)),
     ),
-    Probe(name="priority", read=lambda _: {"": os.getpriority(os.PRIO_PROCESS, 0)}, lost="a process cannot raise its own"),
+    Probe(
+        name="priority",
+        read=lambda _: {"": os.getpriority(os.PRIO_PROCESS, 0)},
+        lost="a process cannot raise its own",
+    ),
     Probe(
         name="signal handlers",
         read=lambda _: {one.name: signal.getsignal(one) for one in signal.Signals},
@@ -218,9 +261,16 @@ PYTHON: Final[tuple[Probe, ...]] = (
     Probe(
         name="signal timers",
         read=_timer,
-        restore=each(lambda key, value: signal.setitimer(getattr(signal, key), 0) if value is ABSENT else None),
+        restore=each(
+            lambda key, value: signal.setitimer(getattr(signal, key), 0) if value is ABSENT else None
+        ),
     ),
     Probe(name="functions to run at exit", read=_at_exit, lost="Python does not give its list of them"),
     Probe(name="asyncio tasks", read=_tasks, lost="a task that was begun goes on"),
-    Probe(name="child processes", library="multiprocessing.process", read=_children, lost="a process that was started goes on"),
+    Probe(
+        name="child processes",
+        library="multiprocessing.process",
+        read=_children,
+        lost="a process that was started goes on",
+    ),
 )
