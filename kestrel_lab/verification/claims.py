@@ -92,6 +92,27 @@ def claims_of(answer: str) -> tuple[Statement, ...]:
     )
 
 
+_PLAIN_PROSE: Final = re.compile(r"(?:[^\W_]|[,;:!?'’()-]|\.(?=\s|\Z)|(?<! ) |\n(?! ))*")
+"""Words and the marks of sentences. What a check looks for needs another mark: backticks, quotation marks,
+brackets, slashes, a dot inside of a word, and indentation or `>` and `|` for blocks.
+"""
+_ANY_PATH: Final = re.compile(PATH)
+
+
+def is_plain_prose(answer: str) -> bool:
+    """Return whether an answer is short prose that names no file, quote, code, address or citation.
+
+    False proves nothing. True means that no check of files, citations or quotes finds anything in it.
+    """
+    # An answer no longer than one claim may be cannot have more claims than are checked. `PATH` is searched
+    # without what `files_in` asks of its surroundings, which can only find more: `LICENSE` is a file, too.
+    return (
+        len(answer) <= MOST_CHARS
+        and _PLAIN_PROSE.fullmatch(answer) is not None
+        and _ANY_PATH.search(answer) is None
+    )
+
+
 def answer_pieces(answer: str) -> Iterator[Statement]:
     """`answer` in pieces, headings too."""
     lead = heading = shown = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
 from kestrel_lab.runtime.review.evidence_table import (
@@ -31,6 +32,7 @@ from kestrel_lab.runtime.review.evidence_table import (
     speaks_of_earlier,
 )
 from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.verification.claims import is_plain_prose
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.workspace_files import Files
@@ -67,7 +69,9 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     if speaks_of_earlier(ctx, found):
         deeds = await deeds_of_chat(ctx, deeds or ())
         looked, _, _ = await asyncio.to_thread(look)
-    # Whose words they are is folded from the log only where some answer orders anything.
+    # Whose words they are is folded from the log only where some text orders anything, and the answer has
+    # words enough to repeat an order.
+    ordered = ordered and len(_words(answer[:_MOST_ANSWER])) >= _FEWEST
     orders = (
         await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
         if ordered
@@ -144,16 +148,29 @@ async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
 def _with_review(
     end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None
 ) -> tuple[RunFinished, tuple[Issue, ...]]:
-    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its
-    answer; and the concerns.
+    """Return the end of a run with the review of its answer, and the concerns."""
+    if deeds is None and claims_nothing(state, end.answer):
+        return replace(end, looked=True, checked=0), ()
+    return full_review(end, state, root, deeds)
+
+
+def claims_nothing(state: RunState, answer: str) -> bool:
+    """Return whether an answer that mentions no action gives the checks nothing to compare and no next action
+    to propose.
     """
-    from kestrel_lab.verification.deeds import (
-        count_confirmed,
-    )  # with all its rules: only where an answer is checked
-    from kestrel_lab.verification.engine import (
-        UNFINISHED,
-        unfinished_issue,
-    )  # with all its rules: only where an answer is checked
+    # A file that the run changed is a next action, whether the answer names it or not.
+    return is_plain_prose(answer) and not claims_in(state) and not _files_changed(calls_made(state))
+
+
+def full_review(
+    end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None
+) -> tuple[RunFinished, tuple[Issue, ...]]:
+    """Return the end of a run with the concerns, the claims, the confirmed actions and the next actions of
+    its answer; and the concerns.
+    """
+    # With all the rules of the checks: imported only where an answer claims something.
+    from kestrel_lab.verification.deeds import count_confirmed
+    from kestrel_lab.verification.engine import UNFINISHED, unfinished_issue
 
     subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
     found, actions = answer_issues(subject), propose_actions(state, subject.files, end.answer)
@@ -181,11 +198,14 @@ def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAct
     calls.
     """
     made = calls_made(state)
-    changed = [
-        str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _has_written(text)
-    ]
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
-    return next_actions(answer, files, changed=_distinct_texts(changed), ran=_distinct_texts(ran))
+    return next_actions(answer, files, changed=_files_changed(made), ran=_distinct_texts(ran))
+
+
+def _files_changed(made: Iterable[tuple[str, Mapping[str, Json], str]]) -> list[str]:
+    return _distinct_texts(
+        str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _has_written(text)
+    )
 
 
 def _distinct_texts(texts: Iterable[str]) -> list[str]:

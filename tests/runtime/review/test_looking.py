@@ -6,11 +6,16 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.review.answer_review import claims_nothing, full_review
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -200,3 +205,83 @@ def test_a_claim_that_a_person_denied_is_no_green_complete(session: Session, wor
         session.run_sync("again", model=model, workspace=workspace, approve="deny", verify="repair").status
         is RunStatus.FAILED
     )
+
+
+_PIECES = st.sampled_from(
+    [
+        "done",
+        "Make",
+        "Makefile",
+        "It is",
+        "a.py",
+        "src/",
+        ".",
+        ". ",
+        " ",
+        "\n",
+        "\n\n",
+        "- ",
+        "1. ",
+        "    ",
+        "`x`",
+    ]
+    + [
+        '"the words of a file"',
+        "> ",
+        ">>> ",
+        "# ",
+        "|",
+        "line 3 of ",
+        ":12",
+        "[a.1.1]",
+        "e.g. ",
+        "See",
+        "(",
+        ")",
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=12).map("".join) | st.text(max_size=40))
+def test_an_answer_that_claims_nothing_ends_with_the_same_event(answer: str) -> None:
+    """Where the review ends at once, the full review finds nothing either: in files, quotes, citations, code
+    and next actions.
+    """
+    assume(claims_nothing(RunState(), answer))
+    end = RunFinished(outcome="complete", answer=answer)
+    looked = msgspec.structs.replace(end, looked=True, checked=0)
+    assert full_review(end, RunState(), Path("/"), None) == (looked, ())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "See LICENSE.",
+        "in a.py",
+        "`x`",
+        '"four words of it"',
+        "a\n\n    code",
+        "> as it says",
+        "see src/app",
+        "a\n| b |",
+    ],
+)
+def test_an_answer_that_may_claim_something_is_reviewed_in_full(answer: str) -> None:
+    """One mark that a check looks for is enough."""
+    assert not claims_nothing(RunState(), answer)
+
+
+def test_plain_words_about_a_changed_file_are_reviewed_in_full(session: Session, workspace: Path) -> None:
+    """The file that the run changed is a next action, also where the answer does not name it."""
+    model = ScriptedModel([[("write_file", {"path": "new.md", "content": "x"})], "All is well."])
+    run = session.run_sync("go", model=model, workspace=workspace, approve="auto")
+    assert [one.text for one in run.report.next_actions] == ["new.md"]
+    ended = next(event for event in run.events() if isinstance(event, RunFinished))
+    assert (ended.looked, [one["text"] for one in ended.actions]) == (True, ["new.md"])
+
+
+def test_a_short_answer_ends_with_the_event_of_a_review(session: Session, workspace: Path) -> None:
+    """It is marked as looked at, with nothing to compare."""
+    run = session.run_sync("go", model=ScriptedModel(["All is well."]), workspace=workspace)
+    ended = next(event for event in run.events() if isinstance(event, RunFinished))
+    assert ended == RunFinished(outcome="complete", answer="All is well.", looked=True, checked=0)
