@@ -29,7 +29,6 @@ from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.execution.artifacts import answer_value
 from kestrel_lab.runtime.execution.delegation import run_delegate
 from kestrel_lab.runtime.execution.scheduler import StepScheduler
-from kestrel_lab.runtime.execution.stages import StageRunner
 from kestrel_lab.runtime.execution.steps import StepRunner
 from kestrel_lab.runtime.operations.registry import OPERATIONS, WITHOUT_MODEL
 from kestrel_lab.runtime.review.answer_review import review_answer
@@ -188,21 +187,9 @@ async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING, "decided")
     await call_hooks(ctx, "before_run")
     ctx.delegate = partial(run_delegate, ctx, desk)
-    runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
-    stages = StageRunner(
-        runner,
-        state=state,
-        toolbox=ctx.toolbox,
-        emit=ctx.emit,
-        inputs=runner.inputs,
-        preflight=partial(check_dependencies, ctx),
-        on_disk=ctx.on_disk,
-        repair=runner.repair,
-        budget=ctx.ports.budget,
-        sleep=ctx.sleep,
-    )
+    runner, state = StepRunner(plan, ctx, desk, OPERATIONS, check_dependencies), ctx.state
     scheduler = StepScheduler(
-        plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps
+        plan, runner, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps
     )
     await scheduler.run_parallel(ctx.limits.steps_at_once)
     return runner.answer()

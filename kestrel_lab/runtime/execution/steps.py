@@ -1,20 +1,21 @@
-"""The steps of one plan: each carried out with the artifacts it is given, and what it leaves for others."""
+"""The steps of one plan: each is given its artifacts and carried out, in a stage again where it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.answers.claim_markdown import asks_for_claims
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.calls import Call, Danger, Problem
+from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, ModelError, RunError, ToolError, UsageError, did_you_mean
-from kestrel_lab.core.events.union import StepStarted
-from kestrel_lab.core.json_types import Json, readable, values_in
+from kestrel_lab.core.events.union import StageFinished, StageStarted, StepRetried, StepStarted
+from kestrel_lab.core.json_types import Json, content_key, readable, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.step import STEPS
+from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.runtime.agent.loop import run_agent
 from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
@@ -23,12 +24,12 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text, find_artifact, step_output
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope, in_scope
 from kestrel_lab.runtime.execution.scheduler import Outcome
+from kestrel_lab.runtime.execution.stages import ended_stage, failure_class, output_ref
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kestrel_lab.core.protocols import Model
 
 
@@ -103,17 +104,37 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
 
 
 class StepRunner:
-    """Does the work of the steps of one run, or goes on with it where the log ends."""
+    """Does the work of the steps of one run, or goes on with it where the log ends.
+
+    A step of a stage is checked before it begins, tried again where that is harmless, and leaves a
+    checkpoint. A failure that may pass is tried again within `Ports.budget`: agents and operations go on
+    where their conversation is, a call is repeated only if its tool says it may be. All others end the step
+    at once, with a reason that says what to do. How often a step was tried is in the log, so a resumed run
+    goes on counting.
+    """
 
     def __init__(
-        self, plan: Plan, ctx: RunContext, desk: ApprovalDesk, operations: Mapping[str, Operation]
+        self,
+        plan: Plan,
+        ctx: RunContext,
+        desk: ApprovalDesk,
+        operations: Mapping[str, Operation],
+        preflight: Callable[[RunContext, Step], Awaitable[None]],
     ) -> None:
+        """`preflight` raises a `RunError` when something that a step of a stage needs is not there."""
         self.plan = plan
         """As far as it has grown."""
-        self._ctx, self._desk, self._operations = ctx, desk, operations
+        self._ctx, self._desk, self._operations, self._preflight = ctx, desk, operations, preflight
 
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; `artifacts.step_output` then says what it answered.
+
+        Raises what `work` raises; the failure of a stage with its class and what to do.
+        """
+        return await (self._work_in_stage(step) if step.stage else self.work(step))
+
+    async def work(self, step: Step) -> Outcome:
+        """Carry out `step` once.
 
         Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation
         raises.
@@ -145,6 +166,78 @@ class StepRunner:
             return await self._operate(step, inputs)
         await work_on_step(step, ctx, self._desk)
         return Outcome()
+
+    async def _work_in_stage(self, step: Step) -> Outcome:
+        ctx = self._ctx
+        talk = self._begin_attempt(step)
+        while True:
+            if ctx.state.stages.get(step.stage, 0) < talk.attempt:
+                ctx.emit(StageStarted(stage=step.stage, attempt=talk.attempt))
+            try:
+                await self._preflight(ctx, step)
+                outcome = await self.work(step)
+            except RunError as error:
+                if (repaired := await self._failed(step, talk, error)) is not None:
+                    return repaired
+            else:
+                self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
+                await ctx.on_disk()  # nothing begins before the checkpoint of what it needs is safe
+                return outcome
+
+    def _begin_attempt(self, step: Step) -> Conversation:
+        """Return the conversation of the step; where a resumed run tries again, a new attempt begins."""
+        talk, last = self._ctx.state.conversation(step.id), self._ctx.state.checkpoints.get(step.id)
+        # The session ended between the checkpoint of a failed attempt and the next attempt.
+        waited = last is not None and last.status == "retrying" and last.attempt == talk.attempt
+        if last is not None and (waited or last.status == "failed"):
+            self._retry(step, talk, last.error_class, last.error_message, 0.0)
+        return talk
+
+    async def _failed(self, step: Step, talk: Conversation, error: RunError) -> Outcome | None:
+        """Wait until the next attempt may begin; where none may, return what puts the step right, or raise
+        what ends it.
+        """
+        kind = failure_class(error)
+        wait = self._ctx.ports.budget.wait(error, talk.attempt - talk.earlier)
+        if not self._may_repeat(step, talk, kind, wait):
+            self._checkpoint(step, "failed", talk, kind, str(error))
+            if kind == "logic" and (repaired := self.repair(step, error)) is not None:
+                await self._ctx.on_disk()
+                return repaired
+            raise ended_stage(kind, talk.attempt - talk.earlier, error)
+        self._checkpoint(step, "retrying", talk, kind, str(error))
+        self._retry(step, talk, kind, str(error), wait)
+        await self._ctx.on_disk()
+        await self._ctx.sleep(wait)
+        return None
+
+    def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:
+        budget = self._ctx.ports.budget
+        harmless = not step.tool or self._ctx.toolbox.get(step.tool).effect in REPEATABLE
+        within = talk.attempt - talk.earlier < budget.attempts and talk.waited_s + wait <= budget.total_wait_s
+        return kind in RECOVERABLE and harmless and within
+
+    def _retry(self, step: Step, talk: Conversation, kind: str, reason: str, wait: float) -> None:
+        self._ctx.emit(
+            StepRetried(step=step.id, attempt=talk.attempt + 1, error_class=kind, reason=reason, wait_s=wait)
+        )
+
+    def _checkpoint(
+        self, step: Step, status: str, talk: Conversation, kind: str = "", message: str = ""
+    ) -> None:
+        """Record how the attempt ended, unless the last session did that before it died."""
+        row = StageFinished(
+            stage=step.stage,
+            task=step.id,
+            status=status,
+            attempt=talk.attempt,
+            inputs_hash=content_key(step.as_json(), self.inputs(step)),
+            outputs_ref=output_ref(step, talk) if status == "done" else "",
+            error_class=kind,
+            error_message=message,
+        )
+        if self._ctx.state.checkpoints.get(step.id) != row:
+            self._ctx.emit(row)
 
     def repair(self, step: Step, error: RunError) -> Outcome | None:
         """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where

@@ -5,12 +5,12 @@ everything is in the log.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -39,8 +39,10 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.execution.scheduler import Outcome
-from kestrel_lab.runtime.execution.stages import StageRunner, failure_class
+from kestrel_lab.runtime.execution.stages import failure_class
+from kestrel_lab.runtime.execution.steps import StepRunner
 from kestrel_lab.runtime.lifecycle import LEAST_ROOM
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -108,13 +110,29 @@ STEPS = [
 BUDGET = RetryBudget(attempts=3, first_wait_s=1, longest_wait_s=8, total_wait_s=10)
 
 
+class Player(StepRunner):
+    """Carries out one step, whose attempts go as `play` says."""
+
+    def __init__(self, step: Step, ctx: Any, play: Callable[[Step], Awaitable[Outcome]]) -> None:
+        async def ready(*_: Any) -> None:
+            pass
+
+        ctx.on_disk = ready
+        super().__init__(Plan(steps=(step,)), ctx, cast("ApprovalDesk", None), {}, ready)
+        self._play = play
+
+    async def work(self, step: Step) -> Outcome:
+        """Do not what the step says, but what the scene says."""
+        return await self._play(step)
+
+
 @dataclass
 class Scene:
     """One step in a stage, whose attempts end as `errors` say; the last one well. Keeps what happened."""
 
     step: Step
     errors: list[RunError | None]
-    runner: type[StageRunner] = StageRunner
+    runner: type[Player] = Player
     events: list[Event] = field(default_factory=list)
     tries: int = 0
     waits: list[float] = field(default_factory=list)
@@ -141,20 +159,9 @@ class Scene:
         async def sleep(seconds: float) -> None:
             self.waits.append(seconds)
 
-        async def ready(*_: Any) -> None:
-            pass
-
-        runner = self.runner(
-            run,
-            state=state,
-            toolbox=toolbox(),
-            emit=emit,
-            inputs=lambda _: {},
-            preflight=ready,
-            on_disk=ready,
-            budget=BUDGET,
-            sleep=sleep,
-        )
+        ctx = SimpleNamespace(state=state, toolbox=toolbox(), emit=emit, sleep=sleep)
+        ctx.ports = SimpleNamespace(budget=BUDGET)
+        runner = self.runner(self.step, ctx, run)
         try:
             runner(self.step).send(None)  # nothing here waits for anything: a loop would only cost time
         except StopIteration:
@@ -207,21 +214,21 @@ def test_attempts_are_bounded_and_only_harmless_work_is_repeated(step: Step, mad
     assert broken_promises(scene, errors, failed) == []
 
 
-class RepeatsEverything(StageRunner):
+class RepeatsEverything(Player):
     """A mutant: tries again whatever failed."""
 
     def _may_repeat(self, step: Step, talk: Any, kind: Any, wait: float) -> bool:
         return talk.attempt < BUDGET.attempts
 
 
-class NeverEnds(StageRunner):
+class NeverEnds(Player):
     """A mutant: knows no budget."""
 
     def _may_repeat(self, step: Step, talk: Any, kind: Any, wait: float) -> bool:
         return kind in RECOVERABLE and step.tool not in ("checkable", "opaque")
 
 
-class ForgetsRows(StageRunner):
+class ForgetsRows(Player):
     """A mutant: leaves no row for an attempt that is followed by another one."""
 
     def _checkpoint(self, step: Step, status: str, talk: Any, kind: str = "", message: str = "") -> None:
@@ -230,7 +237,7 @@ class ForgetsRows(StageRunner):
 
 
 @pytest.mark.parametrize("mutant", [RepeatsEverything, NeverEnds, ForgetsRows])
-def test_a_broken_runner_is_caught(mutant: type[StageRunner]) -> None:
+def test_a_broken_runner_is_caught(mutant: type[Player]) -> None:
     """Each deliberate bug breaks a promise in some of the sequences."""
     caught = 0
     for step in STEPS:
