@@ -139,15 +139,15 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
         if any(map(_ANSWERS, state.conversations.values()))
         else {}
     )
-    for name, talk in state.conversations.items():
+    for name, conversation in state.conversations.items():
         if name == but:
             continue
-        asked = {call.id: call.args for said in talk.messages for call in said.calls}
-        for said in talk.messages:
+        asked = {call.id: call.args for said in conversation.messages for call in said.calls}
+        for said in conversation.messages:
             if said.role == "tool":
                 yield said.call_id, said.name, asked.get(said.call_id, {}), said.text
         if name in steps and steps[name].tool:
-            for call, text in talk.answers.items():
+            for call, text in conversation.answers.items():
                 yield call, steps[name].tool, steps[name].args, text
 
 
@@ -164,8 +164,8 @@ async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | Non
 
 
 def _has_failed_calls(state: RunState) -> bool:
-    for talk in state.conversations.values():
-        for said in talk.messages:
+    for conversation in state.conversations.values():
+        for said in conversation.messages:
             if said.role == "tool" and said.text.startswith("error: "):
                 return True
     return False
