@@ -192,7 +192,7 @@ class _Work:
 
     async def take(self, told: Told) -> None:
         """Record what the program tells, in an order that a conversation can have."""
-        await self._ctx.give_way()
+        await self._ctx.yield_control()
         late = isinstance(told, Turn) or (isinstance(told, ToolDone) and told.call not in self._ours)
         if late and (self._held or self._conversation.open_requests):
             self._held.append(told)

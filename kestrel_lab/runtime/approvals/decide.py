@@ -89,7 +89,7 @@ class RunApprovals:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
-        if call.unheld:  # leave that was given for a command in a sandbox is none for one without
+        if call.unsandboxed:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared
         # with.
