@@ -17,7 +17,7 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.run_state import RunState
 
 MARGIN = 2.0
-"""How many times as much as the most expensive call of a model so far the next one may use: conversations grow."""
+"""How many times the largest call of a model so far its next call may use: conversations grow."""
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class Allowance:
     """The model calls of a run that are under way, and whether there is room for one more.
 
     Turns are never more than the limit. Dollars and tokens pass theirs by one call at most, as long as no
-    call uses more than `MARGIN` times what the largest call of its model did: where the rest is too small for all
-    that are under way, one waits for the other. Of a real model that nobody has asked yet nothing is known,
-    so its first call is made alone.
+    call uses more than `MARGIN` times what the largest call of its model did: where the rest is too small for
+    all that are under way, one waits for the other. The first call of a real model is made alone, since
+    nothing is known about its size.
     """
 
     def __init__(self, limits: Limits, state: RunState, max_usage: MaxUsageByModel) -> None:

@@ -18,9 +18,9 @@ from kestrel_lab.core.events.union import (
     BudgetWarned,
     CheckpointSaved,
     Event,
+    LiveEvent,
     ModelAnswered,
     StateTransition,
-    Told,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
@@ -198,7 +198,7 @@ class RunContext:
         """
         if _OF_KIND[type(event)]:
             event = without_secrets(event, self.redactor)
-        if not isinstance(event, Told):
+        if not isinstance(event, LiveEvent):
             at = time.time()
             self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
             self._queued = True
