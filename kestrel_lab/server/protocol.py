@@ -336,7 +336,7 @@ class Decided(Happened):
     answer: str | None
 
 
-class Told(_FromServer):
+class JobProgress(_FromServer):
     """The progress of a tool of a run, whose event has a number, or of another long job."""
 
     type: Literal["progress"] = "progress"
@@ -416,7 +416,7 @@ ServerMessage = (
     | Question
     | ApprovalWanted
     | Decided
-    | Told
+    | JobProgress
     | Delta
     | View
     | Ended

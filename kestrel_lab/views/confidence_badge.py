@@ -37,8 +37,8 @@ class Badge:
     """Claims of an answer that was asked for as claims with citations; `None` of any other."""
     cited: int = 0
     """Those of them that cite what is there."""
-    deeds: int = 0
-    """Deeds that the answer claims and the log has."""
+    actions: int = 0
+    """Actions that the answer claims and the log has."""
     judge: bool | None = None
     """Whether model judges passed it; `None` where none was asked."""
     value: float | None = None
@@ -52,16 +52,16 @@ class Badge:
     suite: str = ""
 
     def __str__(self) -> str:
-        told = {
+        result = {
             "wrong": f"{format_count(self.concerns, 'concern')}",
             "unchecked": "not checked",
             "nothing to check": "not checked: it names no place, quote or action that can be compared",
         }.get(self.word, "no error found by the checks")
-        parts = [told, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
+        parts = [result, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
         parts.append(
             "" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited"
         )
-        parts.append(f"{format_count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
+        parts.append(f"{format_count(self.actions, 'action')} confirmed by the log" if self.actions else "")
         parts.append(
             "" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge"
         )
@@ -84,7 +84,7 @@ class Badge:
         """What the words rest on."""
         if self.value is None:
             return (
-                "places, quotes and deeds that the answer names are compared with the workspace and "
+                "places, quotes and actions that the answer names are compared with the workspace and "
                 "the log; prose is not judged"
             )
         return (
@@ -102,11 +102,13 @@ def _looked_word(end: RunFinished) -> Word:
 
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
-    told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
-    end = next((event for event in reversed(told) if isinstance(event, RunFinished)), RunFinished(outcome=""))
-    last = {event.verifier: event.passed for event in told if isinstance(event, VerifierFinished)}
+    result = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
+    end = next(
+        (event for event in reversed(result) if isinstance(event, RunFinished)), RunFinished(outcome="")
+    )
+    last = {event.verifier: event.passed for event in result if isinstance(event, VerifierFinished)}
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
-    found, known = stated_confidence(told), cast("dict[str, Any]", end.calibrated)
+    found, known = stated_confidence(result), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next(
         (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),
@@ -118,7 +120,7 @@ def badge_of(events: Iterable[Event]) -> Badge:
         stopped=stopped.rpartition("end: ")[2],
         claims=len(end.claims) if end.claims else None,
         cited=sum(claim.get("state") == "cited" for claim in end.claims),
-        deeds=end.confirmed,
+        actions=end.confirmed,
         judge=all(judges) if judges else None,
         value=None if found is None else found.value,
         basis=None if found is None else found.basis,

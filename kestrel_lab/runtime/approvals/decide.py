@@ -55,7 +55,7 @@ _LASTING = (
 
 
 @dataclass
-class ApprovalDesk:
+class RunApprovals:
     """Decides on the calls of one run, one at a time or many at once.
 
     A question is on disk before anyone is asked. The first answer stands, whether it comes from the
@@ -89,7 +89,7 @@ class ApprovalDesk:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
-        if call.unheld:  # leave that was given for a command in a sandbox is none for one without
+        if call.unsandboxed:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared
         # with.
@@ -360,7 +360,11 @@ class ApprovalDesk:
         """Return where each argument comes from; those that the model did not name come from the tool
         itself.
         """
-        requests = (request for talk in self.ctx.state.conversations.values() for request in talk.requests)
+        requests = (
+            request
+            for conversation in self.ctx.state.conversations.values()
+            for request in conversation.requests
+        )
         said = next((request.args for request in requests if request.id == asked.call), asked.args)
         tool = self.ctx.tools.find(asked.tool)
         filled = {

@@ -18,9 +18,9 @@ from kestrel_lab.core.events.union import (
     BudgetWarned,
     CheckpointSaved,
     Event,
+    LiveEvent,
     ModelAnswered,
     StateTransition,
-    Told,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
@@ -34,7 +34,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
 from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock, seconds_left
+from kestrel_lab.runtime.context.budget import Allowance, MaxUsageByModel, WorkClock, seconds_left
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
@@ -127,7 +127,7 @@ class RunContext:
     """Tells agents of guidance in folders; `None` for a workspace without guidance."""
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """By name, the skills that its agents can load."""
-    dearest: Dearest = field(default_factory=dict)
+    max_usage: MaxUsageByModel = field(default_factory=dict)
     """What calls of models used at most."""
     limits: Limits = field(init=False)
     resolve: Callable[[str], Model] = field(init=False)
@@ -176,7 +176,7 @@ class RunContext:
         self.clock = WorkClock(
             seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
         )
-        self.allowance = Allowance(limits, state, self.dearest)
+        self.allowance = Allowance(limits, state, self.max_usage)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
         self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.containment == "strict"))
@@ -198,7 +198,7 @@ class RunContext:
         """
         if _OF_KIND[type(event)]:
             event = without_secrets(event, self.redactor)
-        if not isinstance(event, Told):
+        if not isinstance(event, LiveEvent):
             at = time.time()
             self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
             self._queued = True
@@ -263,7 +263,7 @@ class RunContext:
         finally:
             self.clock.release()
 
-    async def give_way(self, *, turn: bool = True) -> None:
+    async def yield_control(self, *, turn: bool = True) -> None:
         """Let the event loop turn over before the next model call, and before a single tool call; not without
         `turn`.
 
@@ -319,7 +319,7 @@ class RunContext:
         return LimitError(limit, f"the limit of {getattr(self.limits, limit):g} {what} is reached")
 
     def check_going(self) -> None:
-        """Raise what `give_way` raises, without letting anything else go on first."""
+        """Raise what `yield_control` raises, without letting anything else go on first."""
         if self.stopping:  # whoever was cancelled took no notice
             raise asyncio.CancelledError
         self._check_going()
@@ -396,10 +396,10 @@ class RunContext:
         names it or is in a plan without teams.
         """
         others = tuple(name for name in names if name != DELEGATE)
-        talk = self.state.conversations.get(step.id)
+        conversation = self.state.conversations.get(step.id)
         if step.team:
             return (*others, DELEGATE)
-        if not step.goal or (talk is not None and talk.within):
+        if not step.goal or (conversation is not None and conversation.within):
             return others
         alone = step.tools is None and not any(other.team for other in all_steps(self.state.planned.steps))
         return names if alone or step.tools is not None else others
@@ -442,7 +442,10 @@ class RunContext:
             raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
         limits, used = self.limits, self.state.meter
-        turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
+        turns = (
+            sum(conversation.cycles for conversation in self.state.conversations.values())
+            + self.allowance.unrecorded
+        )
         if limits.cycles is not None and turns >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
         if limits.cost_usd is not None and used.cost_usd >= limits.cost_usd:
@@ -453,21 +456,22 @@ class RunContext:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if (
             limits.messages is not None
-            and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages
+            and sum(len(conversation.messages) for conversation in self.state.conversations.values())
+            >= limits.messages
         ):
             raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")
 
     def _check_shares(self, name: str) -> None:
         """Raise `RunError` if `name`, or an agent that it works for, has used its share of the run."""
-        while (talk := self.state.conversations.get(name)) is not None and talk.within:
+        while (conversation := self.state.conversations.get(name)) is not None and conversation.within:
             spent = self.state.spent(name)
-            for limit, bound in talk.limits.items():
+            for limit, bound in conversation.limits.items():
                 if spent.get(limit, 0) >= bound:
                     raise RunError(
                         f"agent {name!r} has used its share of the run: {spent.get(limit, 0):g} of "
                         f"{bound:g} {limit}"
                     )
-            name = talk.within
+            name = conversation.within
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
@@ -513,11 +517,15 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
     """Call the user's hooks of a moment, of the agent of `step`; raises `RunError` where one raises."""
     if ctx.hooks is None or not ctx.hooks.wants(moment):
         return
-    talk = ctx.state.conversations.get(step)
+    conversation = ctx.state.conversations.get(step)
     told = (
         {}
-        if talk is None
-        else {"cycle": talk.cycles, "messages": tuple(talk.sent), "calls": talk.open_requests}
+        if conversation is None
+        else {
+            "cycle": conversation.cycles,
+            "messages": tuple(conversation.sent),
+            "calls": conversation.open_requests,
+        }
     )
     known = {
         "moment": moment,

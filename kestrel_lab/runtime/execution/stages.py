@@ -31,9 +31,9 @@ def _failure(error: RunError) -> RunError | Problem:
     return error.problem if isinstance(error, ToolError) and error.problem is not None else error
 
 
-def output_ref(step: Step, talk: Conversation) -> str:
+def output_ref(step: Step, conversation: Conversation) -> str:
     """Where the output of a step that is done is in the log: its call, else the step itself."""
-    return next(reversed(talk.answers), step.id) if step.tool else step.id
+    return next(reversed(conversation.answers), step.id) if step.tool else step.id
 
 
 # Checkpoints of stages as rows: the columns of the view `stage_checkpoints`.

@@ -19,7 +19,7 @@ from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.runtime.agent.loop import run_agent
 from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text, find_artifact, step_output
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope, in_scope
@@ -81,12 +81,12 @@ def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]
     ]
 
 
-async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> None:
     """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one
     that does not fit its schema.
     """
     if step.schema is None:
-        await run_agent(step, ctx, desk)
+        await run_agent(step, ctx, approvals)
         return
     if claimed := asks_for_claims(step.schema):
         from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
@@ -94,7 +94,7 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
-        await Dialogue(step, ctx, desk).ask(
+        await Dialogue(step, ctx, approvals).ask(
             step.goal, lambda text: read_typed(text, None if claimed else step.schema, fits)
         )
     except UnusableAnswer:
@@ -117,14 +117,14 @@ class StepRunner:
         self,
         plan: Plan,
         ctx: RunContext,
-        desk: ApprovalDesk,
+        approvals: RunApprovals,
         operations: Mapping[str, Operation],
         preflight: Callable[[RunContext, Step], Awaitable[None]],
     ) -> None:
         """`preflight` raises a `RunError` when something that a step of a stage needs is not there."""
         self.plan = plan
         """As far as it has grown."""
-        self._ctx, self._desk, self._operations, self._preflight = ctx, desk, operations, preflight
+        self._ctx, self._approvals, self._operations, self._preflight = ctx, approvals, operations, preflight
 
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; `artifacts.step_output` then says what it answered.
@@ -164,75 +164,80 @@ class StepRunner:
             await self._ask(step)
         if step.operation:
             return await self._operate(step, inputs)
-        await work_on_step(step, ctx, self._desk)
+        await work_on_step(step, ctx, self._approvals)
         return Outcome()
 
     async def _work_in_stage(self, step: Step) -> Outcome:
         ctx = self._ctx
-        talk = self._begin_attempt(step)
+        conversation = self._begin_attempt(step)
         while True:
-            if ctx.state.stages.get(step.stage, 0) < talk.attempt:
-                ctx.emit(StageStarted(stage=step.stage, attempt=talk.attempt))
+            if ctx.state.stages.get(step.stage, 0) < conversation.attempt:
+                ctx.emit(StageStarted(stage=step.stage, attempt=conversation.attempt))
             try:
                 await self._preflight(ctx, step)
                 outcome = await self.work(step)
             except RunError as error:
-                if (repaired := await self._failed(step, talk, error)) is not None:
+                if (repaired := await self._failed(step, conversation, error)) is not None:
                     return repaired
             else:
-                self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
+                self._checkpoint(step, "skipped" if outcome.skipped else "done", conversation)
                 await ctx.on_disk()  # nothing begins before the checkpoint of what it needs is safe
                 return outcome
 
     def _begin_attempt(self, step: Step) -> Conversation:
         """Return the conversation of the step; where a resumed run tries again, a new attempt begins."""
-        talk, last = self._ctx.state.conversation(step.id), self._ctx.state.checkpoints.get(step.id)
+        conversation, last = self._ctx.state.conversation(step.id), self._ctx.state.checkpoints.get(step.id)
         # The session ended between the checkpoint of a failed attempt and the next attempt.
-        waited = last is not None and last.status == "retrying" and last.attempt == talk.attempt
+        waited = last is not None and last.status == "retrying" and last.attempt == conversation.attempt
         if last is not None and (waited or last.status == "failed"):
-            self._retry(step, talk, last.error_class, last.error_message, 0.0)
-        return talk
+            self._retry(step, conversation, last.error_class, last.error_message, 0.0)
+        return conversation
 
-    async def _failed(self, step: Step, talk: Conversation, error: RunError) -> Outcome | None:
+    async def _failed(self, step: Step, conversation: Conversation, error: RunError) -> Outcome | None:
         """Wait until the next attempt may begin; where none may, return what puts the step right, or raise
         what ends it.
         """
         kind = failure_class(error)
-        wait = self._ctx.ports.budget.wait(error, talk.attempt - talk.earlier)
-        if not self._may_repeat(step, talk, kind, wait):
-            self._checkpoint(step, "failed", talk, kind, str(error))
+        wait = self._ctx.ports.budget.wait(error, conversation.attempt - conversation.earlier)
+        if not self._may_repeat(step, conversation, kind, wait):
+            self._checkpoint(step, "failed", conversation, kind, str(error))
             if kind == "logic" and (repaired := self.repair(step, error)) is not None:
                 await self._ctx.on_disk()
                 return repaired
-            raise ended_stage(kind, talk.attempt - talk.earlier, error)
-        self._checkpoint(step, "retrying", talk, kind, str(error))
-        self._retry(step, talk, kind, str(error), wait)
+            raise ended_stage(kind, conversation.attempt - conversation.earlier, error)
+        self._checkpoint(step, "retrying", conversation, kind, str(error))
+        self._retry(step, conversation, kind, str(error), wait)
         await self._ctx.on_disk()
         await self._ctx.sleep(wait)
         return None
 
-    def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:
+    def _may_repeat(self, step: Step, conversation: Conversation, kind: FailureClass, wait: float) -> bool:
         budget = self._ctx.ports.budget
         harmless = not step.tool or self._ctx.toolbox.get(step.tool).effect in REPEATABLE
-        within = talk.attempt - talk.earlier < budget.attempts and talk.waited_s + wait <= budget.total_wait_s
+        within = (
+            conversation.attempt - conversation.earlier < budget.attempts
+            and conversation.waited_s + wait <= budget.total_wait_s
+        )
         return kind in RECOVERABLE and harmless and within
 
-    def _retry(self, step: Step, talk: Conversation, kind: str, reason: str, wait: float) -> None:
+    def _retry(self, step: Step, conversation: Conversation, kind: str, reason: str, wait: float) -> None:
         self._ctx.emit(
-            StepRetried(step=step.id, attempt=talk.attempt + 1, error_class=kind, reason=reason, wait_s=wait)
+            StepRetried(
+                step=step.id, attempt=conversation.attempt + 1, error_class=kind, reason=reason, wait_s=wait
+            )
         )
 
     def _checkpoint(
-        self, step: Step, status: str, talk: Conversation, kind: str = "", message: str = ""
+        self, step: Step, status: str, conversation: Conversation, kind: str = "", message: str = ""
     ) -> None:
         """Record how the attempt ended, unless the last session did that before it died."""
         row = StageFinished(
             stage=step.stage,
             task=step.id,
             status=status,
-            attempt=talk.attempt,
+            attempt=conversation.attempt,
             inputs_hash=content_key(step.as_json(), self.inputs(step)),
-            outputs_ref=output_ref(step, talk) if status == "done" else "",
+            outputs_ref=output_ref(step, conversation) if status == "done" else "",
             error_class=kind,
             error_message=message,
         )
@@ -329,7 +334,7 @@ class StepRunner:
             steps=self._went(step),
             plan=self.plan,
             ctx=self._ctx,
-            desk=self._desk,
+            approvals=self._approvals,
         )
         try:
             done = await self._operations[step.operation](scope)
@@ -363,14 +368,16 @@ class StepRunner:
             raise RunError(f"the arguments of step {step.id!r} cannot be filled in: {error}") from error
 
     async def _call(self, step: Step, inputs: Mapping[str, Json]) -> None:
-        talk = self._ctx.state.conversation(step.id)
-        call_id = f"{step.id}.call" if talk.attempt == 1 else f"{step.id}.call.{talk.attempt}"
-        if call_id not in talk.answers:
+        conversation = self._ctx.state.conversation(step.id)
+        call_id = f"{step.id}.call" if conversation.attempt == 1 else f"{step.id}.call.{conversation.attempt}"
+        if call_id not in conversation.answers:
             request = ToolRequest(id=call_id, name=step.tool, args=self._args(step, inputs))
-            await run_requests([request], step, self._ctx, self._desk)
-        if talk.error:
-            problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
-            raise ToolError(f"{step.tool}: {talk.error}", problem)  # the message and what it is about
+            await run_requests([request], step, self._ctx, self._approvals)
+        if conversation.error:
+            problem = Problem(
+                kind=conversation.problem, message=conversation.error, transient=conversation.passing
+            )
+            raise ToolError(f"{step.tool}: {conversation.error}", problem)  # the message and what it is about
 
     async def _ask(self, step: Step) -> None:
         """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""
@@ -384,6 +391,6 @@ class StepRunner:
             danger=Danger.HIGH,
             effect="pure",
         )
-        given = await self._desk.decide(asked)
+        given = await self._approvals.decide(asked)
         if given is not None and not given.granted:
             raise ToolError("it was not approved" + (f": {given.reason}" if given.reason else ""))

@@ -254,7 +254,9 @@ def test_one_answer_is_for_all_contained_calls_of_a_turn(
         contained={"untrusted": ["p"], "wants": [WANT]},
     )
     taint = after(asked, ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}))
-    assert (taint.leave == {"d": Call(id="d", kind="tool", target="send", args={"to": "bob"}).key}) == leave
+    assert (
+        taint.approved == {"d": Call(id="d", kind="tool", target="send", args={"to": "bob"}).key}
+    ) == leave
     assert (len(taint.agreed), sorted(taint.liked), taint.refused == {"d"}, taint.closed) == (
         agreed,
         liked,
@@ -265,7 +267,7 @@ def test_one_answer_is_for_all_contained_calls_of_a_turn(
         ApprovalAsked(call="c", step="s", tool="pay", args={}, danger="HIGH", key="k"),
         ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}),
     )
-    assert (plain.leave, plain.agreed, plain.liked, plain.refused, plain.closed) == (
+    assert (plain.approved, plain.agreed, plain.liked, plain.refused, plain.closed) == (
         {},
         set(),
         {},
