@@ -84,7 +84,7 @@ async def measure(
 
 
 def main() -> None:
-    """Measure the shelf on disk, or with `--server` one of Redis or PostgreSQL."""
+    """Measure the store on disk, or with `--server` one of Redis or PostgreSQL."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.toolcache", description="What a stored answer costs beside the call itself."
     )

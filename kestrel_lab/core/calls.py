@@ -101,11 +101,11 @@ class Call(FrozenStruct, frozen=True, kw_only=True):
     """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that
     starts none.
     """
-    leave: str = ""
-    """Who let it go on, and why; empty where its danger asks for nobody's leave."""
+    approved_by: str = ""
+    """Who approved the call, and why; empty if no approval was needed."""
 
     @property
-    def unheld(self) -> bool:
+    def unsandboxed(self) -> bool:
         """Return whether the call starts commands without a sandbox although nobody asked for that."""
         return ":" in self.sandbox
 

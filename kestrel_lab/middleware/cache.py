@@ -30,7 +30,7 @@ ever.
 
 
 class CacheStoreError(KestrelError):
-    """A shelf cannot be reached or read."""
+    """A store cannot be reached or read."""
 
 
 class CacheStore(Protocol):
@@ -126,7 +126,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class ToolCache:
-    """Answers from `shelf` what is there; keeps what succeeds.
+    """Answers from `store` what is there; keeps what succeeds.
 
     `place` says under which key an answer may be reused, the state of what the call reads included; `None`
     for a call that is never cached, which is made whatever the mode. A hit costs nothing and is recorded as
@@ -134,14 +134,14 @@ class ToolCache:
     others is made after all.
     """
 
-    shelf: CacheStore
+    store: CacheStore
     place: Callable[[Call], Awaitable[Place | None]]
     emit: Callable[[CacheHit], Any]
     mode: CacheMode = "use"
     flights: PendingCalls = PendingCalls()  # shared on purpose: by all that are not given one of their own  # noqa: RUF009
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Answer from the shelf or by `proceed`."""
+        """Answer from the store or by `proceed`."""
         place = None if self.mode == "off" else await self.place(call)
         if place is None:
             return await proceed(call)
@@ -154,7 +154,7 @@ class ToolCache:
         if self.mode == "replay":
             kept = await self._kept(place.key)
             return _missing_replay(call) if kept is None else self._hit(call, place.key, kept)
-        name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found on the shelf
+        name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found in the store
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)
@@ -175,16 +175,14 @@ class ToolCache:
                 kept = _Kept(result.value, result.knows)
                 text = kept.row()
                 if len(text) <= MAX_ROW - 1_000:
-                    await self.shelf.set(place.key, kept.row(key=place.key), place.ttl_s)
+                    await self.store.set(place.key, kept.row(key=place.key), place.ttl_s)
             return result
         finally:
             self.flights.land(name, text)
 
     async def _kept(self, key: str) -> _Kept | None:
-        """What is on the shelf; `None` also for what says that it belongs elsewhere, or says nothing that can
-        be read.
-        """
-        if (text := await self.shelf.get(key)) is None:
+        """The answer stored under `key`; `None` also if the row belongs to another key or cannot be read."""
+        if (text := await self.store.get(key)) is None:
             return None
         kept = _Kept.read(text, key=key)
         if kept is None:

@@ -87,7 +87,7 @@ def open_cache(folder: Path) -> Cache:
 
 
 class DiskStore:
-    """A shelf in a folder.
+    """A store in a folder.
 
     What is in the folder and cannot be read is thrown away, with a warning: it can be had again.
     """

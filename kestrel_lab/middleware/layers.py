@@ -107,12 +107,12 @@ class Approval(Struct, frozen=True):
         if decision.answer is not None:
             return Result(value=decision.answer)
         if decision.args is None:
-            return await proceed(replace(call, leave=_decision_text(decision)))
+            return await proceed(replace(call, approved_by=_decision_text(decision)))
         sandbox = (
             IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
         )  # there is no preview of what a person wrote
         return await proceed(
-            replace(call, args=decision.args, sandbox=sandbox, leave=_decision_text(decision))
+            replace(call, args=decision.args, sandbox=sandbox, approved_by=_decision_text(decision))
         )
 
 

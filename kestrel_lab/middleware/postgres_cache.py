@@ -1,4 +1,4 @@
-"""A shelf on a PostgreSQL server, for sessions on several machines: JSON text in a table of our own, from
+"""A store on a PostgreSQL server, for sessions on several machines: JSON text in a table of our own, from
 which what has expired is removed.
 """
 

@@ -161,7 +161,7 @@ class RecordIntent(Struct, frozen=True):
                 effect=call.effect,
                 attempt=call.attempt,
                 sandbox=call.sandbox,
-                leave=call.leave,
+                leave=call.approved_by,
             )
         )
         if call.effect != "pure":

@@ -1,4 +1,4 @@
-"""A shelf on a Redis server, for sessions on several machines: JSON text under keys of our own, which Redis
+"""A store on a Redis server, for sessions on several machines: JSON text under keys of our own, which Redis
 lets expire.
 """
 

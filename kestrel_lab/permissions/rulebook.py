@@ -66,7 +66,7 @@ class Rulebook(TableView):
                 )
         return (
             None
-            if call.unheld
+            if call.unsandboxed
             else _allowing_ruling(
                 [rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call
             )

@@ -1,4 +1,4 @@
-"""Answers kept and used again, on a shelf that trusts nobody who can write its file."""
+"""Answers kept and used again, on a store that trusts nobody who can write its file."""
 
 import asyncio
 import pickle
@@ -32,8 +32,8 @@ CALL = Call(id="1", kind="tool", target="read", args={"path": "a"})
 
 
 @dataclass
-class DictShelf:
-    """A shelf in memory."""
+class DictStore:
+    """A store in memory."""
 
     kept: dict[str, str] = field(default_factory=dict)
     ttl: list[float | None] = field(default_factory=list)
@@ -55,7 +55,7 @@ class DictShelf:
 class Scene:
     """A cached call whose outside state can be changed."""
 
-    shelf: DictShelf = field(default_factory=DictShelf)
+    store: DictStore = field(default_factory=DictStore)
     state: str | None = "v1"
     mode: CacheMode = "use"
     runs: int = 0
@@ -87,7 +87,7 @@ class Scene:
     async def once(self) -> Result:
         """Make the call through the cache."""
         return await compose_layers(
-            self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights)
+            self.run, self.layer(self.store, self.place, self.hits.append, self.mode, self.flights)
         )(CALL)
 
     def call(self) -> Result:
@@ -100,13 +100,13 @@ HIT = replace(MADE, cached=True)
 
 
 def test_an_answer_is_used_again_while_nothing_changed() -> None:
-    """The second equal call is answered from the shelf, is marked so and recorded; a changed state asks
+    """The second equal call is answered from the store, is marked so and recorded; a changed state asks
     anew.
     """
     scene = Scene()
     assert [scene.call(), scene.call()] == [MADE, HIT]
     assert (scene.runs, scene.hits) == (1, [CacheHit(call="1", tool="read", key="v1")])
-    assert scene.shelf.ttl == [60.0]
+    assert scene.store.ttl == [60.0]
     scene.state = "v2"
     assert scene.call() == MADE
     assert scene.runs == 2
@@ -124,7 +124,7 @@ def test_what_may_not_be_reused_is_not_kept() -> None:
     """
     failed, large = Result(error=Problem(kind="failed", message="no")), Result(value="x" * MAX_ROW)
     uncached = Scene(state=None)
-    assert (uncached.call(), uncached.shelf.kept) == (uncached.result, {})
+    assert (uncached.call(), uncached.store.kept) == (uncached.result, {})
     for scene in (
         Scene(state=""),
         Scene(result=failed),
@@ -132,7 +132,7 @@ def test_what_may_not_be_reused_is_not_kept() -> None:
         Scene(changes_while_running=True),
     ):
         assert scene.call() == replace(scene.result, cacheable=True)
-        assert scene.shelf.kept == {}
+        assert scene.store.kept == {}
 
 
 def test_each_mode_does_what_it_says() -> None:
@@ -140,7 +140,7 @@ def test_each_mode_does_what_it_says() -> None:
     an error, not a call.
     """
     scene = Scene(mode="off")
-    assert (scene.call(), scene.shelf.kept) == (scene.result, {})
+    assert (scene.call(), scene.store.kept) == (scene.result, {})
     scene.mode = "replay"
     missed = scene.call()
     assert missed.error is not None
@@ -193,7 +193,7 @@ def test_a_replay_that_calls_is_caught() -> None:
 )
 def test_what_was_not_written_for_the_call_is_a_miss(row: str) -> None:
     """A text that is not a row, or the row of another call, is replaced by a real answer, with a warning."""
-    scene = Scene(shelf=DictShelf({"v1": row}))
+    scene = Scene(store=DictStore({"v1": row}))
     with pytest.warns(UserWarning, match="belongs to another call"):
         assert scene.call() == MADE
     assert scene.call() == HIT
@@ -297,7 +297,7 @@ def test_threads_share_flights() -> None:
         return scene.result
 
     def body() -> None:
-        layer = ToolCache(scene.shelf, scene.place, scene.hits.append, "use", scene.flights)
+        layer = ToolCache(scene.store, scene.place, scene.hits.append, "use", scene.flights)
         answers.put(asyncio.run(compose_layers(slow, layer)(CALL)))
 
     threads = [threading.Thread(target=body) for _ in range(4)]
@@ -321,15 +321,15 @@ class Trap:
         return (Path.touch, (self.mark,))
 
 
-def test_a_shelf_keeps_text_for_the_next_session(tmp_path: Path) -> None:
+def test_a_store_keeps_text_for_the_next_session(tmp_path: Path) -> None:
     """What is set is there after closing and opening, for text of any kind; anything but text is refused."""
-    shelf = open_cache(tmp_path / "cache")
-    shelf.set("k", "v\0é" * 100_000)
+    store = open_cache(tmp_path / "cache")
+    store.set("k", "v\0é" * 100_000)
     with pytest.raises(TypeError, match="cached values are text"):
-        shelf.set("k2", b"bytes")
+        store.set("k2", b"bytes")
     with pytest.raises(TypeError, match="cache keys are text"):
-        shelf.set(1, "v")
-    shelf.close()
+        store.set(1, "v")
+    store.close()
     again = open_cache(tmp_path / "cache")
     assert again.get("k") == "v\0é" * 100_000
     assert again.get("other") is None
@@ -344,9 +344,9 @@ def test_a_tampered_row_is_a_miss(attack: str, tmp_path: Path) -> None:
     """
     mark, secret = tmp_path / "mark", tmp_path / "secret.txt"
     secret.write_text("secret")
-    shelf = open_cache(tmp_path / "cache")
-    shelf.set("k", "v")
-    shelf.close()
+    store = open_cache(tmp_path / "cache")
+    store.set("k", "v")
+    store.close()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
     value, mode, filename = {
         "pickle": (pickle.dumps(Trap(mark)), 4, None),
@@ -358,30 +358,30 @@ def test_a_tampered_row_is_a_miss(attack: str, tmp_path: Path) -> None:
     raw.commit()
     raw.close()
 
-    shelf = open_cache(tmp_path / "cache")
+    store = open_cache(tmp_path / "cache")
     with pytest.warns(UserWarning, match="tampered with"):
-        assert shelf.get("k") is None
-    shelf.set("k", "new")
-    assert shelf.get("k") == "new"
-    shelf.clear()
-    shelf.close()
+        assert store.get("k") is None
+    store.set("k", "new")
+    assert store.get("k") == "new"
+    store.clear()
+    store.close()
     assert not mark.exists()
     assert secret.read_text() == "secret"
 
 
 def test_a_tampered_key_is_not_unpickled(tmp_path: Path) -> None:
-    """Listing the keys of a shelf runs nothing that was put there."""
+    """Listing the keys of a store runs nothing that was put there."""
     mark = tmp_path / "mark"
-    shelf = open_cache(tmp_path / "cache")
-    shelf.set("k", "v")
-    shelf.close()
+    store = open_cache(tmp_path / "cache")
+    store.set("k", "v")
+    store.close()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
     raw.execute("UPDATE Cache SET key = ?, raw = 0", (pickle.dumps(Trap(mark)),))
     raw.commit()
     raw.close()
-    shelf = open_cache(tmp_path / "cache")
-    assert list(shelf) == [""]
-    shelf.close()
+    store = open_cache(tmp_path / "cache")
+    assert list(store) == [""]
+    store.close()
     assert not mark.exists()
 
 
@@ -389,25 +389,25 @@ def test_a_huge_row_is_not_read(tmp_path: Path) -> None:
     """A row larger than any of ours is a miss with a warning, and can be written over; what we do not keep
     does not get there.
     """
-    shelf = DiskStore(tmp_path / "cache")
-    asyncio.run(shelf.set("k", "v", None))
-    shelf.close()
+    store = DiskStore(tmp_path / "cache")
+    asyncio.run(store.set("k", "v", None))
+    store.close()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
     raw.execute("UPDATE Cache SET value = ?", ("x" * (MAX_ROW + 1),))
     raw.commit()
     raw.close()
-    shelf = DiskStore(tmp_path / "cache")
+    store = DiskStore(tmp_path / "cache")
     with pytest.warns(UserWarning, match="tampered with"):
-        assert asyncio.run(shelf.get("k")) is None
-    asyncio.run(shelf.set("k", "new", None))
-    assert asyncio.run(shelf.get("k")) == "new"
-    shelf.close()
+        assert asyncio.run(store.get("k")) is None
+    asyncio.run(store.set("k", "new", None))
+    assert asyncio.run(store.get("k")) == "new"
+    store.close()
 
 
 def test_a_row_under_another_key_is_a_miss(tmp_path: Path) -> None:
     """Rows of the file that were exchanged answer neither call."""
-    shelf = DiskStore(tmp_path / "cache")
-    scene = Scene(shelf=shelf)  # type: ignore[arg-type]  # another shelf
+    store = DiskStore(tmp_path / "cache")
+    scene = Scene(store=store)  # type: ignore[arg-type]  # another store
     scene.call()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
     raw.execute("UPDATE Cache SET key = 'v2'")
@@ -417,17 +417,17 @@ def test_a_row_under_another_key_is_a_miss(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="belongs to another call"):
         assert scene.call() == MADE
     assert scene.call() == HIT
-    shelf.close()
+    store.close()
 
 
 def test_answers_leave_when_their_time_is_up(tmp_path: Path) -> None:
     """A row with a time to live is there before it and gone after it."""
-    shelf = DiskStore(tmp_path / "cache")
-    asyncio.run(shelf.set("long", "v", FOREVER_S))
-    asyncio.run(shelf.set("short", "v", 0.01))
-    until(lambda: asyncio.run(shelf.get("short")) is None)
-    assert asyncio.run(shelf.get("long")) == "v"
-    shelf.close()
+    store = DiskStore(tmp_path / "cache")
+    asyncio.run(store.set("long", "v", FOREVER_S))
+    asyncio.run(store.set("short", "v", 0.01))
+    until(lambda: asyncio.run(store.get("short")) is None)
+    assert asyncio.run(store.get("long")) == "v"
+    store.close()
 
 
 @pytest.mark.parametrize("garbage", [b"not a database at all " * 500, b""])
@@ -438,13 +438,13 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
     (tmp_path / "cache.db").write_bytes(garbage)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        shelf = DiskStore(tmp_path)
+        store = DiskStore(tmp_path)
     assert [str(warning.message).partition(" (")[0] for warning in told] == (
         [f"the tool cache in {tmp_path} cannot be read and starts empty"] if garbage else []
     )
-    asyncio.run(shelf.set("k", "v", None))
-    assert asyncio.run(shelf.get("k")) == "v"
-    shelf.close()
+    asyncio.run(store.set("k", "v", None))
+    assert asyncio.run(store.get("k")) == "v"
+    store.close()
 
 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A shelf on a real PostgreSQL server that the tests start, put full of garbage and kill."""
+"""A store on a real PostgreSQL server that the tests start, put full of garbage and kill."""
 
 import asyncio
 import multiprocessing
@@ -18,37 +18,37 @@ from kestrel_lab.middleware.postgres_cache import TABLE, PostgresStore
 pytest.importorskip("asyncpg")
 
 
-def get(shelf: CacheStore, key: str) -> str | None:
-    """Ask the shelf, each time on another loop."""
-    return asyncio.run(shelf.get(key))
+def get(store: CacheStore, key: str) -> str | None:
+    """Ask the store, each time on another loop."""
+    return asyncio.run(store.get(key))
 
 
-def put(shelf: CacheStore, key: str, value: str, ttl_s: float | None = None) -> None:
-    """Store on the shelf."""
-    asyncio.run(shelf.set(key, value, ttl_s))
+def put(store: CacheStore, key: str, value: str, ttl_s: float | None = None) -> None:
+    """Store on the store."""
+    asyncio.run(store.set(key, value, ttl_s))
 
 
 def opened(url: str) -> PostgresStore:
-    """A shelf that a slow machine does not give up."""
+    """A store that a slow machine does not give up."""
     return PostgresStore(url, timeout_s=PATIENCE_S, connect_s=PATIENCE_S)
 
 
 @pytest.fixture
-def shelf(postgres: PostgresServer) -> Iterator[PostgresStore]:
-    """A shelf in an empty database."""
+def store(postgres: PostgresServer) -> Iterator[PostgresStore]:
+    """A store in an empty database."""
     made = opened(postgres.database("cache"))
     yield made
     made.close()
 
 
-def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresStore) -> None:
+def test_text_is_kept_for_its_time(postgres: PostgresServer, store: PostgresStore) -> None:
     """What is set is there for everybody, as plain text; what has expired is a miss; nothing stays longer
     than a month.
     """
     other = opened(postgres.url("cache"))
-    assert get(shelf, "k") is None
-    put(shelf, "k", '{"value":1}')
-    put(shelf, "t", '{"value":2}', 60.0)
+    assert get(store, "k") is None
+    put(store, "k", '{"value":1}')
+    put(store, "t", '{"value":2}', 60.0)
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', '{"value":2}')
     rows = postgres.sql(
         f"SELECT key, value, extract(epoch FROM expires - now())::float FROM {TABLE} ORDER BY key",
@@ -62,15 +62,15 @@ def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresStor
     )
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', None)
     put(other, "t", '{"value":3}', 60.0)
-    assert get(shelf, "t") == '{"value":3}'
+    assert get(store, "t") == '{"value":3}'
     other.close()
 
 
-def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresStore) -> None:
+def test_what_has_expired_is_removed(postgres: PostgresServer, store: PostgresStore) -> None:
     """Each answer that is stored makes room of up to ten that have expired: the table does not grow beyond
     what is in use.
     """
-    put(shelf, "kept", "1")
+    put(store, "kept", "1")
     postgres.sql(
         f"INSERT INTO {TABLE} SELECT 'old' || n, '1', now() - interval '1 minute' FROM "
         "generate_series(1, 25) AS n",
@@ -79,24 +79,24 @@ def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresSt
     )
     counts = []
     for number in range(3):
-        put(shelf, f"k{number}", "1")
+        put(store, f"k{number}", "1")
         counts.append(
             postgres.sql(f"SELECT count(*) FROM {TABLE} WHERE expires < now()", database="cache")[0][0]
         )
     assert counts == [15, 5, 0]
-    assert get(shelf, "kept") == "1"
+    assert get(store, "kept") == "1"
 
 
 @pytest.mark.parametrize("garbage", ["no ASCII", "huge"])
-def test_garbage_is_a_miss(garbage: str, postgres: PostgresServer, shelf: PostgresStore) -> None:
+def test_garbage_is_a_miss(garbage: str, postgres: PostgresServer, store: PostgresStore) -> None:
     """What is not text of ours or too large for it is a miss with a warning, and can be written over."""
-    put(shelf, "k", "1")
+    put(store, "k", "1")
     value = {"no ASCII": "'\u00e9\x1b[31m'", "huge": f"repeat('x', {MAX_ROW + 1})"}[garbage]
     postgres.sql(f"UPDATE {TABLE} SET value = {value}", database="cache")
     with pytest.warns(UserWarning, match="was not written by it"):
-        assert get(shelf, "k") is None
-    put(shelf, "k", "new")
-    assert get(shelf, "k") == "new"
+        assert get(store, "k") is None
+    put(store, "k", "new")
+    assert get(store, "k") == "new"
 
 
 def test_a_table_of_somebody_else_is_an_error(postgres: PostgresServer) -> None:
@@ -109,22 +109,22 @@ def test_a_table_of_somebody_else_is_an_error(postgres: PostgresServer) -> None:
         "SELECT 1",
         database="foreign",
     )
-    shelf = opened(url)
+    store = opened(url)
     with pytest.raises(CacheStoreError, match="foreign"):
-        get(shelf, "k")
+        get(store, "k")
     with pytest.raises(CacheStoreError, match="foreign"):
-        put(shelf, "k", "1")
+        put(store, "k", "1")
     assert postgres.sql(f"SELECT * FROM {TABLE}", database="foreign") == [(1,)]
-    shelf.close()
+    store.close()
 
 
 def _fill(url: str, number: int) -> None:
-    shelf = opened(url)
+    store = opened(url)
     for place in range(40):
-        put(shelf, f"k{place % 5}", f'{{"value":{number}}}', 0.001 if place % 3 else None)
-    put(shelf, "last", f'{{"value":{number}}}')
-    assert get(shelf, "last") is not None
-    shelf.close()
+        put(store, f"k{place % 5}", f'{{"value":{number}}}', 0.001 if place % 3 else None)
+    put(store, "last", f'{{"value":{number}}}')
+    assert get(store, "last") is not None
+    store.close()
 
 
 def test_processes_that_fill_the_same_keys_harm_nothing(postgres: PostgresServer) -> None:
@@ -144,12 +144,12 @@ def test_processes_that_fill_the_same_keys_harm_nothing(postgres: PostgresServer
     }
 
 
-def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shelf: PostgresStore) -> None:
+def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, store: PostgresStore) -> None:
     """A hundred calls at once, from one loop, take no more than eight connections."""
 
     async def all_at_once() -> list[str | None]:
-        await asyncio.gather(*(shelf.set(f"k{number}", str(number), None) for number in range(100)))
-        return list(await asyncio.gather(*(shelf.get(f"k{number}") for number in range(100))))
+        await asyncio.gather(*(store.set(f"k{number}", str(number), None) for number in range(100)))
+        return list(await asyncio.gather(*(store.get(f"k{number}") for number in range(100))))
 
     assert asyncio.run(all_at_once()) == [str(number) for number in range(100)]
     held = (
@@ -165,40 +165,40 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back() -> None:
     server = PostgresServer()
     try:
         server.start()
-        shelf = opened(server.by_socket)
-        put(shelf, "k", "v")
+        store = opened(server.by_socket)
+        put(store, "k", "v")
         server.stop()
-        for call in (lambda: get(shelf, "k"), lambda: put(shelf, "k", "v")):
+        for call in (lambda: get(store, "k"), lambda: put(store, "k", "v")):
             with pytest.raises(CacheStoreError, match="postgresql://…@/postgres") as failed:
                 call()
             assert PASSWORD not in str(failed.value)
         server.start()
-        put(shelf, "k", "w")
-        assert get(shelf, "k") == "w"
-        shelf.close()
+        put(store, "k", "w")
+        assert get(store, "k") == "w"
+        store.close()
     finally:
         server.close()
 
 
 def test_a_wrong_password_is_an_error_that_does_not_tell_it(postgres: PostgresServer) -> None:
     """The server's refusal is a `CacheStoreError` with the user and without the password."""
-    shelf = opened(postgres.url(password="wrong-secret"))
+    store = opened(postgres.url(password="wrong-secret"))
     with pytest.raises(CacheStoreError, match='authentication failed for user "kestrel"') as failed:
-        get(shelf, "k")
+        get(store, "k")
     assert "wrong-secret" not in str(failed.value)
-    shelf.close()
+    store.close()
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    """One that takes connections and never answers is waited for as long as the shelf says."""
+    """One that takes connections and never answers is waited for as long as the store says."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        shelf = PostgresStore(
+        store = PostgresStore(
             f"postgresql://user:secret@127.0.0.1:{silent.getsockname()[1]}/db", connect_s=0.1
         )
         with pytest.raises(CacheStoreError, match="did not answer in time") as failed:
-            asyncio.run(asyncio.wait_for(shelf.get("k"), PATIENCE_S))
+            asyncio.run(asyncio.wait_for(store.get("k"), PATIENCE_S))
         assert "secret" not in str(failed.value)
-        shelf.close()
+        store.close()
 
 
 def test_one_that_talks_nonsense_is_an_error() -> None:
@@ -216,10 +216,10 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=talk, daemon=True).start()
-        shelf = opened(f"postgresql://127.0.0.1:{other.getsockname()[1]}/db")
+        store = opened(f"postgresql://127.0.0.1:{other.getsockname()[1]}/db")
         with pytest.raises(CacheStoreError, match=r"127\.0\.0\.1"):
-            get(shelf, "k")
-        shelf.close()
+            get(store, "k")
+        store.close()
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,11 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 )
 def test_an_address_that_cannot_be_read_is_an_error(address: str) -> None:
     """It is named without its password, in whatever error the client gives."""
-    shelf = opened(address)
+    store = opened(address)
     with pytest.raises(CacheStoreError) as failed:
-        get(shelf, "k")
+        get(store, "k")
     assert "me:" not in str(failed.value)
-    shelf.close()
+    store.close()
 
 
 def test_an_address_that_cannot_be_one_is_refused() -> None:

@@ -61,6 +61,6 @@ def is_allowed_for_run(state: RunState, call: Call, bound: str) -> bool:
     alike = state.like.get(call.target)
     return (
         alike is not None
-        and not call.unheld
+        and not call.unsandboxed
         and any(pattern_covers(CommandPattern.parse(pattern), call) for pattern in alike)
     )

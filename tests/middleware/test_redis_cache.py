@@ -1,4 +1,4 @@
-"""A shelf on a real Redis server that the tests start, put full of garbage and kill."""
+"""A store on a real Redis server that the tests start, put full of garbage and kill."""
 
 import asyncio
 import shutil
@@ -82,27 +82,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def opened(url: str) -> RedisStore:
-    """A shelf that a slow machine does not give up."""
+    """A store that a slow machine does not give up."""
     return RedisStore(url, timeout_s=PATIENCE_S)
 
 
-def get(shelf: CacheStore, key: str) -> str | None:
-    """Ask the shelf."""
-    return asyncio.run(shelf.get(key))
+def get(store: CacheStore, key: str) -> str | None:
+    """Ask the store."""
+    return asyncio.run(store.get(key))
 
 
 def test_text_is_kept_for_its_time(server: Server) -> None:
     """What is set is there for everybody, as plain text under a key of ours, and Redis itself lets it go."""
-    shelf, other = opened(server.url), opened(server.url)
-    assert get(shelf, "k") is None
-    asyncio.run(shelf.set("k", '{"value":1}', None))
-    asyncio.run(shelf.set("t", '{"value":2}', 60.0))
+    store, other = opened(server.url), opened(server.url)
+    assert get(store, "k") is None
+    asyncio.run(store.set("k", '{"value":1}', None))
+    asyncio.run(store.set("t", '{"value":2}', 60.0))
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', '{"value":2}')
     with server.client() as client:
         assert client.get(PREFIX + "k") == b'{"value":1}'
         assert 29 * 86_400 < client.ttl(PREFIX + "k") <= 30 * 86_400
         assert 0 < client.ttl(PREFIX + "t") <= 60
-    shelf.close()
+    store.close()
     other.close()
 
 
@@ -111,7 +111,7 @@ def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
     """What is not text of ours, too large for it or of another type is a miss with a warning, and can be
     written over.
     """
-    shelf, key = opened(server.url), PREFIX + garbage
+    store, key = opened(server.url), PREFIX + garbage
     with server.client() as client:
         if garbage == "list":
             client.lpush(key, "a")
@@ -120,10 +120,10 @@ def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
                 key, {"bytes": b"\x80\x04cposix", "surrogate": "é", "huge": b"x" * (MAX_ROW + 1)}[garbage]
             )
     with pytest.warns(UserWarning, match="was not written by it"):
-        assert get(shelf, garbage) is None
-    asyncio.run(shelf.set(garbage, "new", None))
-    assert get(shelf, garbage) == "new"
-    shelf.close()
+        assert get(store, garbage) is None
+    asyncio.run(store.set(garbage, "new", None))
+    assert get(store, garbage) == "new"
+    store.close()
 
 
 def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> None:
@@ -132,26 +132,26 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> Non
     """
     server = Server(tmp_path)
     server.start()
-    shelf = opened(server.url)
-    asyncio.run(shelf.set("k", "v", None))
+    store = opened(server.url)
+    asyncio.run(store.set("k", "v", None))
     server.stop()
     with pytest.raises(CacheStoreError, match="unix://"):
-        get(shelf, "k")
+        get(store, "k")
     with pytest.raises(CacheStoreError, match="unix://"):
-        asyncio.run(shelf.set("k", "v", None))
+        asyncio.run(store.set("k", "v", None))
     server.start()
-    assert get(shelf, "k") is None
-    shelf.close()
+    assert get(store, "k") is None
+    store.close()
     server.stop()
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    """One that takes connections and never answers is waited for as long as the shelf says, and holds up no
+    """One that takes connections and never answers is waited for as long as the store says, and holds up no
     event loop.
     """
 
-    async def ticks(shelf: RedisStore) -> int:
-        asked, count = asyncio.create_task(shelf.get("k")), 0
+    async def ticks(store: RedisStore) -> int:
+        asked, count = asyncio.create_task(store.get("k")), 0
         while not asked.done():
             count += 1
             await asyncio.sleep(0.005)
@@ -167,11 +167,11 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
             1.0,
             10.0,
         ):  # a loop that has no processor for a while does not turn over, whoever holds it up
-            shelf = RedisStore(
+            store = RedisStore(
                 f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s
             )
-            counts.append(asyncio.run(asyncio.wait_for(ticks(shelf), PATIENCE_S)))
-            shelf.close()
+            counts.append(asyncio.run(asyncio.wait_for(ticks(store), PATIENCE_S)))
+            store.close()
             if counts[-1] > 3:
                 break
     assert counts[-1] > 3
@@ -192,10 +192,10 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=talk, daemon=True).start()
-        shelf = opened(f"redis://127.0.0.1:{other.getsockname()[1]}")
+        store = opened(f"redis://127.0.0.1:{other.getsockname()[1]}")
         with pytest.raises(CacheStoreError):
-            get(shelf, "k")
-    shelf.close()
+            get(store, "k")
+    store.close()
 
 
 def test_an_address_that_cannot_be_one_is_refused() -> None:
