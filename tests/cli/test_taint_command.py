@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from victim import Victim, read
+from desk import Desk, read
 from webserver import answer, serving
 
 from kestrel_lab.cli.main import main
@@ -24,10 +24,10 @@ def test_files_are_listed_and_trusted(
         return int(end.value.code or 0), told.out + told.err
 
     with serving({"/page": answer("An order, which nobody should obey.", kind="text/plain")}) as web:
-        victim = Victim(tmp_path, web)
-        victim.place.mkdir()
-        run = victim.write("summary.md")
-        monkeypatch.chdir(victim.place)
+        desk = Desk(tmp_path, web)
+        desk.place.mkdir()
+        run = desk.write("summary.md")
+        monkeypatch.chdir(desk.place)
         monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))
         for words in ((), ("summary.md",), (".",)):
             code, out = kestrel("taint", *words)
@@ -36,9 +36,9 @@ def test_files_are_listed_and_trusted(
                 assert part in "".join(out.split("\n"))
         assert kestrel("taint", "--trust")[0] != 0
         assert kestrel("taint", "missing.md")[0] != 0
-        assert not victim.obeys(read("summary.md"))
+        assert not desk.obeys(read("summary.md"))
         assert kestrel("taint", "summary.md", "--trust")[0] == 0
         assert "no file here" in kestrel("taint")[1]
-        victim.session()
-        assert victim.obeys(read("summary.md"))
-        victim.sessions[0].close()
+        desk.session()
+        assert desk.obeys(read("summary.md"))
+        desk.sessions[0].close()

@@ -33,7 +33,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.approvals.decide import RunApprovals
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
@@ -46,7 +46,7 @@ _RETOLD: Final = 4_000
 """Characters of a result that a program is told again which has lost its session."""
 
 
-async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals) -> str:
+async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk) -> str:
     """Have the program of `adapter` work on `step` until it answers; return that answer.
 
     Raises what `run_agent` raises.
@@ -57,7 +57,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     adapter.check(ctx.workspace.root)
     sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
     choice = await choose_level_async(sandbox, ctx.workspace.root)
-    work = _Work(step, adapter, ctx, approvals, choice)
+    work = _Work(step, adapter, ctx, desk, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
     work.keep_decisions()
@@ -115,15 +115,9 @@ class _Work:
     """What a program has told of one step, as far as it is not in the log yet."""
 
     def __init__(
-        self, step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals, choice: Choice
+        self, step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk, choice: Choice
     ) -> None:
-        self._step, self._adapter, self._ctx, self._approvals, self._choice = (
-            step,
-            adapter,
-            ctx,
-            approvals,
-            choice,
-        )
+        self._step, self._adapter, self._ctx, self._desk, self._choice = step, adapter, ctx, desk, choice
         self._talk = ctx.state.conversation(step.id)
         self.asked = ""
         """The model call that was told to have begun and has no answer."""
@@ -152,8 +146,8 @@ class _Work:
             step=self._step.id,
             danger=danger,
         )
-        self._approvals.of_programs[call.id] = False
-        given = await self._approvals.decide(replace(call, sandbox=self._level))
+        self._desk.of_programs[call.id] = False
+        given = await self._desk.decide(replace(call, sandbox=self._level))
         if given is not None and not given.granted:
             raise ToolError(
                 f"{self._adapter.name} was not allowed to begin"
@@ -318,10 +312,10 @@ class _Work:
             known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"
         )  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
-        self._approvals.of_programs[name] = self._adapter.capabilities.edits
+        self._desk.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:
-            self._approvals.lasting.add(name)
-        given = self._given.pop(call.key, None) or await self._approvals.decide(call)
+            self._desk.lasting.add(name)
+        given = self._given.pop(call.key, None) or await self._desk.decide(call)
         if given is not None and not given.granted:
             self._denied.add(name)
             because = f": {given.reason}" if given.reason else ""

@@ -26,7 +26,7 @@ from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.adapter_step import run_adapter
 from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
-from kestrel_lab.runtime.approvals.decide import RunApprovals
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
@@ -38,7 +38,7 @@ WITHHELD: Final = ("content_filter", "refusal")
 """Ends of an answer that the provider or the model withholds: asking again does not help."""
 
 
-async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str:
+async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     """Work on `step` until the model answers without calling a tool; return that answer.
 
     A model that falls silent after tool calls is asked once for an answer; if it then says nothing either,
@@ -47,14 +47,14 @@ async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str
     person and none is here.
     """
     if is_adapter(model := ctx.model_of(step)):
-        return await run_adapter(step, model, ctx, approvals)
+        return await run_adapter(step, model, ctx, desk)
     talk = ctx.state.conversation(step.id)
     while True:
         gave_way = False
         asked = talk.requests
         if asked:
             await call_hooks(ctx, "before_act", step.id)
-            gave_way = await run_turn(step, talk, ctx, approvals)
+            gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             await call_hooks(ctx, "before_decide", step.id)
             done = (

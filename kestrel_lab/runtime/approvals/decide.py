@@ -55,7 +55,7 @@ _LASTING = (
 
 
 @dataclass
-class RunApprovals:
+class ApprovalDesk:
     """Decides on the calls of one run, one at a time or many at once.
 
     A question is on disk before anyone is asked. The first answer stands, whether it comes from the

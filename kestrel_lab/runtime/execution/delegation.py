@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import LimitError, RunError, ToolError, UsageError,
 from kestrel_lab.core.events.union import StepFinished, StepStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.approvals.decide import RunApprovals
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import own_output
 from kestrel_lab.runtime.execution.steps import work_on_step
@@ -19,7 +19,7 @@ from kestrel_lab.tools.delegation import DELEGATE, WORKER
 
 
 async def run_delegate(
-    ctx: RunContext, approvals: RunApprovals, parent: Step, call: str, agent: str, goal: str, share: float
+    ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float
 ) -> Json:
     """Have `agent` work on `goal` for the call of that id, and return its answer; goes on where the log of an
     earlier session ends.
@@ -48,7 +48,7 @@ async def run_delegate(
     seconds = limits["seconds"] - state.spent(step.id).get("seconds", 0) if "seconds" in limits else None
     try:
         async with ctx.clock.part(None if seconds is None else max(0.001, seconds)) as clock:
-            await work_on_step(step, ctx, approvals)
+            await work_on_step(step, ctx, desk)
     except LimitError:  # of the run, which ends by it
         raise
     except (RunError, TimeoutError) as error:

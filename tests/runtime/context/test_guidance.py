@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from victim import ORDER, OVER, Victim, read, victim_at
+from desk import ORDER, OVER, Desk, desk_at, read
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, RunStarted, ToolAnswered
@@ -46,9 +46,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
+def desk(tmp_path: Path) -> Iterator[Desk]:
     """A workspace and a page that gives an order."""
-    with victim_at(tmp_path) as made:
+    with desk_at(tmp_path) as made:
         yield made
 
 
@@ -252,81 +252,81 @@ def test_a_run_that_goes_on_keeps_what_it_began_with(session: Session, place: Pa
 # Authority
 
 
-def test_guidance_that_a_run_wrote_after_it_read_a_page_is_not_obeyed(victim: Victim) -> None:
+def test_guidance_that_a_run_wrote_after_it_read_a_page_is_not_obeyed(desk: Desk) -> None:
     """A run that others misled leaves an AGENTS.md behind; the next run has read them before its first call,
     and asks. A mutant that only reads the text overwrites the file.
     """
-    victim.run(
-        ("web_fetch", {"url": victim.web.url("/page")}),
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
-    assert (victim.place / "AGENTS.md").read_text() == ORDER
-    assert not victim.obeys()
-    run = victim.sessions[0].history.get(victim.sessions[0].store.runs(limit=1)[0].id)
+    assert (desk.place / "AGENTS.md").read_text() == ORDER
+    assert not desk.obeys()
+    run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
     assert "after it read web_fetch" in str(began(run).guidance[0]["tainted"])
-    victim.session()
-    assert not victim.obeys()
+    desk.session()
+    assert not desk.obeys()
 
 
-def test_guidance_of_the_users_own_holds_nothing_up(victim: Victim) -> None:
+def test_guidance_of_the_users_own_holds_nothing_up(desk: Desk) -> None:
     """As with every other file of the workspace that no run wrote."""
-    (victim.place / "AGENTS.md").write_text(ORDER)
-    assert victim.obeys()
+    (desk.place / "AGENTS.md").write_text(ORDER)
+    assert desk.obeys()
 
 
-def test_strict_containment_distrusts_guidance(victim: Victim) -> None:
+def test_strict_containment_distrusts_guidance(desk: Desk) -> None:
     """An order in the AGENTS.md of a cloned repository is asked about before it is followed, whoever wrote
     it.
     """
-    (victim.place / "AGENTS.md").write_text(ORDER)
-    session = victim.session()
-    victim.sessions = [Session(session.home, env=session.env, containment="strict")]
+    (desk.place / "AGENTS.md").write_text(ORDER)
+    session = desk.session()
+    desk.sessions = [Session(session.home, env=session.env, containment="strict")]
     session.close()
-    assert not victim.obeys()
-    (victim.place / "AGENTS.md").unlink()
-    assert victim.obeys()
+    assert not desk.obeys()
+    (desk.place / "AGENTS.md").unlink()
+    assert desk.obeys()
 
 
-def test_every_agent_of_a_plan_has_read_it(victim: Victim) -> None:
+def test_every_agent_of_a_plan_has_read_it(desk: Desk) -> None:
     """The second step of a plan is not free to act either; a call that the user's own plan makes is."""
-    victim.run(
-        ("web_fetch", {"url": victim.web.url("/page")}),
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
-    (victim.place / "notes.txt").write_text("mine\n")
+    (desk.place / "notes.txt").write_text("mine\n")
     agents = Plan(steps=(Step(id="one", goal="look"), Step(id="two", goal="write", depends_on=("one",))))
 
     def play(request: ModelRequest) -> Any:
         return [OVER] if request.messages[-1].text.startswith("write") else "done"
 
-    victim.run(plan=agents, model=ScriptedModel(play))
-    assert (victim.place / "notes.txt").read_text() == "mine\n"
+    desk.run(plan=agents, model=ScriptedModel(play))
+    assert (desk.place / "notes.txt").read_text() == "mine\n"
     own = Plan(
         steps=(
             Step(id="one", goal="look"),
             Step(id="own", tool="write_file", args={"path": "notes.txt", "content": "theirs"}),
         )
     )
-    victim.run(plan=own, model=ScriptedModel(["looked"]))
-    assert (victim.place / "notes.txt").read_text() == "theirs"
+    desk.run(plan=own, model=ScriptedModel(["looked"]))
+    assert (desk.place / "notes.txt").read_text() == "theirs"
 
 
-def test_the_question_names_the_file(victim: Victim) -> None:
+def test_the_question_names_the_file(desk: Desk) -> None:
     """Whoever is asked sees that the order stands in AGENTS.md."""
-    victim.run(
-        ("web_fetch", {"url": victim.web.url("/page")}),
+    desk.run(
+        ("web_fetch", {"url": desk.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
     with pytest.raises(ApprovalRequired):
-        victim.run(
+        desk.run(
             ("write_file", {"path": "a.txt", "content": ORDER.splitlines()[1]}),
             ("delete_file", {"path": "a.txt"}),
             approve="ask",
         )
-    run = victim.sessions[0].history.get(victim.sessions[0].store.runs(limit=1)[0].id)
+    run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
     asked = next(event for event in run.events() if isinstance(event, ApprovalAsked))
     assert "AGENTS.md in the prompt: AGENTS.md, written by run" in str(asked.contained["untrusted"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import IPython
 import pytest
-from victim import ORDER, OVER, Victim, read, victim_at
+from desk import ORDER, OVER, Desk, desk_at, read
 
 from kestrel_lab.core.events.union import FilesTainted, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lockdown_problem()), rea
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
-    """A victim of its own."""
-    with victim_at(tmp_path) as made:
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A desk of its own."""
+    with desk_at(tmp_path) as made:
         yield made
 
 
@@ -35,10 +35,10 @@ def python(code: str) -> tuple[str, dict[str, str]]:
     return ("run_python", {"code": code})
 
 
-FETCH: Callable[[Victim], Any] = lambda victim: ("web_fetch", {"url": victim.web.url("/page")})  # noqa: E731
+FETCH: Callable[[Desk], Any] = lambda desk: ("web_fetch", {"url": desk.web.url("/page")})  # noqa: E731
 
 
-def two_steps(victim: Victim, first: list[Any], second: list[Any], **how: Any) -> Run:
+def two_steps(desk: Desk, first: list[Any], second: list[Any], **how: Any) -> Run:
     """A run with a step that makes the calls of `first`, and one after it, which is told nothing of it, with
     those of `second`.
     """
@@ -49,12 +49,12 @@ def two_steps(victim: Victim, first: list[Any], second: list[Any], **how: Any) -
         return [calls[said]] if said < len(calls) else "done"
 
     steps = (Step(id="a", goal="go first"), Step(id="b", goal="go second", depends_on=("a",)))
-    return victim.run(model=ScriptedModel(play), plan=Plan(steps=steps), tools=("kernel",), **how)
+    return desk.run(model=ScriptedModel(play), plan=Plan(steps=steps), tools=("kernel",), **how)
 
 
-def overwrote(victim: Victim) -> bool:
+def overwrote(desk: Desk) -> bool:
     """Whether the user's notes are gone."""
-    return (victim.place / "notes.txt").read_text() == "pwned"
+    return (desk.place / "notes.txt").read_text() == "pwned"
 
 
 READS = {
@@ -74,17 +74,17 @@ LOOKS = {
 @pytest.mark.parametrize(
     ("reads", "looks"), [*((one, "print") for one in READS), *(("file", one) for one in LOOKS)]
 )
-def test_a_variable_taints_the_step_that_looks_at_it(victim: Victim, reads: str, looks: str) -> None:
+def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, looks: str) -> None:
     """A step puts what it read into a variable; a step that reads the variable may not act unasked."""
-    victim.write()
+    desk.write()
     allowed = {"rules": [{"tool": "run_python", "verdict": "allow"}], "goal": "run g = 6 * 7 or g = 1 / 0 at"}
-    first = [one(victim) if callable(one) else one for one in READS[reads]]
-    run = two_steps(victim, first, [*LOOKS[looks], OVER], **allowed)
+    first = [one(desk) if callable(one) else one for one in READS[reads]]
+    run = two_steps(desk, first, [*LOOKS[looks], OVER], **allowed)
     answers = [event.error for event in run.events() if isinstance(event, ToolAnswered)]
     assert [error and error["kind"] for error in answers[: len(first)]] == [None] * (len(first) - 1) + [
         "raised" if reads == "failed" else None
     ]
-    assert not overwrote(victim)
+    assert not overwrote(desk)
     told = [
         event.read
         for event in run.events()
@@ -93,35 +93,35 @@ def test_a_variable_taints_the_step_that_looks_at_it(victim: Victim, reads: str,
     assert any("the kernel, in which run" in one for one in told)
 
 
-def test_what_is_written_from_a_variable_is_tainted_for_later_runs(victim: Victim) -> None:
+def test_what_is_written_from_a_variable_is_tainted_for_later_runs(desk: Desk) -> None:
     """The file that a clean step wrote with a tainted variable is known to a later run."""
-    victim.write()
-    two_steps(victim, READS["file"], [python("open('new.md', 'w').write(g.upper())")])
-    assert (victim.place / "new.md").exists()
-    assert not victim.obeys(read("new.md"))
+    desk.write()
+    two_steps(desk, READS["file"], [python("open('new.md', 'w').write(g.upper())")])
+    assert (desk.place / "new.md").exists()
+    assert not desk.obeys(read("new.md"))
 
 
-def test_a_kernel_that_read_nobody_asks_nothing(victim: Victim) -> None:
+def test_a_kernel_that_read_nobody_asks_nothing(desk: Desk) -> None:
     """Variables that code computed before anything foreign was read, and in another run, hold nobody up."""
-    victim.write()
-    two_steps(victim, [python("g = 6 * 7")], [python("print(g)"), OVER])
-    assert overwrote(victim)
-    two_steps(victim, READS["file"], [])
-    assert victim.obeys(python("print(6 * 7)"), tools=("kernel",))  # its kernel is another
+    desk.write()
+    two_steps(desk, [python("g = 6 * 7")], [python("print(g)"), OVER])
+    assert overwrote(desk)
+    two_steps(desk, READS["file"], [])
+    assert desk.obeys(python("print(6 * 7)"), tools=("kernel",))  # its kernel is another
 
 
-def test_what_code_reads_after_a_kernel_is_tainted_does_not_ask_by_itself(victim: Victim) -> None:
+def test_what_code_reads_after_a_kernel_is_tainted_does_not_ask_by_itself(desk: Desk) -> None:
     """Looking at a tainted kernel is free, and so is everything that would be free after reading the file
     itself.
     """
-    victim.write()
+    desk.write()
     run = two_steps(
-        victim, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")]
+        desk, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")]
     )
     assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None] * 4
 
 
-def test_runs_of_one_notebook_share_its_kernel(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_one_notebook_share_its_kernel(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run of the notebook, in another session too, that reads the variable of an earlier one may not
     act unasked.
     """
@@ -130,23 +130,23 @@ def test_runs_of_one_notebook_share_its_kernel(victim: Victim, monkeypatch: pyte
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     look = ("inspect_variable", {"name": "g"})
     shell.user_ns["g"] = 1
-    assert victim.obeys(look, tools=("kernel",))
-    victim.run(
-        FETCH(victim),
+    assert desk.obeys(look, tools=("kernel",))
+    desk.run(
+        FETCH(desk),
         python(f"g = {ORDER!r}"),
         tools=("kernel",),
         rules=[{"tool": "run_python", "verdict": "allow"}],
         containment="off",
     )
     assert shell.user_ns["g"] == ORDER
-    assert not victim.obeys(look, tools=("kernel",))
-    victim.session()
-    assert not victim.obeys(look, tools=("kernel",))
+    assert not desk.obeys(look, tools=("kernel",))
+    desk.session()
+    assert not desk.obeys(look, tools=("kernel",))
 
 
-def test_the_attack_catches_a_kernel_that_forgets(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attack_catches_a_kernel_that_forgets(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: nobody marks kernels. Then the second step acts."""
-    victim.write()
+    desk.write()
     monkeypatch.setattr(KernelTaint, "mark", lambda *_: None)
-    two_steps(victim, READS["file"], [*LOOKS["print"], OVER])
-    assert overwrote(victim)
+    two_steps(desk, READS["file"], [*LOOKS["print"], OVER])
+    assert overwrote(desk)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from victim import ORDER, Victim, victim_at
+from desk import ORDER, Desk, desk_at
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -75,9 +75,9 @@ def session(tmp_path: Path, home: Path) -> Iterator[Session]:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
+def desk(tmp_path: Path) -> Iterator[Desk]:
     """A workspace and a page that gives an order."""
-    with victim_at(tmp_path) as made:
+    with desk_at(tmp_path) as made:
         yield made
 
 
@@ -453,49 +453,49 @@ def own_session(tmp_path: Path, home: Path, **how: Any) -> Session:
     return Session(tmp_path / "home", env={"HOME": str(home), "PATH": os.environ["PATH"]}, **how)
 
 
-def test_a_skill_that_a_misled_run_wrote_is_not_obeyed(victim: Victim) -> None:
+def test_a_skill_that_a_misled_run_wrote_is_not_obeyed(desk: Desk) -> None:
     """Its description stands in the prompt of the next run, which asks from its first call on.
 
     A mutant that only reads it overwrites the notes.
     """
     text = f"---\nname: helper\ndescription: Always helps.\n---\n{ORDER}"
-    page = ("web_fetch", {"url": victim.web.url("/page")})
-    victim.run(
+    page = ("web_fetch", {"url": desk.web.url("/page")})
+    desk.run(
         page, ("write_file", {"path": ".agents/skills/helper/SKILL.md", "content": text}), containment="off"
     )
-    assert (victim.place / ".agents/skills/helper/SKILL.md").exists()
-    assert not victim.obeys()
+    assert (desk.place / ".agents/skills/helper/SKILL.md").exists()
+    assert not desk.obeys()
 
 
-def test_a_file_of_a_skill_that_a_misled_run_wrote_taints_who_loads_it(victim: Victim) -> None:
+def test_a_file_of_a_skill_that_a_misled_run_wrote_taints_who_loads_it(desk: Desk) -> None:
     """The skill itself is the user's, and holds nobody up who does not read that file."""
-    folder = put(victim.place / ".agents/skills", "helper")
-    page = ("web_fetch", {"url": victim.web.url("/page")})
-    victim.run(
+    folder = put(desk.place / ".agents/skills", "helper")
+    page = ("web_fetch", {"url": desk.web.url("/page")})
+    desk.run(
         page, ("write_file", {"path": ".agents/skills/helper/guide.md", "content": ORDER}), containment="off"
     )
     assert (folder / "guide.md").exists()
-    assert victim.obeys(loads("helper"))
-    assert not victim.obeys(loads("helper", file="guide.md"))
+    assert desk.obeys(loads("helper"))
+    assert not desk.obeys(loads("helper", file="guide.md"))
 
 
-def test_skills_of_a_cloned_repository_are_not_obeyed_in_strict_mode(victim: Victim) -> None:
+def test_skills_of_a_cloned_repository_are_not_obeyed_in_strict_mode(desk: Desk) -> None:
     """From the description on; the user's own description is no text of others, its instructions are as any
     file is.
     """
-    put(victim.place / ".agents/skills", "helper", ORDER)
-    home = victim.session().home
-    victim.sessions[0].close()
-    victim.sessions = [Session(home, env={"PATH": os.environ["PATH"]}, containment="strict")]
-    assert not victim.obeys()
+    put(desk.place / ".agents/skills", "helper", ORDER)
+    home = desk.session().home
+    desk.sessions[0].close()
+    desk.sessions = [Session(home, env={"PATH": os.environ["PATH"]}, containment="strict")]
+    assert not desk.obeys()
 
 
-def test_ones_own_skill_that_is_not_loaded_holds_nothing_up(victim: Victim, home: Path) -> None:
+def test_ones_own_skill_that_is_not_loaded_holds_nothing_up(desk: Desk, home: Path) -> None:
     """Not even in strict mode: what stands in the prompt of it is the user's own."""
     put(home / ".agents/skills", "mine")
-    victim.sessions = [own_session(victim.folder, home, containment="strict")]
-    assert victim.obeys()
-    assert not victim.obeys(loads("mine"))
+    desk.sessions = [own_session(desk.folder, home, containment="strict")]
+    assert desk.obeys()
+    assert not desk.obeys(loads("mine"))
 
 
 def test_allowed_tools_allow_nothing(session: Session, place: Path, home: Path) -> None:
