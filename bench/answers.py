@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from kestrel_lab.core.citations import Citation, citations_in
-from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.actions import Action
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
@@ -58,11 +58,11 @@ _CHECK: Final = {
     "line elsewhere": "citations_resolve",
     "line elsewhere, nothing named": "citations_resolve",
     "quote": "quotes_are_exact",
-    "deed": "deeds_were_done",
+    "action": "deeds_were_done",
     "command output": "outcomes_are_right",
 }
 MIXED: Final = 200
-"""Planted errors of a mixed sample: files, lines that a sentence lets one tell, quotes, deeds and outputs, as
+"""Planted errors of a mixed sample: files, lines that a sentence lets one tell, quotes, actions and outputs, as
 evenly as there are enough.
 """
 
@@ -138,31 +138,32 @@ def _line_kind(ground: Files, said: Sequence[Statement], cited: Citation) -> str
     )
 
 
-def claimed_deeds(rng: random.Random) -> Iterator[tuple[str, Subject]]:
-    """Untrue reports of deeds and of output, each with the log that refutes it: denied, failed, never done,
+def claimed_actions(rng: random.Random) -> Iterator[tuple[str, Subject]]:
+    """Untrue reports of actions and of output, each with the log that refutes it: denied, failed, never done,
     or done with another outcome.
     """
-    for tool, args, texts in _DEEDS:
+    for tool, args, texts in _ACTIONS:
         for outcome in ("denied", "failed", ""):
-            deeds = [_deed(tool, outcome, args)] if outcome else []
+            actions = [_action(tool, outcome, args)] if outcome else []
             yield from (
-                ("deed", Subject(answer=text, goal="Put it right.", deeds=deeds, calls=())) for text in texts
+                ("action", Subject(answer=text, goal="Put it right.", actions=actions, calls=()))
+                for text in texts
             )
     for text in _REPORTS:
         failed = rng.randint(1, 5)
         output = f"==== {failed} failed, {rng.randint(20, 90)} passed, 7 errors in 2.1s ===="
-        ran = replace(_deed("bash", "done", {"command": "pytest -q"}), output=output, exit_code=1)
-        for deeds in ([ran], [_deed("bash", "denied", {"command": "pytest -q"})], []):
-            yield "command output", Subject(answer=text, goal="Put it right.", deeds=deeds, calls=())
+        ran = replace(_action("bash", "done", {"command": "pytest -q"}), output=output, exit_code=1)
+        for actions in ([ran], [_action("bash", "denied", {"command": "pytest -q"})], []):
+            yield "command output", Subject(answer=text, goal="Put it right.", actions=actions, calls=())
 
 
-def _deed(tool: str, outcome: str, args: dict[str, Json]) -> Deed:
+def _action(tool: str, outcome: str, args: dict[str, Json]) -> Action:
     kind: Final = "command" if tool == "bash" else "change" if "path" in args else "other"
     files = (str(args["path"]),) if "path" in args else ()
-    return Deed(call="c", tool=tool, args=args, outcome=cast("Any", outcome), kind=kind, files=files)
+    return Action(call="c", tool=tool, args=args, outcome=cast("Any", outcome), kind=kind, files=files)
 
 
-_DEEDS: Final[tuple[tuple[str, dict[str, Json], tuple[str, ...]], ...]] = (
+_ACTIONS: Final[tuple[tuple[str, dict[str, Json], tuple[str, ...]], ...]] = (
     (
         "write_file",
         {"path": "SUMMARY.md"},
@@ -243,7 +244,7 @@ def measure(
                         any(one.check == _CHECK[kind] for one in concerns(ground, row["question"], text))
                     )
     with tempfile.TemporaryDirectory() as place:
-        for kind, subject in claimed_deeds(rng):
+        for kind, subject in claimed_actions(rng):
             found = check_answer(replace(subject, ground=Files(Path(place))))
             caught[kind].append(any(one.severity == "critical" for one in found))
     return {"answers": answers, "accused": accused}, caught, shown
@@ -267,10 +268,16 @@ def recorded(runs: Path) -> Iterator[tuple[str, tuple[Issue, ...]]]:
 
 
 def mixed(outcomes: Mapping[str, Sequence[bool]], rng: random.Random) -> list[bool]:
-    """Return whether each of `MIXED` errors was caught: equal parts of files, lines, quotes, deeds and
+    """Return whether each of `MIXED` errors was caught: equal parts of files, lines, quotes, actions and
     outputs, what one part lacks from the others.
     """
-    groups = (("file",), ("line past the end", "line elsewhere"), ("quote",), ("deed",), ("command output",))
+    groups = (
+        ("file",),
+        ("line past the end", "line elsewhere"),
+        ("quote",),
+        ("action",),
+        ("command output",),
+    )
     pools = [
         rng.sample(pool, len(pool))
         for group in groups

@@ -85,11 +85,11 @@ class AcpAdapter:
         # Its input and output are the protocol. Many agents are written for a terminal and look for one
         # elsewhere.
         async with agent_process(argv, task, self.env, self._state(argv[0]), terminal=True) as running:
-            talk = _Talk()
-            prompting = asyncio.ensure_future(self._prompt(talk, running, task))
-            prompting.add_done_callback(lambda _: talk.told.put_nowait(None))
+            client = _Client()
+            prompting = asyncio.ensure_future(self._prompt(client, running, task))
+            prompting.add_done_callback(lambda _: client.told.put_nowait(None))
             try:
-                while (told := await talk.told.get()) is not None:
+                while (told := await client.told.get()) is not None:
                     if isinstance(told, _Question):
                         told.answer.set_result(await task.ask(told.permission))
                     elif isinstance(told, str):
@@ -109,12 +109,12 @@ class AcpAdapter:
         home = Path(self.env.get("HOME") or home_folder())
         return tuple(place for one in _PLACES if (home / (place := one.format(name))).exists())
 
-    async def _prompt(self, talk: _Talk, running: RunningProgram, task: Task) -> None:
+    async def _prompt(self, client: _Client, running: RunningProgram, task: Task) -> None:
         from acp import PROTOCOL_VERSION, RequestError, connect_to_agent
         from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
 
         lines = ObjectLines(running.program.stdout, running.note)
-        connection = connect_to_agent(cast("Any", talk), running.program.stdin, lines)
+        connection = connect_to_agent(cast("Any", client), running.program.stdin, lines)
         try:
             about = Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__)
             known = await connection.initialize(
@@ -124,22 +124,22 @@ class AcpAdapter:
             sessions = can.session_capabilities if can is not None else None
             if task.session and sessions is not None and sessions.resume is not None:
                 await connection.resume_session(session_id=task.session, cwd=folder, mcp_servers=[])
-                talk.session = task.session
+                client.session = task.session
             elif task.session and can is not None and can.load_session:
-                talk.silent = True  # it tells the whole conversation again
+                client.silent = True  # it tells the whole conversation again
                 await connection.load_session(session_id=task.session, cwd=folder, mcp_servers=[])
-                talk.session, talk.silent = task.session, False
+                client.session, client.silent = task.session, False
             else:
-                talk.session = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
-            text = task.said(resumed=bool(task.session) and talk.session == task.session)
+                client.session = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
+            text = task.said(resumed=bool(task.session) and client.session == task.session)
             images = [
                 ImageContentBlock(type="image", data=image.data, mime_type=image.media_type)
                 for image in task.images
             ]
             done = await connection.prompt(
-                session_id=talk.session, prompt=[*images, TextContentBlock(type="text", text=text)]
+                session_id=client.session, prompt=[*images, TextContentBlock(type="text", text=text)]
             )
-            talk.end(done)
+            client.end(done)
         except RequestError as error:
             raise ModelError(
                 f"{self.name} failed: {error}{f' ({error.data})' if error.data else ''}"
@@ -158,7 +158,7 @@ class _Question:
     answer: asyncio.Future[Decision]
 
 
-class _Talk:
+class _Client:
     """The client's side of a session: turns what the agent tells into what an adapter tells, in order."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grounded:
-    """Every place, quote and deed that the answer names is there; no model is asked.
+    """Every place, quote and action that the answer names is there; no model is asked.
 
     `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer
     fails.

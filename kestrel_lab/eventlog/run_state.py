@@ -190,7 +190,9 @@ class RunState:
     def spent(self, step: str) -> dict[str, float]:
         """Return what `step` and the sub-agents below it have used of `cost_usd`, `tokens` and `seconds`."""
         total = dict(self.conversation(step).used)
-        for name in [name for name, talk in self.conversations.items() if talk.within == step]:
+        for name in [
+            name for name, conversation in self.conversations.items() if conversation.within == step
+        ]:
             for limit, amount in self.spent(name).items():
                 total[limit] = total.get(limit, 0) + amount
         return total
@@ -302,13 +304,13 @@ class RunState:
             }
 
     def _compacted(self, event: ContextCompacted) -> None:
-        talk = self.conversation(event.step)
-        talk.results |= event.results
+        conversation = self.conversation(event.step)
+        conversation.results |= event.results
         wholes: Mapping[str, Any] = event.wholes
         self.wholes |= {name: StoredText(**whole) for name, whole in wholes.items()}
         if event.summary:
-            talk.summary, talk.upto = event.summary, event.upto
-            talk.cycles += self.conversations.pop(event.by, Conversation()).cycles
+            conversation.summary, conversation.upto = event.summary, event.upto
+            conversation.cycles += self.conversations.pop(event.by, Conversation()).cycles
 
     def _joined_by(self, model_kind: str) -> None:
         self.model_kind = self.model_kind if model_kind == "real" else model_kind
@@ -425,8 +427,8 @@ class RunState:
         )
         for call in event.calls:
             self.kernels.pop(call, None)
-            for talk in self.conversations.values():
-                talk.annotate(call, note)
+            for conversation in self.conversations.values():
+                conversation.annotate(call, note)
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)

@@ -69,20 +69,20 @@ def _messages(state: RunState) -> list[Message]:
     its answer.
     """
     assert state.started is not None
-    talk = state.conversation(conversation_step(state.started.plan))
+    conversation = state.conversation(conversation_step(state.started.plan))
     if len(state.planned.steps) > 1:
-        messages = [message for message in talk.messages if message.earlier]
+        messages = [message for message in conversation.messages if message.earlier]
         messages.append(Message(role="user", text=state.started.goal))
     else:
-        messages = [message for message in talk.sent if message.role != "system"]
+        messages = [message for message in conversation.sent if message.role != "system"]
         messages += [
             Message(
                 role="tool",
-                text=talk.answers.get(request.id, _NOT_DONE),
+                text=conversation.answers.get(request.id, _NOT_DONE),
                 call_id=request.id,
                 name=request.name,
             )
-            for request in talk.requests
+            for request in conversation.requests
         ]
         messages = messages or [Message(role="user", text=state.started.goal)]
     said = messages[-1].text if messages[-1].role == "assistant" else ""

@@ -106,7 +106,7 @@ class RunDiff(PartsView):
 
 def diff_runs(a: Run, b: Run) -> RunDiff:
     """Compare two runs event by event; they need not be forks of each other."""
-    left, right = _deeds(a.records()), _deeds(b.records())
+    left, right = _actions(a.records()), _actions(b.records())
     shared = next(
         (place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _events_differ(x, y)),
         min(len(left), len(right)),
@@ -125,7 +125,7 @@ _PASSED_OVER = (
 )
 
 
-def _deeds(records: Sequence[e.Record]) -> list[e.Record]:
+def _actions(records: Sequence[e.Record]) -> list[e.Record]:
     """The records without those that only say how the run came to go on."""
     last = {key: record.seq for record in records if (key := _repeatable(record.event))}
     first = {key: record.seq for record in reversed(records) if (key := _repeatable(record.event))}

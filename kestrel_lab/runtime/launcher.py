@@ -34,7 +34,7 @@ from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
 from kestrel_lab.runtime.context.file_history import FileHistory
@@ -515,12 +515,12 @@ class Launcher:
             ctx.tell(event)
         if ctx.containment == "off":
             ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
-        desk = ApprovalDesk(ctx)
+        approvals = RunApprovals(ctx)
         task = asyncio.get_running_loop().create_task(
-            carry_out(ctx, desk, plan), name=f"kestrel run {run_id}"
+            carry_out(ctx, approvals, plan), name=f"kestrel run {run_id}"
         )
         self._tasks.add(task)
-        run.live = LiveRun(ctx, desk, task)
+        run.live = LiveRun(ctx, approvals, task)
         session.history.live[run_id] = run
         owner.mark_working(session.store.session, run_id)
         unsubscribe = watch_servers(ctx, session.supervisor)

@@ -24,7 +24,7 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_status import STOPPED
 from kestrel_lab.runtime.agent.structured_output import read_typed
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.execution.artifacts import answer_value
 from kestrel_lab.runtime.execution.delegation import run_delegate
@@ -55,7 +55,7 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
         await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
 
 
-async def carry_out(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
+async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> None:
     """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
 
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes and
@@ -68,7 +68,7 @@ async def carry_out(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     ctx.task = asyncio.current_task()
     try:
         async with ctx.clock:
-            answer = await _run_plan(ctx, desk, plan)
+            answer = await _run_plan(ctx, approvals, plan)
         _check_type(ctx)
         end = _finish_event(
             ctx, await review_answer(ctx, answer)
@@ -137,11 +137,11 @@ def _finish_event(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return the end of a run with what is wrong with how its answer ended, if anything is."""
     state = ctx.state
     if end.answer.strip() and _ENDINGS.keys().isdisjoint(
-        [talk.finish for talk in state.conversations.values()]
+        [conversation.finish for conversation in state.conversations.values()]
     ):
         return end
     last = {step.id for step in state.planned.ends() if not step.operation and not step.tool}
-    ends = [talk.finish for name, talk in state.conversations.items() if name in last]
+    ends = [conversation.finish for name, conversation in state.conversations.items() if name in last]
     finish = next(
         (word for word in ("refusal", "content_filter", "length") if word in ends),
         "" if end.answer.strip() or not last else "empty",
@@ -173,7 +173,7 @@ async def _defect(ctx: RunContext, error: Exception) -> None:
     await _call_end_hooks(ctx)
 
 
-async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
+async def _run_plan(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> str:
     if ctx.equip is not None:
         ctx.clock.hold()  # waiting for servers is no work of the run
         try:
@@ -187,8 +187,8 @@ async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
     await call_hooks(ctx, "before_run")
-    ctx.delegate = partial(run_delegate, ctx, desk)
-    runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
+    ctx.delegate = partial(run_delegate, ctx, approvals)
+    runner, state = StepRunner(plan, ctx, approvals, OPERATIONS), ctx.state
     stages = StageRunner(
         runner,
         state=state,

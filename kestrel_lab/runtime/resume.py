@@ -55,8 +55,8 @@ def _can_ask_again(state: RunState, end: list[Record]) -> bool:
     }
     answered = {
         name
-        for name, talk in state.conversations.items()
-        if [said.role for said in talk.messages[-1:]] == ["assistant"]
+        for name, conversation in state.conversations.items()
+        if [said.role for said in conversation.messages[-1:]] == ["assistant"]
     }
     return bool(failed) and not any(
         step.tool or step.operation or step.id in wrong | answered for step in failed

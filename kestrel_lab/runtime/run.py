@@ -21,7 +21,7 @@ from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
@@ -49,8 +49,8 @@ _UNITS = {
 class LiveRun:
     """The working parts of a run that a session of this process works on."""
 
-    def __init__(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
-        self.ctx, self.desk, self.task = ctx, desk, task
+    def __init__(self, ctx: RunContext, approvals: RunApprovals, task: asyncio.Task[None]) -> None:
+        self.ctx, self.approvals, self.task = ctx, approvals, task
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -87,14 +87,14 @@ class LiveRun:
         """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the
         tool.
         """
-        self._loop.call_soon_threadsafe(self.desk.answer, self.desk.checked(asked, given))
+        self._loop.call_soon_threadsafe(self.approvals.answer, self.approvals.checked(asked, given))
 
     def completed(self, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
         """Return edited arguments with defaults filled in; raises `UsageError` if they do not fit the
         tool.
         """
         given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
-        return cast("dict[str, Json]", self.desk.checked(asked, given).args)
+        return cast("dict[str, Json]", self.approvals.checked(asked, given).args)
 
 
 class RunEvents(Sequence[Event]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, did_you_mean
-from kestrel_lab.core.events.deeds import Deed, deeds_of
+from kestrel_lab.core.events.actions import Action, actions_of
 from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
@@ -258,11 +258,11 @@ class RunReport:
         return claims_of(self._state.answer)
 
     @property
-    def deeds(self) -> tuple[Deed, ...]:
+    def actions(self) -> tuple[Action, ...]:
         """What the run did, failed to do or was refused, in order: files changed, commands, other acts;
-        reading is not a deed.
+        reading is not an action.
         """
-        return deeds_of(self._events())
+        return actions_of(self._events())
 
     @property
     def concerns(self) -> list[dict[str, Json]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kestrel_lab.core.calls import HELD
-from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.actions import Action
 from kestrel_lab.shell_syntax.effects import ANY, LineEffect, code_effects, line_effects
 
 _HIDDEN: Final = re.compile(
@@ -26,59 +26,61 @@ scheduler.
 _CELL_TOOL: Final = re.compile(r"cell|notebook", re.IGNORECASE)
 
 
-def may_change_file(deed: Deed, path: str) -> bool:
+def may_change_file(action: Action, path: str) -> bool:
     """Return whether a call can have changed, made or removed the file."""
-    if deed.files:
-        return is_among(path, deed.files)
-    if deed.touched is not None and not path.startswith(("/", "~", "../")) and not _HIDDEN.search(path):
-        return is_among(path, deed.touched)
-    if deed.kind == "command":
-        return "files" in line_effects(_command(deed))
-    if deed.reaches in (
+    if action.files:
+        return is_among(path, action.files)
+    if action.touched is not None and not path.startswith(("/", "~", "../")) and not _HIDDEN.search(path):
+        return is_among(path, action.touched)
+    if action.kind == "command":
+        return "files" in line_effects(_command(action))
+    if action.reaches in (
         "nothing",
         "address",
         "others",
     ):  # unless it is a file of another place, such as a drive
-        return deed.reaches != "nothing" and names_file(deed, path)
-    code = code_of(deed)
+        return action.reaches != "nothing" and names_file(action, path)
+    code = code_of(action)
     return code is None or "files" in code_effects(code)
 
 
-def may_change_anything(deed: Deed) -> bool:
+def may_change_anything(action: Action) -> bool:
     """Return whether a call can have had an effect on anything that lasts: a file, a variable, a cell,
     something elsewhere.
     """
-    if deed.files or deed.variables or deed.cells:
+    if action.files or action.variables or action.cells:
         return True
-    if deed.kind == "command":
-        return bool(deed.touched) or bool(_effects(deed) - ({"files"} if deed.touched is not None else set()))
-    return deed.reaches != "nothing"
+    if action.kind == "command":
+        return bool(action.touched) or bool(
+            _effects(action) - ({"files"} if action.touched is not None else set())
+        )
+    return action.reaches != "nothing"
 
 
-def may_run_tests(deed: Deed) -> bool:
+def may_run_tests(action: Action) -> bool:
     """Return whether a call can have run tests."""
-    return not deed.files and "code" in _effects(deed)
+    return not action.files and "code" in _effects(action)
 
 
-def may_send(deed: Deed, verb: str) -> bool:
+def may_send(action: Action, verb: str) -> bool:
     """Return whether a call can have sent something, as `verb` says."""
-    if deed.files or (deed.reaches in ("nothing", "workspace") and deed.kind != "command"):
+    if action.files or (action.reaches in ("nothing", "workspace") and action.kind != "command"):
         return False
-    held = deed.sandbox in HELD and not _NEEDS_NO_NETWORK.match(verb)
-    return not held and bool(_effects(deed) & {"send", "code"})
+    held = action.sandbox in HELD and not _NEEDS_NO_NETWORK.match(verb)
+    return not held and bool(_effects(action) & {"send", "code"})
 
 
-def may_change_variable(deed: Deed, name: str) -> bool:
+def may_change_variable(action: Action, name: str) -> bool:
     """Return whether a call can have changed a variable of the kernel: its code names it, or the comparison
     found it changed.
     """
-    if deed.files or deed.kind == "command":  # another process
+    if action.files or action.kind == "command":  # another process
         return False
-    if name in (deed.variables or ()):
+    if name in (action.variables or ()):
         return True
-    code = code_of(deed)
-    if deed.variables is None and code is None:
-        return not _CELL_TOOL.search(deed.tool) and deed.reaches not in ("nothing", "address", "others")
+    code = code_of(action)
+    if action.variables is None and code is None:
+        return not _CELL_TOOL.search(action.tool) and action.reaches not in ("nothing", "address", "others")
     return (
         code is None
         or re.search(rf"(?<!\w){re.escape(name)}(?!\w)|\b(?:exec|eval|globals|locals|run)\b|%", code)
@@ -86,31 +88,31 @@ def may_change_variable(deed: Deed, name: str) -> bool:
     )
 
 
-def may_change_cell(deed: Deed) -> bool:
+def may_change_cell(action: Action) -> bool:
     """Return whether a call can have changed a cell of the notebook."""
-    return changes_cells(deed) or is_unknown(deed)
+    return changes_cells(action) or is_unknown(action)
 
 
-def changes_cells(deed: Deed) -> bool:
+def changes_cells(action: Action) -> bool:
     """Return whether a call is one that changes cells, whatever became of it."""
-    return deed.cells or _CELL_TOOL.search(deed.tool) is not None
+    return action.cells or _CELL_TOOL.search(action.tool) is not None
 
 
-def is_unknown(deed: Deed) -> bool:
+def is_unknown(action: Action) -> bool:
     """Return whether nobody knows what a call can have had as effects: its tool says nothing of them."""
     known = (
-        deed.reaches in ("nothing", "workspace", "address", "others")
-        or code_of(deed) is not None
-        or changes_cells(deed)
+        action.reaches in ("nothing", "workspace", "address", "others")
+        or code_of(action) is not None
+        or changes_cells(action)
     )
-    return deed.kind == "other" and not known
+    return action.kind == "other" and not known
 
 
-def names_file(deed: Deed, path: str) -> bool:
+def names_file(action: Action, path: str) -> bool:
     """Return whether a call was made with the file, or changed it."""
     last = path.removeprefix("./")
-    return is_among(path, (*deed.files, *(deed.touched or ()))) or any(
-        isinstance(value, str) and last.rpartition("/")[2] in value for value in deed.args.values()
+    return is_among(path, (*action.files, *(action.touched or ()))) or any(
+        isinstance(value, str) and last.rpartition("/")[2] in value for value in action.args.values()
     )
 
 
@@ -120,20 +122,20 @@ def is_among(path: str, known: Iterable[str]) -> bool:
     return any(one == last or one.endswith(f"/{last}") or last.endswith(f"/{one}") for one in known)
 
 
-def _effects(deed: Deed) -> frozenset[LineEffect]:
-    if deed.kind == "command":
-        return line_effects(_command(deed))
-    if deed.reaches == "nothing":
+def _effects(action: Action) -> frozenset[LineEffect]:
+    if action.kind == "command":
+        return line_effects(_command(action))
+    if action.reaches == "nothing":
         return frozenset()
-    code = code_of(deed)
+    code = code_of(action)
     return ANY if code is None else code_effects(code)
 
 
-def _command(deed: Deed) -> str:
-    return str(deed.args.get("command", ""))
+def _command(action: Action) -> str:
+    return str(action.args.get("command", ""))
 
 
-def code_of(deed: Deed) -> str | None:
+def code_of(action: Action) -> str | None:
     """The code that a call runs; `None` where it runs none, or it is not known."""
-    code = deed.args.get("code")
+    code = action.args.get("code")
     return code if isinstance(code, str) else None

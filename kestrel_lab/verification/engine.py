@@ -1,4 +1,4 @@
-"""The deterministic checks of an answer. They speak only of what is certain: places, quotes and deeds."""
+"""The deterministic checks of an answer. They speak only of what is certain: places, quotes and actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, Literal
 
-from kestrel_lab.verification.deeds import deeds_were_done
+from kestrel_lab.verification.claimed_actions import deeds_were_done
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.outcomes import outcomes_are_right
 from kestrel_lab.verification.places import citations_resolve, files_exist

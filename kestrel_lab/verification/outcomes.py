@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kestrel_lab.core.events.deeds import Deed
-from kestrel_lab.verification.deeds import DONE, SUPPOSED, TOOLS, failure_text
+from kestrel_lab.core.events.actions import Action
+from kestrel_lab.verification.claimed_actions import DONE, SUPPOSED, TOOLS, failure_text
 from kestrel_lab.verification.effects import may_run_tests
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
@@ -32,11 +32,11 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
     """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they
     gave any.
     """
-    ended = [deed for deed in subject.acts or () if deed.kind == "command" and deed.outcome == "done"]
+    ended = [action for action in subject.acts or () if action.kind == "command" and action.outcome == "done"]
     if subject.acts is not None:
         yield from _tests_pass(subject, subject.acts, ended)
-    outputs = "\n".join(deed.output for deed in ended)
-    codes = {deed.exit_code for deed in ended if deed.exit_code is not None}
+    outputs = "\n".join(action.output for action in ended)
+    codes = {action.exit_code for action in ended if action.exit_code is not None}
     for said in subject.paid() if ended else ():
         if said.kind == "code" or SUPPOSED.search(said.text):
             continue
@@ -60,17 +60,20 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
                 yield make_issue("critical", said.text, what, "report the exit code")
 
 
-def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) -> Iterator[Issue]:
+def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Action]) -> Iterator[Issue]:
     """Whoever says that tests pass has run them, and the last time they passed; where a tool may have run
     them unseen, or told of it, nothing is said.
     """
     last = next(
-        (deed for deed in reversed(ended) if _TESTING.search(str(deed.args)) and may_run_tests(deed)), None
+        (action for action in reversed(ended) if _TESTING.search(str(action.args)) and may_run_tests(action)),
+        None,
     )
     refused = [
-        deed for deed in deeds if deed.outcome in ("denied", "failed") and TOOLS["run"].search(deed.tool)
+        action
+        for action in actions
+        if action.outcome in ("denied", "failed") and TOOLS["run"].search(action.tool)
     ]
-    unseen = any(deed.outcome in DONE and may_run_tests(deed) for deed in deeds)
+    unseen = any(action.outcome in DONE and may_run_tests(action) for action in actions)
     told = _GREEN.search(subject.goal) and not _ORDERED.search(subject.goal)
     told = told or any(_READ_PASS.search(text) for text in (span.text for span in subject.whole_spans))
     for said in subject.paid():

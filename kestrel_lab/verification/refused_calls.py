@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.actions import Action
 from kestrel_lab.language.python_ast import tree_of
-from kestrel_lab.verification.claims import Statement, files_in
-from kestrel_lab.verification.deeds import (
+from kestrel_lab.verification.claimed_actions import (
     CELL,
     DO_IT,
     SUPPOSED,
     TOOLS,
     VERBS,
-    ClaimedDeed,
+    ClaimedAction,
     failure_text,
     may_have_done,
 )
+from kestrel_lab.verification.claims import Statement, files_in
 from kestrel_lab.verification.effects import (
     changes_cells,
     code_of,
@@ -42,14 +42,14 @@ def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
     """
     acts = subject.acts or ()
     refused = [
-        deed
-        for deed in acts
-        if deed.outcome == "denied"
-        or (deed.outcome == "failed" and deed.kind != "command" and not code_of(deed))
+        action
+        for action in acts
+        if action.outcome == "denied"
+        or (action.outcome == "failed" and action.kind != "command" and not code_of(action))
     ]
     if not refused or _ADMITS.search(subject.answer):
         return
-    done = [deed for deed in acts if deed not in refused]
+    done = [action for action in acts if action not in refused]
     if (found := _COMPLETED.match(subject.answer)) and not any(map(may_change_anything, done)):
         subject.checked.add(found[0])
         yield make_issue(
@@ -107,25 +107,29 @@ def _claimed_change(said: Statement) -> str:
     return said.text[found.start() : found.end()] if found else ""
 
 
-def _only_refused(said: Statement, claimed: str, refused: Sequence[Deed], done: Sequence[Deed]) -> list[Deed]:
+def _only_refused(
+    said: Statement, claimed: str, refused: Sequence[Action], done: Sequence[Action]
+) -> list[Action]:
     """The refused calls that would have made the change, where no other call can have made it."""
     for name in _variables_in(said, refused):
-        if not any(may_change_variable(deed, name) or deed.files or deed.touched for deed in done):
-            return [deed for deed in refused if name in variables_of(deed)]
-    cells = [deed for deed in refused if changes_cells(deed)]
-    if cells and CELL.search(said.text) and not any(may_change_cell(deed) for deed in done):
+        if not any(may_change_variable(action, name) or action.files or action.touched for action in done):
+            return [action for action in refused if name in variables_of(action)]
+    cells = [action for action in refused if changes_cells(action)]
+    if cells and CELL.search(said.text) and not any(may_change_cell(action) for action in done):
         return cells
     verb = claimed.rsplit(maxsplit=1)[-1].lower()
     kind = next((kind for kind, verbs in VERBS.items() if verb in verbs.split("|")), "")
     if not kind or claimed.lower() == verb or kind == "run":  # only what was, or has been, done
         return []
-    one = ClaimedDeed(kind=kind, words=f"{verb} {said.text}", files=(), command="")
-    alike = [deed for deed in refused if TOOLS[kind].search(deed.tool)]
-    return alike if not list(files_in(said)) and not any(may_have_done(one, deed) for deed in done) else []
+    one = ClaimedAction(kind=kind, words=f"{verb} {said.text}", files=(), command="")
+    alike = [action for action in refused if TOOLS[kind].search(action.tool)]
+    return (
+        alike if not list(files_in(said)) and not any(may_have_done(one, action) for action in done) else []
+    )
 
 
-def _variables_in(said: Statement, refused: Sequence[Deed]) -> Iterator[str]:
-    known = {name for deed in refused for name in variables_of(deed)}
+def _variables_in(said: Statement, refused: Sequence[Action]) -> Iterator[str]:
+    known = {name for action in refused for name in variables_of(action)}
     yield from (name for name in dict.fromkeys(re.findall(r"[^\W\d]\w*", said.text)) if name in known)
 
 
@@ -153,7 +157,7 @@ def _names_changed(code: str) -> frozenset[str]:
     return frozenset((held | made) - imported)
 
 
-def variables_of(deed: Deed) -> frozenset[str]:
+def variables_of(action: Action) -> frozenset[str]:
     """Return the variables that the code of a call would change."""
-    code = code_of(deed)
+    code = code_of(action)
     return frozenset() if code is None else _names_changed(code)

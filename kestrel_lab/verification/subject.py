@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.citations import Span, arguments_by_call, spans_of
-from kestrel_lab.core.events.deeds import Deed, deeds_of
+from kestrel_lab.core.events.actions import Action, actions_of
 from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
 from kestrel_lab.core.json_types import FrozenStruct, Json
 from kestrel_lab.verification.claims import Statement, claims_of, files_in
@@ -47,7 +47,7 @@ class Subject:
     spans: Sequence[Span] = ()
     calls: Sequence[AnsweredCall] | None = None
     """`None` where it is not known what was called."""
-    deeds: Sequence[Deed] | None = None
+    actions: Sequence[Action] | None = None
     """What the run did; `None` where that is not known."""
     ground: Files | None = None
     """`None` where there is no workspace."""
@@ -111,12 +111,12 @@ class Subject:
         return Files(Path("/nonexistent"), known=False) if self.ground is None else self.ground
 
     @cached_property
-    def acts(self) -> tuple[Deed, ...] | None:
+    def acts(self) -> tuple[Action, ...] | None:
         """The calls that act, those that a rule denied with the arguments that the model asked for; `None`
         where they are not known.
         """
         asked = {made.call: made.args for made in self.calls or ()}
-        every = self.deeds
+        every = self.actions
         return (
             None
             if every is None
@@ -136,7 +136,7 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
         goal=goal,
         spans=spans_of([record.event for record in records]),
         calls=made_calls(records),
-        deeds=deeds_of(record.event for record in records),
+        actions=actions_of(record.event for record in records),
         ground=None if root is None else Files(root),
     )
 

@@ -37,8 +37,8 @@ class Badge:
     """Claims of an answer that was asked for as claims with citations; `None` of any other."""
     cited: int = 0
     """Those of them that cite what is there."""
-    deeds: int = 0
-    """Deeds that the answer claims and the log has."""
+    actions: int = 0
+    """Actions that the answer claims and the log has."""
     judge: bool | None = None
     """Whether model judges passed it; `None` where none was asked."""
     value: float | None = None
@@ -61,7 +61,7 @@ class Badge:
         parts.append(
             "" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited"
         )
-        parts.append(f"{format_count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
+        parts.append(f"{format_count(self.actions, 'action')} confirmed by the log" if self.actions else "")
         parts.append(
             "" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge"
         )
@@ -84,7 +84,7 @@ class Badge:
         """What the words rest on."""
         if self.value is None:
             return (
-                "places, quotes and deeds that the answer names are compared with the workspace and "
+                "places, quotes and actions that the answer names are compared with the workspace and "
                 "the log; prose is not judged"
             )
         return (
@@ -118,7 +118,7 @@ def badge_of(events: Iterable[Event]) -> Badge:
         stopped=stopped.rpartition("end: ")[2],
         claims=len(end.claims) if end.claims else None,
         cited=sum(claim.get("state") == "cited" for claim in end.claims),
-        deeds=end.confirmed,
+        actions=end.confirmed,
         judge=all(judges) if judges else None,
         value=None if found is None else found.value,
         basis=None if found is None else found.basis,

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final, cast
 
 from kestrel_lab.core.events import union as e
-from kestrel_lab.core.events.deeds import Deed, deed_lines
+from kestrel_lab.core.events.actions import Action, action_lines
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line, sanitize_text
@@ -17,7 +17,7 @@ from kestrel_lab.views.evidence import STATE_MARKS
 from kestrel_lab.views.formatting import action_line, format_count, sanitize_short
 from kestrel_lab.views.rows import NoticeRow
 
-_MOST_DEEDS: Final = 20
+_MOST_ACTIONS: Final = 20
 """Lines that tell what a run did."""
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
@@ -49,7 +49,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa
             return _row(
                 "info",
                 f"applied to the workspace: {format_count(len(event.changed), 'path')}",
-                [*event.changed][:_MOST_DEEDS],
+                [*event.changed][:_MOST_ACTIONS],
             )
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
@@ -174,15 +174,15 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
     return row
 
 
-def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
+def actions_done(actions: Sequence[Action]) -> NoticeRow:
     """The row beside an answer that says what the run really did: changes, commands, other acts, what was
     denied or is unknown.
     """
-    every = list(deed_lines(deeds))
-    lines = every[:_MOST_DEEDS] + (
-        [f"… and {len(every) - _MOST_DEEDS} more"] if len(every) > _MOST_DEEDS else []
+    every = list(action_lines(actions))
+    lines = every[:_MOST_ACTIONS] + (
+        [f"… and {len(every) - _MOST_ACTIONS} more"] if len(every) > _MOST_ACTIONS else []
     )
-    refused = any(deed.outcome in ("denied", "failed", "unknown") for deed in deeds)
+    refused = any(action.outcome in ("denied", "failed", "unknown") for action in actions)
     text = (
         f"what it did: {format_count(len(every), 'thing')}"
         if every

@@ -173,7 +173,7 @@ def shown_arguments(view: RunView, call: str, args: dict[str, Json]) -> dict[str
 
 def show_question(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     """Show that a call waits for a decision."""
-    view.deeds.take(event)
+    view.actions.take(event)
     row = call_row(view, event.call, event.tool)
     args = shown_arguments(view, event.call, event.args)
     row.change(
@@ -226,7 +226,7 @@ _SCOPES = {
 
 def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     """Show who decided on a call, and how."""
-    view.deeds.take(event)
+    view.actions.take(event)
     if event.args is not None:  # what a person changed is shown whole
         view.asked_args.pop(event.call, None)
     row = call_row(view, event.call, "")

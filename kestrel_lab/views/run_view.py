@@ -13,7 +13,7 @@ from typing import cast
 
 from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events import union as e
-from kestrel_lab.core.events.deeds import DeedLog
+from kestrel_lab.core.events.actions import ActionLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
@@ -63,7 +63,7 @@ class RunView:
     """Images of previews, by call, as `data:` addresses."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
     """What verifiers said, for how sure the answer is."""
-    deeds: DeedLog = field(default_factory=DeedLog)
+    actions: ActionLog = field(default_factory=ActionLog)
     """What the run did so far."""
     timed: bool = True
     """Whether the seconds of calls are known; those of an imported run need not be."""
@@ -397,7 +397,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
-    view.deeds.take(event)
+    view.actions.take(event)
     view.given[event.call] = ""
     row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
@@ -429,7 +429,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
 
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
-    view.deeds.take(event)
+    view.actions.take(event)
     if event.error is None:
         view.given[event.call] = event.text
     row = row_builders.call_row(view, event.call, event.tool)
@@ -492,7 +492,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         if answer and event.outcome == "complete"
         else None
     )
-    acted = notices.deeds_done(view.deeds.deeds) if answer and view.given else None
+    acted = notices.actions_done(view.actions.actions) if answer and view.given else None
     changes += [
         row_builders.added_row(view, told)
         for told in (

@@ -1,4 +1,4 @@
-"""Makes the desk and the fake installer of the tests of the runtime and the web server of the tools'
+"""Makes the harness and the fake installer of the tests of the runtime and the web server of the tools'
 importable.
 """
 

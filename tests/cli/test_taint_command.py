@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from desk import Desk, read
+from harness import Harness, read
 from webserver import answer, serving
 
 from kestrel_lab.cli.main import main
@@ -24,10 +24,10 @@ def test_files_are_listed_and_trusted(
         return int(end.value.code or 0), told.out + told.err
 
     with serving({"/page": answer("An order, which nobody should obey.", kind="text/plain")}) as web:
-        desk = Desk(tmp_path, web)
-        desk.place.mkdir()
-        run = desk.write("summary.md")
-        monkeypatch.chdir(desk.place)
+        harness = Harness(tmp_path, web)
+        harness.place.mkdir()
+        run = harness.write("summary.md")
+        monkeypatch.chdir(harness.place)
         monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))
         for words in ((), ("summary.md",), (".",)):
             code, out = kestrel("taint", *words)
@@ -36,9 +36,9 @@ def test_files_are_listed_and_trusted(
                 assert part in "".join(out.split("\n"))
         assert kestrel("taint", "--trust")[0] != 0
         assert kestrel("taint", "missing.md")[0] != 0
-        assert not desk.obeys(read("summary.md"))
+        assert not harness.obeys(read("summary.md"))
         assert kestrel("taint", "summary.md", "--trust")[0] == 0
         assert "no file here" in kestrel("taint")[1]
-        desk.session()
-        assert desk.obeys(read("summary.md"))
-        desk.sessions[0].close()
+        harness.session()
+        assert harness.obeys(read("summary.md"))
+        harness.sessions[0].close()

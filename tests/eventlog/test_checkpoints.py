@@ -335,16 +335,16 @@ def test_what_a_snapshot_is_made_of_does_not_change_with_the_run() -> None:
             for n, event in enumerate(started, 1)
         ]
     )
-    talk = state.conversation("s")
-    talk.replies.append("one")
+    conversation = state.conversation("s")
+    conversation.replies.append("one")
     before, image, mutant = (
         pack_snapshot(encode_state(state), run="r"),
         encode_state(state),
         lambda: encode_state(state),
     )
     packed_mutant = pack_snapshot(mutant(), run="r")
-    talk.replies.append("two")
-    talk.answers["c1"] = "late"
+    conversation.replies.append("two")
+    conversation.answers["c1"] = "late"
     state.conversation("t")
     assert pack_snapshot(image, run="r") == before
     assert pack_snapshot(mutant(), run="r") != packed_mutant

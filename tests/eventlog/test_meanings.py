@@ -189,8 +189,14 @@ def test_stages_count_their_attempts() -> None:
     assert (state.stages, state.checkpoints["s"].status) == ({"one": 2}, "failed")
     retried = StepRetried(step="s", attempt=4, error_class="transient", reason="x", wait_s=2.0)
     state.apply(retried, 1.0)
-    talk = state.conversation("s")
-    assert (talk.attempt, talk.earlier, talk.waited_s, talk.error, talk.asked) == (4, 3, 2.0, "", False)
+    conversation = state.conversation("s")
+    assert (
+        conversation.attempt,
+        conversation.earlier,
+        conversation.waited_s,
+        conversation.error,
+        conversation.asked,
+    ) == (4, 3, 2.0, "", False)
     fresh = after(retried, retried).conversation("s")
     assert (fresh.earlier, fresh.waited_s) == (0, 4.0)
 
@@ -204,26 +210,31 @@ def test_a_turn_of_calls_is_complete_when_all_are_answered() -> None:
         ModelCalled(call="m", step="s", model="m", cycle=1, messages=2),
         says("a", "b", text="I look"),
     )
-    talk = state.conversation("s")
-    assert ([message.role for message in talk.messages], talk.cycles, talk.asked, talk.text) == (
+    conversation = state.conversation("s")
+    assert (
+        [message.role for message in conversation.messages],
+        conversation.cycles,
+        conversation.asked,
+        conversation.text,
+    ) == (
         ["system", "user", "assistant"],
         1,
         False,
         "I look",
     )
-    assert [request.args for request in talk.open_requests] == [{"n": "a"}, {"n": "b"}]
+    assert [request.args for request in conversation.open_requests] == [{"n": "a"}, {"n": "b"}]
     state.apply(answered(call="b", text="two"), 5.0)
-    assert ([one.id for one in talk.open_requests], len(talk.messages)) == (["a"], 3)
+    assert ([one.id for one in conversation.open_requests], len(conversation.messages)) == (["a"], 3)
     state.apply(answered(call="a", text="one"), 6.0)
-    assert [(message.role, message.text, message.call_id) for message in talk.messages[3:]] == [
+    assert [(message.role, message.text, message.call_id) for message in conversation.messages[3:]] == [
         ("tool", "one", "a"),
         ("tool", "two", "b"),
     ]
-    assert (talk.requests, talk.answers, talk.replies) == ((), {}, [])
+    assert (conversation.requests, conversation.answers, conversation.replies) == ((), {}, [])
     state.apply(says(text="done"), 7.0)
-    assert (talk.replies, talk.text) == (["done"], "done")
+    assert (conversation.replies, conversation.text) == (["done"], "done")
     state.apply(ModelAnswered(call="m", step="s", model="m", text="half", error={"kind": "failed"}), 8.0)
-    assert (talk.text, len(talk.messages)) == ("done", 6)
+    assert (conversation.text, len(conversation.messages)) == ("done", 6)
 
 
 def test_an_empty_answer_may_be_asked_for_again() -> None:
@@ -231,8 +242,8 @@ def test_an_empty_answer_may_be_asked_for_again() -> None:
     state = after(
         STARTED, StepStarted(step="s", goal="look"), says(), Prompted(step="s", text="well?", again=True)
     )
-    talk = state.conversation("s")
-    assert (talk.prompts, talk.replies, talk.again) == (1, [], True)
+    conversation = state.conversation("s")
+    assert (conversation.prompts, conversation.replies, conversation.again) == (1, [], True)
     more = after(
         STARTED, StepStarted(step="s", goal="look"), says(text="x"), Prompted(step="s", text="and?")
     ).conversation("s")
@@ -242,8 +253,10 @@ def test_an_empty_answer_may_be_asked_for_again() -> None:
 def test_a_step_that_is_a_call_has_its_value_or_its_error() -> None:
     """With the kind of the problem, and whether it may pass."""
     assert after(answered(value=[1])).conversation("s").value == [1]
-    talk = after(answered(error={"kind": "timeout", "message": "late", "transient": True})).conversation("s")
-    assert (talk.error, talk.problem, talk.passing) == ("late", "timeout", True)
+    conversation = after(
+        answered(error={"kind": "timeout", "message": "late", "transient": True})
+    ).conversation("s")
+    assert (conversation.error, conversation.problem, conversation.passing) == ("late", "timeout", True)
     assert after(answered(error={"kind": "failed"})).conversation("s").error == "x"
     assert not after(answered(error={"kind": "failed"})).conversation("s").passing
 
@@ -261,13 +274,13 @@ def test_what_a_step_knows_of_files() -> None:
     read.
     """
     state = after(answered(knows={"f": "1", "g": "1"}, changed=["g"]))
-    talk = state.conversation("s")
-    assert (talk.files, talk.read, state.writers) == ({"g": "1"}, {"f": "1"}, {"g": ["s"]})
+    conversation = state.conversation("s")
+    assert (conversation.files, conversation.read, state.writers) == ({"g": "1"}, {"f": "1"}, {"g": ["s"]})
     state.apply(answered(knows={"f": "2"}, changed=["f"]), 1.0)
-    assert (talk.files, talk.read, state.writers["f"]) == ({"g": "1", "f": "2"}, {}, ["s"])
+    assert (conversation.files, conversation.read, state.writers["f"]) == ({"g": "1", "f": "2"}, {}, ["s"])
     state.apply(answered(knows={"h": "1"}), 2.0)
     state.apply(ModelCalled(call="m", step="s", model="m", cycle=1, messages=1), 3.0)
-    assert (talk.files["h"], talk.read) == ("1", {})
+    assert (conversation.files["h"], conversation.read) == ("1", {})
     assert after(FolderChanged(step="s", folder="d", call="c")).conversation("s").folder == "d"
 
 
@@ -361,8 +374,14 @@ def test_a_compacted_context_is_shown_shorter() -> None:
     state.apply(
         ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"}, wholes=whole), 2.0
     )
-    talk = state.conversation("s")
-    assert (talk.results, talk.summary, talk.upto, talk.cycles, state.wholes["w1"].chars) == (
+    conversation = state.conversation("s")
+    assert (
+        conversation.results,
+        conversation.summary,
+        conversation.upto,
+        conversation.cycles,
+        state.wholes["w1"].chars,
+    ) == (
         {"c": "short"},
         "",
         0,
@@ -372,16 +391,21 @@ def test_a_compacted_context_is_shown_shorter() -> None:
     state.apply(
         ContextCompacted(step="s", window=9, before=8, after=4, summary="so far", upto=3, by="w"), 3.0
     )
-    assert (talk.summary, talk.upto, talk.cycles, "w" in state.conversations) == ("so far", 3, 2, False)
+    assert (conversation.summary, conversation.upto, conversation.cycles, "w" in state.conversations) == (
+        "so far",
+        3,
+        2,
+        False,
+    )
 
 
 def test_a_result_that_was_compacted_is_shown_short() -> None:
     """The conversation itself keeps it whole."""
     shorter = ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"})
-    talk = after(
+    conversation = after(
         STARTED, StepStarted(step="s", goal="look"), says("c"), answered(text="long"), shorter
     ).conversation("s")
-    assert ([one.text for one in talk.sent], talk.messages[-1].text) == (
+    assert ([one.text for one in conversation.sent], conversation.messages[-1].text) == (
         ["be brief", "look", "", "short"],
         "long",
     )
@@ -399,13 +423,13 @@ def test_what_a_run_takes_over_from_the_one_that_it_follows() -> None:
     assert (state.recalled, list(state.wholes), state.conversations) == ({"n1"}, ["w1"], {})
     (step,) = state.planned.steps
     state.apply(StepStarted(step=step.id, goal="g", context="more"), 1.0)
-    talk = state.conversation(step.id)
-    assert [(one.role, one.text) for one in talk.messages] == [
+    conversation = state.conversation(step.id)
+    assert [(one.role, one.text) for one in conversation.messages] == [
         ("system", "be brief"),
         ("user", "before"),
         ("user", "g\n\nmore"),
     ]
-    assert talk.files == {"f": "1"}
+    assert conversation.files == {"f": "1"}
     state.apply(StepStarted(step="other", goal="g", system="another"), 2.0)
     assert [(one.role, one.text) for one in state.conversation("other").messages] == [
         ("system", "another"),
@@ -464,7 +488,7 @@ def test_what_an_answer_brings_along_is_kept_with_it() -> None:
     """
     picture: dict[str, Any] = {"media_type": "image/png", "blob": "b1"}
     state = after(STARTED, StepStarted(step="s", goal="look"), says("a", "b", "c", "d"))
-    talk = state.conversation("s")
+    conversation = state.conversation("s")
     for number, event in enumerate(
         (
             answered(call="a", text="one", value=[1], images=[picture]),
@@ -473,14 +497,23 @@ def test_what_an_answer_brings_along_is_kept_with_it() -> None:
         )
     ):
         state.apply(event, 5.0 + number)
-    assert (talk.values, [image.blob for image in talk.images["a"]], list(talk.images)) == (
+    assert (
+        conversation.values,
+        [image.blob for image in conversation.images["a"]],
+        list(conversation.images),
+    ) == (
         {"a": [1], "b": "two"},
         ["b1"],
         ["a"],
     )
     state.apply(answered(call="d", text="four"), 9.0)
-    assert [[image.blob for image in message.images] for message in talk.messages[3:]] == [["b1"], [], [], []]
-    assert (talk.values, talk.images) == ({}, {})
+    assert [[image.blob for image in message.images] for message in conversation.messages[3:]] == [
+        ["b1"],
+        [],
+        [],
+        [],
+    ]
+    assert (conversation.values, conversation.images) == ({}, {})
 
 
 def test_a_model_goes_on_with_its_own_session_and_thoughts() -> None:
@@ -493,22 +526,30 @@ def test_a_model_goes_on_with_its_own_session_and_thoughts() -> None:
         ModelAnswered(call="m", step="s", model="m", text="x", session="s1"),
     ]
     forked = after(*parent, RunForked(parent="r", at=3, model="m"))
-    talk = forked.conversation("s")
-    assert (talk.session, talk.borrowed) == ("s1", True)
+    conversation = forked.conversation("s")
+    assert (conversation.session, conversation.borrowed) == ("s1", True)
     forked.apply(
         ModelAnswered(call="m", step="s", model="m", text="y", thinking=[{"text": "hm", "signature": "g"}]),
         5.0,
     )
-    assert (talk.session, talk.borrowed, [part.text for part in talk.messages[-1].thinking]) == (
+    assert (
+        conversation.session,
+        conversation.borrowed,
+        [part.text for part in conversation.messages[-1].thinking],
+    ) == (
         "s1",
         True,
         ["hm"],
     )
     forked.apply(ModelAnswered(call="m", step="s", model="m", text="z", session="s2"), 6.0)
-    assert (talk.session, talk.borrowed, talk.messages[-1].thinking) == ("s2", False, ())
+    assert (conversation.session, conversation.borrowed, conversation.messages[-1].thinking) == (
+        "s2",
+        False,
+        (),
+    )
     forked.apply(answered(session="s3"), 7.0)
     forked.apply(answered(), 8.0)
-    assert talk.session == "s3"
+    assert conversation.session == "s3"
 
 
 def test_a_step_says_its_goal_once_and_messages_of_before_are_known_as_such() -> None:

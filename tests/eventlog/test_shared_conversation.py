@@ -25,7 +25,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.testing import ScriptedModel
 
 TURNS = 20
-TALK = [
+CONVERSATION = [
     text
     for number in range(1, TURNS + 1)
     for text in (f"question {number}", f"page {number} " + "x" * 400, f"answer to question {number}")
@@ -75,7 +75,7 @@ def lab_of(home: Path, model: Asked) -> Lab:
     return Lab(home, ScriptedModel(model), tools=[page], env={})
 
 
-async def talk(lab: Lab, turns: int, run: Any = None, *, first: int = 1) -> Any:
+async def conversation(lab: Lab, turns: int, run: Any = None, *, first: int = 1) -> Any:
     """The last run of a conversation of so many more turns."""
     for number in range(first, first + turns):
         run = await lab.run(f"question {number}", follow=run)
@@ -98,15 +98,15 @@ def test_a_long_conversation_takes_room_for_what_is_new(lab: Lab, model: Asked) 
     """The twentieth turn stores as much as the third, and its model is sent, and its log tells, all that was
     said.
     """
-    run = asyncio.run(talk(lab, TURNS))
+    run = asyncio.run(conversation(lab, TURNS))
     sizes = first_events(lab)
     assert sizes[-1] <= 1.05 * sizes[2]
-    assert model.texts == TALK[:-1]
+    assert model.texts == CONVERSATION[:-1]
     started = lab.get(run.id).events()[0]
     assert isinstance(started, RunStarted)
-    assert [message["text"] for message in started.earlier["messages"] if message.get("text")] == TALK[
-        : 3 * (TURNS - 1)
-    ]  # type: ignore[union-attr,index]
+    assert [
+        message["text"] for message in started.earlier["messages"] if message.get("text")
+    ] == CONVERSATION[: 3 * (TURNS - 1)]  # type: ignore[union-attr,index]
     assert len(started.earlier["sources"]) == TURNS - 1  # type: ignore[arg-type]  # the taint of each page is known
 
 
@@ -116,7 +116,7 @@ def test_a_fork_in_the_middle_and_what_follows_it_have_the_conversation_up_to_th
     """Read by another process: a fork of the tenth run is sent ten turns, and so is a run that follows the
     fork.
     """
-    run = asyncio.run(talk(lab, TURNS))
+    run = asyncio.run(conversation(lab, TURNS))
     tenth = lab.session.history.conversation(run.id)[9].id
     lab.close()
     again = lab_of(tmp_path, model)
@@ -124,11 +124,11 @@ def test_a_fork_in_the_middle_and_what_follows_it_have_the_conversation_up_to_th
 
     async def fork() -> Any:
         forked = await again.fork(tenth, at=asked)
-        assert model.texts == TALK[:29]
-        return await talk(again, 2, forked, first=11)
+        assert model.texts == CONVERSATION[:29]
+        return await conversation(again, 2, forked, first=11)
 
     last = asyncio.run(fork())
-    assert model.texts == TALK[:35]
+    assert model.texts == CONVERSATION[:35]
     assert (
         len(again.session.history.conversation(last.id)) == 12
     )  # nine runs, the fork in the place of the tenth, and two that follow it
@@ -143,7 +143,7 @@ def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(
     """
 
     async def broken_off() -> str:
-        run = lab.start("question 10", follow=await talk(lab, 9))
+        run = lab.start("question 10", follow=await conversation(lab, 9))
         run.live.ctx.listeners.append(
             lambda event: run.live.interrupt() if event.type == "tool_answered" else None
         )
@@ -156,10 +156,10 @@ def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(
     again = lab_of(tmp_path, model)
 
     async def go_on() -> None:
-        await talk(again, 10, await again.resume(name), first=11)
+        await conversation(again, 10, await again.resume(name), first=11)
 
     asyncio.run(go_on())
-    assert model.texts == TALK[:-1]
+    assert model.texts == CONVERSATION[:-1]
     assert first_events(again)[-1] <= 1.05 * first_events(again)[2]
     again.close()
 
@@ -172,9 +172,9 @@ def test_a_log_of_before_is_gone_on_with(lab: Lab, model: Asked, monkeypatch: py
         before.setattr(
             shared_conversation, "conversation_reference", lambda _read, _since, _base, earlier: earlier
         )
-        run = asyncio.run(talk(lab, 10))
-    asyncio.run(talk(lab, 10, lab.get(run.id), first=11))
-    assert model.texts == TALK[:-1]
+        run = asyncio.run(conversation(lab, 10))
+    asyncio.run(conversation(lab, 10, lab.get(run.id), first=11))
+    assert model.texts == CONVERSATION[:-1]
     sizes = first_events(lab)
     assert sizes[9] > 1.5 * sizes[2] and sizes[-1] <= 1.05 * sizes[11]
 
@@ -187,7 +187,7 @@ def test_what_is_changed_in_a_shared_event_is_damage(
 
     The mutant that does not check the first events of other runs takes it for whole.
     """
-    last = asyncio.run(talk(lab, 5))
+    last = asyncio.run(conversation(lab, 5))
     third = lab.session.history.conversation(last.id)[2].id
     lab.close()
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
@@ -201,7 +201,7 @@ def test_what_is_changed_in_a_shared_event_is_damage(
     damage = again.store.damage(last.id)
     assert damage is not None and third in damage.what
     with pytest.raises(Damaged):
-        asyncio.run(talk(again, 1, last.id, first=6))
+        asyncio.run(conversation(again, 1, last.id, first=6))
     monkeypatch.setattr(shared_conversation, "changed_base", lambda _read, _earlier: "")
     assert again.store.damage(last.id) is None
     again.close()
@@ -227,7 +227,7 @@ async def read_per_turn(lab: Lab, turns: int) -> list[tuple[int, int]]:
     found, run = [], None
     for number in range(1, turns + 1):
         Counted.rows = Counted.size = 0
-        run = await talk(lab, 1, run, first=number)
+        run = await conversation(lab, 1, run, first=number)
         found.append((Counted.rows, Counted.size))
     return found
 
@@ -259,7 +259,7 @@ def test_two_chats_side_by_side_read_no_more(lab: Lab) -> None:
         sizes = []
         for number in range(1, 41):
             Counted.size = 0
-            runs = [await talk(lab, 1, run, first=number) for run in runs]
+            runs = [await conversation(lab, 1, run, first=number) for run in runs]
             sizes.append(Counted.size)
         return sizes
 
@@ -273,7 +273,7 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
     """The session goes on with what it has checked and holds; whoever reads the conversation from the disk is
     told, also in this session.
     """
-    last = asyncio.run(talk(lab, 6))
+    last = asyncio.run(conversation(lab, 6))
     third = lab.session.history.conversation(last.id)[2].id
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
     raw.execute("DROP TRIGGER events_update")
@@ -282,7 +282,7 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
         (third,),
     )
     raw.close()
-    following = asyncio.run(talk(lab, 1, last, first=7))
+    following = asyncio.run(conversation(lab, 1, last, first=7))
     assert (
         following.damage is None
         and [text[:7] for text in model.texts if text.startswith("page")][1] == "page 2 "
@@ -291,26 +291,26 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
     lab.close()
     again = lab_of(tmp_path, model)
     with pytest.raises(Damaged):
-        asyncio.run(talk(again, 1, following.id, first=8))
+        asyncio.run(conversation(again, 1, following.id, first=8))
     again.close()
 
 
 def test_a_bit_that_flips_in_the_turn_before_stops_the_chat(lab: Lab, tmp_path: Path) -> None:
     """The events of the run that is followed are read and hashed each time."""
-    last = asyncio.run(talk(lab, 3))
+    last = asyncio.run(conversation(lab, 3))
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
     raw.execute("DROP TRIGGER events_update")
     raw.execute("UPDATE events SET body = replace(body, 'page 3 x', 'page 9 x') WHERE run_id = ?", (last.id,))
     raw.close()
     with pytest.raises(Damaged):
-        asyncio.run(talk(lab, 1, last, first=4))
+        asyncio.run(conversation(lab, 1, last, first=4))
 
 
 def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: Path) -> None:
     """Where the run with the earlier part is no longer in the log, that is damage, not a shorter
     conversation.
     """
-    last = asyncio.run(talk(lab, 4))
+    last = asyncio.run(conversation(lab, 4))
     third = lab.session.history.conversation(last.id)[2].id
     lab.close()
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))

@@ -9,7 +9,7 @@ from kestrel_lab.eventlog.conversation import Conversation
 turns = st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=8)
 
 
-def talk(roles: list[str], *, system: bool) -> Conversation:
+def conversation(roles: list[str], *, system: bool) -> Conversation:
     """A conversation of these messages, tool results named after their place."""
     said = [Message(role="system", text="be brief")] if system else []
     for place, role in enumerate(roles):
@@ -24,7 +24,7 @@ def test_a_compacted_conversation_is_its_system_message_a_summary_and_the_rest(
     """Results that were shortened stand in the place of the whole ones, whether the log says so or they are
     only tried.
     """
-    whole = talk(roles, system=system)
+    whole = conversation(roles, system=system)
     results = {f"c{place}": f"short {place}" for place in short}
     upto = min(upto, len(whole.messages))
     first = whole.messages[:1] if upto and system else []

@@ -75,7 +75,7 @@ def test_state_view_and_metrics_agree(records: list[Record]) -> None:
     """
     meter, state = usage_of_run(records), fold(records)
     assert state.meter == view_of(records).meter == meter
-    assert meter.turns == sum(talk.cycles for talk in state.conversations.values())
+    assert meter.turns == sum(conversation.cycles for conversation in state.conversations.values())
     usage = state.usage
     metrics = {
         name: METRICS[name].function(records)

@@ -30,7 +30,7 @@ PNG = IMAGES["image/png"] + b"..."
 TOOLS = {made.name: made for made in kernel_tools(Kernels())}
 
 
-class Desk:
+class Harness:
     """A shell of a notebook, the calls made there, and what they record."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,52 +53,52 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A shell in a kernel."""
-    made = Desk(tmp_path)
+    made = Harness(tmp_path)
     monkeypatch.setattr(IPython, "get_ipython", lambda: made.shell)
     return made
 
 
-def test_variables_of_the_notebook_are_listed_and_inspected(desk: Desk) -> None:
+def test_variables_of_the_notebook_are_listed_and_inspected(harness: Harness) -> None:
     """A name that is nearly right is suggested."""
-    assert desk.use("list_variables", {}) == "x: int, 3\nitems: list, [1]"
-    assert desk.use("inspect_variable", {"name": "items"}) == "items: list, [1]"
+    assert harness.use("list_variables", {}) == "x: int, 3\nitems: list, [1]"
+    assert harness.use("inspect_variable", {"name": "items"}) == "items: list, [1]"
     with pytest.raises(ToolError, match=r"there is no variable 'item'; .*items"):
-        desk.use("inspect_variable", {"name": "item"})
-    del desk.shell.user_ns["x"], desk.shell.user_ns["items"]
+        harness.use("inspect_variable", {"name": "item"})
+    del harness.shell.user_ns["x"], harness.shell.user_ns["items"]
     with pytest.raises(ToolError, match="there is no variable 'item'; there are none yet"):
-        desk.use("inspect_variable", {"name": "item"})
+        harness.use("inspect_variable", {"name": "item"})
 
 
 def test_off_a_notebook_and_in_a_suite_the_run_has_a_kernel_of_its_own(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has no variables before its first code, whatever the notebook has."""
-    assert desk.use("list_variables", {}, live=False) == "there are no variables yet"
-    assert desk.use("inspect_variable", {"name": "x"}, live=False) == "there are no variables yet"
-    desk.shell.kernel = None
+    assert harness.use("list_variables", {}, live=False) == "there are no variables yet"
+    assert harness.use("inspect_variable", {"name": "x"}, live=False) == "there are no variables yet"
+    harness.shell.kernel = None
     assert live_shell() is None
-    assert desk.use("list_variables", {}) == "there are no variables yet"
+    assert harness.use("list_variables", {}) == "there are no variables yet"
     with pytest.raises(ToolError, match="only within a run"):
-        asyncio.run(TOOLS["run_python"].run({"code": "1"}, ToolContext(workspace=Workspace(desk.folder))))
+        asyncio.run(TOOLS["run_python"].run({"code": "1"}, ToolContext(workspace=Workspace(harness.folder))))
 
 
 def test_approved_code_runs_in_the_kernel_and_is_recorded(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
+    harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The answer has what it printed, gave and changed; the person sees it too; what raises is an error,
     recorded by its last line.
     """
-    assert desk.use("run_python", {"code": "items.append(x)\nprint('hi')\nitems"}, sandbox=IN_KERNEL) == (
+    assert harness.use("run_python", {"code": "items.append(x)\nprint('hi')\nitems"}, sandbox=IN_KERNEL) == (
         "hi\n[1, 3]\n[items: [1] → [1, 3]]"
     )
     assert "hi\n" in capsys.readouterr().out
     with pytest.raises(CodeError, match=r"^ZeroDivisionError: division by zero$") as raised:
-        desk.use("run_python", {"code": "y = 1\n1/0"}, sandbox=f"{IN_KERNEL} with network")
+        harness.use("run_python", {"code": "y = 1\n1/0"}, sandbox=f"{IN_KERNEL} with network")
     told = raised.value.output
     assert "ZeroDivisionError" in told and told.endswith("[y: new int, 1]") and not raised.value.stopped
-    first, second = desk.events
+    first, second = harness.events
     assert isinstance(first, KernelChanged) and isinstance(second, KernelChanged)
     assert (first.call, first.step, first.how, first.error, first.undoable, first.code) == (
         "c",
@@ -108,35 +108,35 @@ def test_approved_code_runs_in_the_kernel_and_is_recorded(
         True,
         "",
     )
-    assert first.kernel == kernel_of(desk.shell).id
+    assert first.kernel == kernel_of(harness.shell).id
     assert second.error == "ZeroDivisionError: division by zero"
     for sandbox in ("", "S1"):
         with pytest.raises(ToolError, match="not approved to run in the kernel"):
-            desk.use("run_python", {"code": "z = 1"}, sandbox=sandbox)
-    assert "z" not in desk.shell.user_ns
+            harness.use("run_python", {"code": "z = 1"}, sandbox=sandbox)
+    assert "z" not in harness.shell.user_ns
 
 
 @pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
-def test_what_was_previewed_is_taken_over_if_it_is_still_no_more_than_that(desk: Desk) -> None:
+def test_what_was_previewed_is_taken_over_if_it_is_still_no_more_than_that(harness: Harness) -> None:
     """One preview a call, recorded once; a result that is more dangerous than what was decided on is
     refused.
     """
     dry_run = TOOLS["run_python"].dry_run
     assert dry_run is not None
     args = {"code": "x = x + 1"}
-    first, second = (asyncio.run(dry_run(dict(args), desk.context())) for _ in range(2))
+    first, second = (asyncio.run(dry_run(dict(args), harness.context())) for _ in range(2))
     assert first == second
     assert first is not None
     assert (first.danger, first.sandbox, first.text) == (Danger.MEDIUM, PREVIEWED, "x: 3 → 4")
-    assert [type(event) for event in desk.events] == [KernelPreviewed]
+    assert [type(event) for event in harness.events] == [KernelPreviewed]
     with pytest.raises(ConflictError, match="what this code does now is not what it did in its preview"):
-        desk.use("run_python", args, sandbox=PREVIEWED, danger=Danger.LOW)
-    assert desk.shell.user_ns["x"] == 3
-    assert desk.use("run_python", args, sandbox=PREVIEWED, danger=Danger.MEDIUM) == "[x: 3 → 4]"
-    assert (desk.shell.user_ns["x"], desk.events[-1].how) == (4, "adopted")
+        harness.use("run_python", args, sandbox=PREVIEWED, danger=Danger.LOW)
+    assert harness.shell.user_ns["x"] == 3
+    assert harness.use("run_python", args, sandbox=PREVIEWED, danger=Danger.MEDIUM) == "[x: 3 → 4]"
+    assert (harness.shell.user_ns["x"], harness.events[-1].how) == (4, "adopted")
     with pytest.raises(ConflictError, match="what this code does now"):
-        desk.use("run_python", {"code": "items.append(1)"}, sandbox=PREVIEWED, call="other")
-    assert asyncio.run(dry_run(dict(args), desk.context(live=False))) is None
+        harness.use("run_python", {"code": "items.append(1)"}, sandbox=PREVIEWED, call="other")
+    assert asyncio.run(dry_run(dict(args), harness.context(live=False))) is None
 
 
 def test_a_model_is_told_when_the_kernel_is_another_one() -> None:

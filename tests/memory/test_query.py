@@ -300,8 +300,8 @@ def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> Non
     not tell; notes are ranked without that.
     """
     memory = NoteMemory(store, embedder=lambda: None)
-    talk = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.")
-    for number, text in enumerate(talk):
+    conversation = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.")
+    for number, text in enumerate(conversation):
         memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=9.0 - number), HERE)
     table = memory.table
     blind = MemoryQueryEngine(table, Weights(answer=0, question=0, length=0))
@@ -500,10 +500,10 @@ def test_meaning_that_orders_puts_the_likest_first_whatever_its_words(store: Ses
     _numbered(store, 40)
     memory = NoteMemory(store, embedder=lambda: lambda: numbers)
     assert memory.find("17", 3, workspace=HERE)[0].id == "n17"
-    _numbered_talk = [
+    _numbered_conversation = [
         Note(id=f"e{at}", text=f"said {at}", kind="episode", run="talk", at=1.0) for at in range(50, 53)
     ]
-    for note in _numbered_talk:
+    for note in _numbered_conversation:
         memory.keep(note, "/talk")
     near = VectorIndex(store, lambda: numbers).nearest("50", "/talk", 3)
     own = {

@@ -34,7 +34,7 @@ GREP = ToolSpec(
     description="Search text.",
     schema={"type": "object", "properties": {"pattern": {"type": "string"}}, "required": ["pattern"]},
 )
-TALK = (
+CONVERSATION = (
     Message(role="system", text="Be brief."),
     Message(role="user", text="Where is “é”? 🦅"),
     Message(role="assistant", calls=(ToolRequest(id="c1", name="grep", args={"pattern": "é"}),)),
@@ -95,7 +95,7 @@ def test_tool_calls_are_put_together_from_pieces(serve: Serve) -> None:
     their problem.
     """
     server = serve(Reply(calls=(("grep", '{"pattern": "a b c"}'), ("grep", '{"pattern": ')), piece=3))
-    answer, pieces = ask(at(server), ModelRequest(messages=TALK, tools=(GREP,)))
+    answer, pieces = ask(at(server), ModelRequest(messages=CONVERSATION, tools=(GREP,)))
     good, bad = answer.calls
     assert (pieces, answer.finish) == ([], "tool_calls")
     assert good == ToolRequest(id="call_0", name="grep", args={"pattern": "a b c"})
@@ -110,7 +110,7 @@ def test_a_whole_answer_says_the_same_as_a_streamed_one(serve: Serve) -> None:
     """
     reply = Reply(text="hello there", calls=(("grep", '{"pattern": "a"}'),))
     server = serve(reply)
-    watched = ModelRequest(messages=TALK, tools=(GREP,))
+    watched = ModelRequest(messages=CONVERSATION, tools=(GREP,))
     streamed, _ = ask(at(server), watched)
     whole, pieces = ask(at(server), replace(watched, stream=False))
     first, second = server.requests()
@@ -128,7 +128,7 @@ def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
     import litellm
 
     request = ModelRequest(
-        messages=TALK,
+        messages=CONVERSATION,
         tools=(GREP,),
         temperature=0.5,
         max_tokens=9,
@@ -142,7 +142,7 @@ def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
             model=name,
             api_base=server.api_base,
             api_key="k",
-            messages=messages_to_wire(TALK),
+            messages=messages_to_wire(CONVERSATION),
             tools=tools_to_wire((GREP,)),
             temperature=0.5,
             max_tokens=9,
@@ -241,7 +241,7 @@ def test_a_broken_stream_is_not_repeated(serve: Serve) -> None:
     server = serve(Reply(text="one two three four", drop_after=3))
     pieces: list[str] = []
     with pytest.raises(ModelError) as caught:
-        asyncio.run(with_retries(at(server))(ModelRequest(messages=TALK), pieces.append))
+        asyncio.run(with_retries(at(server))(ModelRequest(messages=CONVERSATION), pieces.append))
     assert caught.value.transient
     assert (pieces, len(server.bodies)) == (["one ", "two "], 1)
 
@@ -252,7 +252,7 @@ def test_a_cancelled_call_hangs_up(serve: Serve) -> None:
 
     async def start_and_cancel() -> None:
         first = asyncio.Event()
-        task = asyncio.create_task(at(server)(ModelRequest(messages=TALK), lambda piece: first.set()))
+        task = asyncio.create_task(at(server)(ModelRequest(messages=CONVERSATION), lambda piece: first.set()))
         await first.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -271,7 +271,7 @@ def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
         "anthropic/claude-sonnet-5-5", api_base=server.api_base.removesuffix("/v1"), api_key="k"
     )
     with pytest.raises(ModelError, match="ANTHROPIC_API_KEY"):
-        ask(model, ModelRequest(messages=TALK, tools=(GREP,)))
+        ask(model, ModelRequest(messages=CONVERSATION, tools=(GREP,)))
     (body,) = server.requests()
     assert [tool["name"] for tool in body["tools"]] == ["grep"]
     assert body["messages"][1]["content"][0] == {
@@ -319,12 +319,12 @@ def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> 
     """
     tools = [replace(GREP, name="time:now"), GREP]
     server = serve(Reply(calls=(("time__now", "{}"), ("grep", "{}"), ("other__tool", "{}"))))
-    talk = (
+    conversation = (
         Message(role="user", text="?"),
         Message(role="assistant", calls=(ToolRequest(id="c1", name="time:now", args={}),)),
         Message(role="tool", call_id="c1", name="time:now", text="12"),
     )
-    answer, _ = ask(at(server), ModelRequest(messages=talk, tools=tools))
+    answer, _ = ask(at(server), ModelRequest(messages=conversation, tools=tools))
     sent = server.requests()[0]
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["time__now", "grep"]
     assert sent["messages"][1]["tool_calls"][0]["function"]["name"] == "time__now"

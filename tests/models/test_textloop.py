@@ -414,9 +414,9 @@ def test_a_brief_prompt_is_all_a_small_model_reads() -> None:
         },
     )
     inner = Says('{"tool": "grep", "arguments": {"pattern": "x"}}', "stop")
-    talk = [Message(role="system", text="A long story."), Message(role="user", text="Find x.")]
+    conversation = [Message(role="system", text="A long story."), Message(role="user", text="Find x.")]
     answer = asyncio.run(
-        TextToolModel(inner, brief=True)(ModelRequest(messages=talk, tools=(tool,)), lambda _: None)
+        TextToolModel(inner, brief=True)(ModelRequest(messages=conversation, tools=(tool,)), lambda _: None)
     )
     asked = inner.asked[0]
     assert [call.args for call in answer.calls] == [{"pattern": "x"}]

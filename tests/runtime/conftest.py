@@ -1,4 +1,4 @@
-"""Makes what folders of these tests share importable: the desk, the reference sessions, hostile servers, the
+"""Makes what folders of these tests share importable: the harness, the reference sessions, hostile servers, the
 model server, power cuts.
 """
 

@@ -131,11 +131,13 @@ def test_a_limit_ends_the_run(
     """Reaching a limit ends the run FAILED before the next model turn, with the limit named and what was said
     so far kept.
     """
-    talk = ModelAnswer(text="still looking", calls=REQUESTS, usage=usage or Usage(tokens_in=20, tokens_out=5))
+    conversation = ModelAnswer(
+        text="still looking", calls=REQUESTS, usage=usage or Usage(tokens_in=20, tokens_out=5)
+    )
 
     def turns(request: ModelRequest) -> Turn:
         played = sum(message.role == "assistant" for message in request.messages)
-        return talk if played == 1 else LOOK
+        return conversation if played == 1 else LOOK
 
     run = play(session, workspace, turns, usage=usage, limits=limits)
     assert (run.status, run.outcome, run.reason, run.answer) == (

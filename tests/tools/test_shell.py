@@ -232,7 +232,7 @@ def test_a_program_whose_input_stays_open_is_talked_to_and_ended(
     left = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', '{mark}'])"
     echo = f"import subprocess, sys\n{left}\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
 
-    async def talk() -> tuple[bytes, int | None, int | None]:
+    async def conversation() -> tuple[bytes, int | None, int | None]:
         program = await start_server(
             Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment())
         )
@@ -242,5 +242,5 @@ def test_a_program_whose_input_stays_open_is_talked_to_and_ended(
         await program.stop()
         return said, running, await program.code(PATIENCE_S)
 
-    assert asyncio.run(talk()) == (b"ABC\n", None, 0)
+    assert asyncio.run(conversation()) == (b"ABC\n", None, 0)
     until(lambda: not alive(mark))

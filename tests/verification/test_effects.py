@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.citations import spans_of
-from kestrel_lab.core.events.deeds import deeds_of
+from kestrel_lab.core.events.actions import actions_of
 from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.shell_syntax.effects import code_effects, line_effects
 from kestrel_lab.verification import effects
-from kestrel_lab.verification.deeds import count_confirmed
+from kestrel_lab.verification.claimed_actions import count_confirmed
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
@@ -99,7 +99,12 @@ def root(tmp_path: Path) -> Path:
 def concerns(root: Path, events: Sequence[Event], answer: str, goal: str = "set it to 60") -> list[str]:
     """What the checks say of an answer."""
     subject = Subject(
-        answer=answer, goal=goal, spans=spans_of(events), calls=(), deeds=deeds_of(events), ground=Files(root)
+        answer=answer,
+        goal=goal,
+        spans=spans_of(events),
+        calls=(),
+        actions=actions_of(events),
+        ground=Files(root),
     )
     return [one.what for one in check_answer(subject)]
 
@@ -181,7 +186,7 @@ def test_a_command_that_only_names_a_file_confirms_nothing(root: Path) -> None:
     for events, count in ((read, 0), (bash("cat src/config.py"), 0), (changed, 1)):
         assert (
             count_confirmed(
-                Subject(answer="I updated src/config.py.", deeds=deeds_of(events), ground=Files(root))
+                Subject(answer="I updated src/config.py.", actions=actions_of(events), ground=Files(root))
             )
             == count
         )

@@ -133,5 +133,5 @@ def test_a_cited_quote_keeps_its_operators(tmp_path: Path, quote: str, line: str
     claims = [
         {"text": "It adds.", "citations": [{"place": "calc.py:2", "quote": quote, "call": "", "address": ""}]}
     ]
-    subject = Subject(answer="It adds.", goal="", spans=(), calls=(), deeds=(), ground=Files(tmp_path))
+    subject = Subject(answer="It adds.", goal="", spans=(), calls=(), actions=(), ground=Files(tmp_path))
     assert [one.state for one in evidence_of(subject, claims)] == [state]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kestrel_lab.core.events.deeds import deeds_of
+from kestrel_lab.core.events.actions import actions_of
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -93,7 +93,7 @@ def test_a_report_of_what_was_refused_is_found(events: Sequence[Event], answer: 
     """That the task is done, that a variable, a cell, a message or something else was changed: nothing but
     the refused call could have done it.
     """
-    assert check_answer(Subject(answer=answer, deeds=deeds_of(events))) != ()
+    assert check_answer(Subject(answer=answer, actions=actions_of(events))) != ()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_true_report_is_left_alone(events: Sequence[Event], answer: str) -> No
     """What an answer says of the refusal, of the state of things, of what may be done, and what another call
     did.
     """
-    assert check_answer(Subject(answer=answer, deeds=deeds_of(events))) == ()
+    assert check_answer(Subject(answer=answer, actions=actions_of(events))) == ()
 
 
 def test_a_call_that_a_rule_denied_is_known_by_what_the_model_asked_for() -> None:
@@ -130,7 +130,7 @@ def test_a_call_that_a_rule_denied_is_known_by_what_the_model_asked_for() -> Non
     asked = AnsweredCall(
         call="d", tool="run_python", args={"code": CLEAN}, ok=False, denied="denied by a rule"
     )
-    found = check_answer(Subject(answer="`df` was cleaned.", deeds=deeds_of(events), calls=(asked,)))
+    found = check_answer(Subject(answer="`df` was cleaned.", actions=actions_of(events), calls=(asked,)))
     assert [one.what for one in found] == [
         "the answer says “was cleaned”, but the call of run_python was denied"
     ]
@@ -139,4 +139,4 @@ def test_a_call_that_a_rule_denied_is_known_by_what_the_model_asked_for() -> Non
 def test_a_check_that_believes_in_any_voice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant that sees no change in a sentence lets the report pass."""
     monkeypatch.setattr(refused_calls, "_claimed_change", lambda _: "")
-    assert check_answer(Subject(answer="`df` was cleaned.", deeds=deeds_of(NO_CLEAN))) == ()
+    assert check_answer(Subject(answer="`df` was cleaned.", actions=actions_of(NO_CLEAN))) == ()

@@ -32,7 +32,7 @@ STOPPED: dict[str, Any] = {
             None,
             {"looked": True, "confirmed": 2},
             "checked",
-            "no error found by the checks · 2 deeds confirmed by the log",
+            "no error found by the checks · 2 actions confirmed by the log",
         ),
         (
             None,

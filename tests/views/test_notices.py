@@ -8,9 +8,9 @@ import pytest
 
 from kestrel_lab.core.events import union as e
 from kestrel_lab.views.notices import (
+    actions_done,
     claims_row,
     concerns_row,
-    deeds_done,
     next_steps,
     notice_of,
     quality_line,
@@ -246,8 +246,8 @@ def test_next_steps_are_lines_to_copy() -> None:
 
 
 def test_nothing_done_is_said() -> None:
-    """A run without deeds says so."""
-    row = deeds_done([])
+    """A run without actions says so."""
+    row = actions_done([])
     assert (row.level, row.text, row.items) == ("info", "what it did: nothing was changed, run or sent", [])
 
 

@@ -224,7 +224,7 @@ class RunFinished(Event, frozen=True, kw_only=True):
     were when it was given.
     """
     confirmed: int = 0
-    """Deeds that the answer claims in the first person and the log has."""
+    """Actions that the answer claims in the first person and the log has."""
     checked: int | None = None
     """How many places, quotes and actions that the answer names the checks could compare; `None` in logs of
     earlier versions.

@@ -83,7 +83,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
 
 
 @dataclass
-class _Talk:
+class _Conversation:
     said: list[ImportedMessage] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     """By the recording's id of a model's answer, its place in `said`."""
@@ -116,7 +116,7 @@ def read_claude_code(path: Path) -> Records:
     Its main thread is one; each branch that the user left by going back to an earlier message, and each
     sub-agent whose lines are in the file, are others.
     """
-    threads: dict[str, _Talk] = {}
+    threads: dict[str, _Conversation] = {}
     facts: dict[str, Json] = {}
     root: dict[str, str] = {}
     """By uuid of a line, the thread that it is in."""
@@ -131,35 +131,40 @@ def read_claude_code(path: Path) -> Records:
         known, parent = str(line.get("uuid") or ""), str(line.get("parentUuid") or "")
         # A sub-agent's first line has no parent in its thread; its other lines follow that one.
         name = (root.get(parent) or known) if line.get("isSidechain") else ""
-        talk = threads.setdefault(name, _Talk())
+        conversation = threads.setdefault(name, _Conversation())
         root[known] = name
         try:
             if line.get("type") in ("user", "assistant"):
                 facts |= {
                     key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)
                 }
-                back = 0 if not (parent or name) else length.get(parent, len(talk.said))
-                if _is_prompt(line) and any(one.role != "tool" for one in talk.said[back:]):
+                back = 0 if not (parent or name) else length.get(parent, len(conversation.said))
+                if _is_prompt(line) and any(one.role != "tool" for one in conversation.said[back:]):
                     left += 1
-                    yield _claude_recording(path, talk, facts, f"branch {left}")
-                    talk = threads[name] = _conversation_until(talk, back)
-                _take_claude(talk, line)
+                    yield _claude_recording(path, conversation, facts, f"branch {left}")
+                    conversation = threads[name] = _conversation_until(conversation, back)
+                _take_claude(conversation, line)
         except UNREADABLE as error:
             yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a session", error)
-        length[known] = len(talk.said)
-    for number, (name, talk) in enumerate(threads.items()):
-        if talk.said:
-            yield _claude_recording(path, talk, facts, f"sub-agent {number}" if name else "")
+        length[known] = len(conversation.said)
+    for number, (name, conversation) in enumerate(threads.items()):
+        if conversation.said:
+            yield _claude_recording(path, conversation, facts, f"sub-agent {number}" if name else "")
 
 
-def _conversation_until(talk: _Talk, back: int) -> _Talk:
+def _conversation_until(conversation: _Conversation, back: int) -> _Conversation:
     """Return the conversation up to a message, with the answers to the calls until there, which may come in
     any order.
     """
-    said, answers = talk.said[:back], {known: place for known, place in talk.answers.items() if place < back}
+    said, answers = (
+        conversation.said[:back],
+        {known: place for known, place in conversation.answers.items() if place < back},
+    )
     calls = {asked.id for one in said for asked in one.calls}
-    said += [one for one in talk.said[back:] if one.role == "tool" and one.call in calls]
-    return _Talk(said=said, answers=answers, lines=list(talk.lines), system=talk.system, called=calls)
+    said += [one for one in conversation.said[back:] if one.role == "tool" and one.call in calls]
+    return _Conversation(
+        said=said, answers=answers, lines=list(conversation.lines), system=conversation.system, called=calls
+    )
 
 
 def _is_prompt(line: Mapping[str, Any]) -> bool:
@@ -169,7 +174,7 @@ def _is_prompt(line: Mapping[str, Any]) -> bool:
     )
 
 
-def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
+def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
     message, at = line["message"], seconds_of(line.get("timestamp"))
     content = message["content"]
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -201,42 +206,48 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
             model=model,
         )
         known = str(message.get("id") or "")
-        talk.add(one, talk.answers.get(known) if known else None)
-        talk.answers.setdefault(known, len(talk.said) - 1)
+        conversation.add(one, conversation.answers.get(known) if known else None)
+        conversation.answers.setdefault(known, len(conversation.said) - 1)
     else:
         for part in parts:
             if part["type"] == "tool_result":
                 _add_answer(
-                    talk,
+                    conversation,
                     str(part["tool_use_id"]),
                     text_of(part.get("content")),
                     at,
                     failed=bool(part.get("is_error")),
                 )
         if text:
-            talk.told(text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None)
-    talk.lines.append(line.get("uuid"))
+            conversation.told(
+                text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None
+            )
+    conversation.lines.append(line.get("uuid"))
 
 
-def _add_answer(talk: _Talk, call: str, text: str, at: float | None, *, failed: bool) -> None:
-    if call not in talk.called:
+def _add_answer(conversation: _Conversation, call: str, text: str, at: float | None, *, failed: bool) -> None:
+    if call not in conversation.called:
         raise ValueError(f"it answers the call {call!r}, which no line before it makes")
-    talk.add(
+    conversation.add(
         ImportedMessage(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else "")
     )
 
 
-def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: str) -> Recording:
-    models = [one.model for one in talk.said if one.model and one.model != "<synthetic>"]
+def _claude_recording(
+    path: Path, conversation: _Conversation, facts: Mapping[str, Json], part: str
+) -> Recording:
+    models = [one.model for one in conversation.said if one.model and one.model != "<synthetic>"]
     known = str(facts.get("sessionId") or path.stem)
     return Recording(
         format="claude-code",
         source=f"{shown_path(path)} ({part})" if part else shown_path(path),
         id=f"{known} {part}".strip(),
-        digest=record_digest("claude-code", known, talk.lines, [one.text for one in talk.said]),
+        digest=record_digest(
+            "claude-code", known, conversation.lines, [one.text for one in conversation.said]
+        ),
         model=models[0] if models else "unknown",
-        system="\n\n".join(talk.system),
-        messages=list(talk.said),
+        system="\n\n".join(conversation.system),
+        messages=list(conversation.said),
         facts=dict(facts),
     )
 
@@ -246,7 +257,7 @@ def read_codex(path: Path) -> Records:
 
     Its events repeat what its items say, so only the token counts are read of them.
     """
-    talk, facts, model, lines = _Talk(), cast("dict[str, Json]", {}), "unknown", 0
+    conversation, facts, model, lines = _Conversation(), cast("dict[str, Json]", {}), "unknown", 0
     for found in json_lines(path):
         if isinstance(found, Broken):
             yield found
@@ -260,43 +271,43 @@ def read_codex(path: Path) -> Records:
                     key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)
                 }
                 told = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
-                talk.system += [str(told)] if told else []
+                conversation.system += [str(told)] if told else []
             elif line["type"] == "turn_context":
                 model = str(payload.get("model") or model)
             elif line["type"] == "response_item":
-                _take_codex(talk, payload, at)
+                _take_codex(conversation, payload, at)
             elif line["type"] == "event_msg" and payload.get("type") == "token_count":
-                _count_codex(talk, payload.get("info") or {})
+                _count_codex(conversation, payload.get("info") or {})
         except UNREADABLE as error:
             yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a rollout", error)
-    if talk.said:
+    if conversation.said:
         known = str(facts.get("id") or path.stem)
         yield Recording(
             format="codex",
             source=shown_path(path),
             id=known,
-            digest=record_digest("codex", known, lines, [one.text for one in talk.said]),
+            digest=record_digest("codex", known, lines, [one.text for one in conversation.said]),
             model=model,
-            system="\n\n".join(talk.system),
-            messages=talk.said,
+            system="\n\n".join(conversation.system),
+            messages=conversation.said,
             facts=facts,
         )
 
 
-def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
+def _take_codex(conversation: _Conversation, item: Mapping[str, Any], at: float | None) -> None:
     kind = item["type"]
     if kind == "message" and item["role"] != "assistant":
         text = text_of(item["content"])
         if item["role"] in ("developer", "system"):
-            talk.system.append(text)
+            conversation.system.append(text)
         else:
-            talk.told(text, at, harness=_HARNESS.fullmatch(text) is not None)
+            conversation.told(text, at, harness=_HARNESS.fullmatch(text) is not None)
         return
     if kind.endswith("_output"):
         output = item.get("output")
         failed = isinstance(output, dict) and output.get("success") is False
         text = text_of(output.get("content") if isinstance(output, dict) else output)
-        _add_answer(talk, str(item["call_id"]), text, at, failed=failed)
+        _add_answer(conversation, str(item["call_id"]), text, at, failed=failed)
         return
     if kind == "message":
         one = ImportedMessage(role="assistant", text=text_of(item["content"]), at=at)
@@ -305,8 +316,12 @@ def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
     else:  # reasoning, which is encrypted, and kinds of later versions
         return
     # The items of one answer follow each other; an answer that was counted is complete.
-    further = bool(talk.said) and talk.said[-1].role == "assistant" and talk.said[-1].tokens_in is None
-    talk.add(one, len(talk.said) - 1 if further else None)
+    further = (
+        bool(conversation.said)
+        and conversation.said[-1].role == "assistant"
+        and conversation.said[-1].tokens_in is None
+    )
+    conversation.add(one, len(conversation.said) - 1 if further else None)
 
 
 def _codex_call(item: Mapping[str, Any]) -> ImportedCall:
@@ -318,13 +333,13 @@ def _codex_call(item: Mapping[str, Any]) -> ImportedCall:
     return read_call(str(item["type"]).removesuffix("_call"), dict(item.get("action") or {}), known)
 
 
-def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:
+def _count_codex(conversation: _Conversation, info: Mapping[str, Any]) -> None:
     used = info.get("last_token_usage")
-    for place in reversed(range(len(talk.said))):
-        if used and talk.said[place].role == "assistant":
-            if talk.said[place].tokens_in is None:
-                talk.said[place] = replace(
-                    talk.said[place],
+    for place in reversed(range(len(conversation.said))):
+        if used and conversation.said[place].role == "assistant":
+            if conversation.said[place].tokens_in is None:
+                conversation.said[place] = replace(
+                    conversation.said[place],
                     tokens_in=int(used["input_tokens"]),
                     tokens_out=int(used["output_tokens"]),
                 )

@@ -33,7 +33,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
@@ -46,27 +46,31 @@ _RETOLD: Final = 4_000
 """Characters of a result that a program is told again which has lost its session."""
 
 
-async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk) -> str:
+async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals) -> str:
     """Have the program of `adapter` work on `step` until it answers; return that answer.
 
     Raises what `run_agent` raises.
     """
-    talk = ctx.state.conversation(step.id)
-    if talk.messages[-1].role == "assistant" and not talk.requests:
-        return talk.messages[-1].text.strip()
+    conversation = ctx.state.conversation(step.id)
+    if conversation.messages[-1].role == "assistant" and not conversation.requests:
+        return conversation.messages[-1].text.strip()
     adapter.check(ctx.workspace.root)
     sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
     choice = await choose_level_async(sandbox, ctx.workspace.root)
-    work = _Work(step, adapter, ctx, desk, choice)
+    work = _Work(step, adapter, ctx, approvals, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    moved = talk.borrowed and bool(
+    moved = conversation.borrowed and bool(
         ctx.state.private_copy
     )  # programs look for a session in the folder where it was begun
-    resumes = bool(talk.session) and not moved and (not talk.borrowed or adapter.capabilities.resume == "any")
-    messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
+    resumes = (
+        bool(conversation.session)
+        and not moved
+        and (not conversation.borrowed or adapter.capabilities.resume == "any")
+    )
+    messages = with_images(await with_note_texts(conversation.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
     form = (
         ""
@@ -84,8 +88,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         delta=work.delta,
         instructions="\n\n".join(filter(None, (ctx.options.instructions, step.instructions))),
         images=last.images,
-        session=talk.session if resumes else "",
-        copy=talk.borrowed,
+        session=conversation.session if resumes else "",
+        copy=conversation.borrowed,
         turns=None if ctx.limits.cycles is None else max(1, ctx.limits.cycles - ctx.state.usage.model_calls),
         cost_usd=None
         if ctx.limits.cost_usd is None
@@ -104,21 +108,22 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         work.broke(error)
         raise
     work.close_calls("the program ended without a result of this call")
-    if work.asked or talk.messages[-1].role != "assistant":
+    if work.asked or conversation.messages[-1].role != "assistant":
         nothing = ModelError(f"{adapter.name} ended without an answer")
         work.broke(nothing)
         raise nothing
-    return talk.messages[-1].text.strip()
+    return conversation.messages[-1].text.strip()
 
 
 class _Work:
     """What a program has told of one step, as far as it is not in the log yet."""
 
     def __init__(
-        self, step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk, choice: Choice
+        self, step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals, choice: Choice
     ) -> None:
-        self._step, self._adapter, self._ctx, self._desk, self._choice = step, adapter, ctx, desk, choice
-        self._talk = ctx.state.conversation(step.id)
+        self._step, self._adapter, self._ctx = step, adapter, ctx
+        self._approvals, self._choice = approvals, choice
+        self._conversation = ctx.state.conversation(step.id)
         self.asked = ""
         """The model call that was told to have begun and has no answer."""
         self._since = self._turned = 0.0
@@ -146,8 +151,8 @@ class _Work:
             step=self._step.id,
             danger=danger,
         )
-        self._desk.of_programs[call.id] = False
-        given = await self._desk.decide(replace(call, sandbox=self._level))
+        self._approvals.of_programs[call.id] = False
+        given = await self._approvals.decide(replace(call, sandbox=self._level))
         if given is not None and not given.granted:
             raise ToolError(
                 f"{self._adapter.name} was not allowed to begin"
@@ -171,9 +176,9 @@ class _Work:
         self._begin_turn()
 
     def _begin_turn(self) -> None:
-        cycle = self._talk.cycles + 1
+        cycle = self._conversation.cycles + 1
         self.asked, self._since = f"{self._step.id}.m{cycle}", time.perf_counter()
-        messages = len(self._talk.messages)
+        messages = len(self._conversation.messages)
         self._ctx.emit(
             ModelCalled(
                 call=self.asked, step=self._step.id, model=self._adapter.name, cycle=cycle, messages=messages
@@ -189,11 +194,11 @@ class _Work:
         """Record what the program tells, in an order that a conversation can have."""
         await self._ctx.give_way()
         late = isinstance(told, Turn) or (isinstance(told, ToolDone) and told.call not in self._ours)
-        if late and (self._held or self._talk.open_requests):
+        if late and (self._held or self._conversation.open_requests):
             self._held.append(told)
             return
         self._record(told)
-        while self._held and not self._talk.open_requests:
+        while self._held and not self._conversation.open_requests:
             self._record(self._held.popleft())
             while (done := next(self._results(), None)) is not None:
                 self._held.remove(done)
@@ -213,7 +218,7 @@ class _Work:
     def _turn(self, turn: Turn) -> None:
         if not self.asked:
             self._begin_turn()
-        cycle, answer, usage = self._talk.cycles, turn.answer, turn.answer.usage
+        cycle, answer, usage = self._conversation.cycles, turn.answer, turn.answer.usage
         calls = [
             replace(one, id=f"{self._step.id}.{cycle}.{place}") for place, one in enumerate(answer.calls, 1)
         ]
@@ -301,7 +306,7 @@ class _Work:
             session=done.session,
         )
         self._ctx.emit(answered)
-        if not self._talk.open_requests and not self._held:
+        if not self._conversation.open_requests and not self._held:
             self.ask_model()
 
     async def ask(self, asked: Permission) -> Decision:
@@ -312,10 +317,10 @@ class _Work:
             known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"
         )  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
-        self._desk.of_programs[name] = self._adapter.capabilities.edits
+        self._approvals.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:
-            self._desk.lasting.add(name)
-        given = self._given.pop(call.key, None) or await self._desk.decide(call)
+            self._approvals.lasting.add(name)
+        given = self._given.pop(call.key, None) or await self._approvals.decide(call)
         if given is not None and not given.granted:
             self._denied.add(name)
             because = f": {given.reason}" if given.reason else ""
@@ -335,7 +340,7 @@ class _Work:
         """Keep what was decided about calls that the program could not make any more, because the run had
         stopped to wait.
         """
-        for request in self._talk.open_requests:
+        for request in self._conversation.open_requests:
             given = self._ctx.state.decisions.get(request.id)
             if given is not None and request.id not in self._ctx.state.begun:
                 self._given[
@@ -344,15 +349,15 @@ class _Work:
 
     def close_calls(self, why: str) -> None:
         """Answer what has no answer, so that the conversation is whole."""
-        while self._talk.open_requests or self._held:
-            for request in self._talk.open_requests:
+        while self._conversation.open_requests or self._held:
+            for request in self._conversation.open_requests:
                 problem = Problem(kind="unknown_outcome", message=why).as_json()
                 self._ctx.emit(
                     ToolAnswered(
                         call=request.id, step=self._step.id, tool=request.name, text=why, error=problem
                     )
                 )
-            while self._held and not self._talk.open_requests:
+            while self._held and not self._conversation.open_requests:
                 self._record(self._held.popleft())
 
     def broke(self, error: BaseException) -> None:

@@ -70,7 +70,9 @@ def tokens_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> in
     return chars // _CHARS_PER_TOKEN + _PER_MESSAGE * (len(messages) + len(tools))
 
 
-async def make_room(step: Step, model: Model, talk: Conversation, ctx: RunContext, think: Think) -> None:
+async def make_room(
+    step: Step, model: Model, conversation: Conversation, ctx: RunContext, think: Think
+) -> None:
     """Compact what the model of `step` is shown if it has outgrown the model's context; see the module for
     the rule.
     """
@@ -78,27 +80,31 @@ async def make_room(step: Step, model: Model, talk: Conversation, ctx: RunContex
     if window is None:
         return
     room = window - min(window // 4, _ANSWER_TOKENS) - tokens_of((), ctx.specs_of(step))
-    before = tokens_of(talk.sent)
+    before = tokens_of(conversation.sent)
     if before <= room:
         return
-    shown = _Shown(talk, ctx)
+    shown = _Shown(conversation, ctx)
     shown.replace_old(before, room // 2)
     if shown.tokens > room:
         shown.shorten_last(room)
     summary, upto, text = "", 0, ""
     if shown.tokens > room and (upto := shown.tail(room // 3)):
         text = shown.transcript(upto)
-        summary = await _summary(step, talk, ctx, think, text, room) + shown.last_goal(upto, room)
+        summary = await _summary(step, conversation, ctx, think, text, room) + shown.last_goal(upto, room)
     name, chars = ctx.store.results.keep(text) if text else ("", 0)
     if name:
-        shown.wholes[name] = {"call": f"{step.id}.{talk.cycles}", "tool": "conversation", "chars": chars}
+        shown.wholes[name] = {
+            "call": f"{step.id}.{conversation.cycles}",
+            "tool": "conversation",
+            "chars": chars,
+        }
         summary += (
             f"\n[{chars:,} characters of conversation were summarised; read them with "
             f'{READ_RESULT}(id="{name}")]'
         )
     if not shown.results and not summary:
         return
-    after = tokens_of(talk.sent_with(shown.results, summary, upto))
+    after = tokens_of(conversation.sent_with(shown.results, summary, upto))
     ctx.emit(
         ContextCompacted(
             step=step.id,
@@ -109,7 +115,7 @@ async def make_room(step: Step, model: Model, talk: Conversation, ctx: RunContex
             wholes=shown.wholes,
             summary=summary,
             upto=upto,
-            by=_summariser(step, talk) if summary else "",
+            by=_summariser(step, conversation) if summary else "",
         )
     )
 
@@ -118,7 +124,7 @@ async def make_room(step: Step, model: Model, talk: Conversation, ctx: RunContex
 class _Shown:
     """What a compaction changes in what is shown, so far."""
 
-    talk: Conversation
+    conversation: Conversation
     ctx: RunContext
     results: dict[str, str] = field(default_factory=dict)
     """Texts shown in the place of results, by call."""
@@ -126,15 +132,15 @@ class _Shown:
 
     @property
     def tokens(self) -> int:
-        return tokens_of(self.talk.sent_with(self.results, "", 0))
+        return tokens_of(self.conversation.sent_with(self.results, "", 0))
 
     def replace_old(self, used: int, target: int) -> None:
         """Replace results before the last turn, the oldest first, until `target` is reached."""
-        messages = self.talk.messages
-        for message in messages[self.talk.upto : self._last_turn]:
+        messages = self.conversation.messages
+        for message in messages[self.conversation.upto : self._last_turn]:
             if used <= target:
                 return
-            text = self.talk.results.get(message.call_id, message.text)
+            text = self.conversation.results.get(message.call_id, message.text)
             if message.role == "tool" and len(text) > _SHORT and (read := self._kept(message)):
                 self.results[message.call_id] = f"[result of {message.name} left out to save room; {read}]"
                 used -= (len(text) - len(self.results[message.call_id])) // _CHARS_PER_TOKEN
@@ -143,7 +149,9 @@ class _Shown:
         """Show the results of the last turn by their beginning and end, so that together they take half of
         the room.
         """
-        last = [message for message in self.talk.messages[self._last_turn :] if message.role == "tool"]
+        last = [
+            message for message in self.conversation.messages[self._last_turn :] if message.role == "tool"
+        ]
         share = max(_SHORT, room * _CHARS_PER_TOKEN // 2 // max(1, len(last)))
         for message in last:
             if len(message.text) > share and (read := self._kept(message)):
@@ -155,8 +163,8 @@ class _Shown:
         """Return where the last messages begin that stay as they are, with `most` tokens or the last turn; 0
         where nothing is before them.
         """
-        messages, begin = self.talk.messages, self._last_turn
-        shown = self.talk.sent_with(self.results, "", 0)
+        messages, begin = self.conversation.messages, self._last_turn
+        shown = self.conversation.sent_with(self.results, "", 0)
         offset = len(messages) - len(shown)  # what an earlier summary stands for
         for place in range(len(messages) - 1, self._first, -1):
             if tokens_of(shown[place - offset :]) > most:
@@ -167,17 +175,20 @@ class _Shown:
 
     def transcript(self, upto: int) -> str:
         """Return the conversation up to there as text, an earlier summary first."""
-        before = [self.talk.summary] if self.talk.summary else []
+        before = [self.conversation.summary] if self.conversation.summary else []
         return "\n\n".join(
             [
                 *before,
-                *(_message_text(message, self.results) for message in self.talk.messages[self._first : upto]),
+                *(
+                    _message_text(message, self.results)
+                    for message in self.conversation.messages[self._first : upto]
+                ),
             ]
         )
 
     def last_goal(self, upto: int, room: int) -> str:
         """Return what the user said last, where only the summary would tell of it."""
-        messages = self.talk.messages
+        messages = self.conversation.messages
         place = max((place for place, message in enumerate(messages) if message.role == "user"), default=upto)
         if place >= upto:
             return ""
@@ -188,12 +199,12 @@ class _Shown:
         """Where what a summary can stand for begins: behind the system message, or behind what the last
         summary stands for.
         """
-        messages = self.talk.messages
-        return self.talk.upto or (1 if messages and messages[0].role == "system" else 0)
+        messages = self.conversation.messages
+        return self.conversation.upto or (1 if messages and messages[0].role == "system" else 0)
 
     @property
     def _last_turn(self) -> int:
-        messages = self.talk.messages
+        messages = self.conversation.messages
         return max((place for place, message in enumerate(messages) if message.role != "tool"), default=0)
 
     def _kept(self, message: Message) -> str:
@@ -216,15 +227,17 @@ def _message_text(message: Message, results: dict[str, str]) -> str:
     return f"{message.role}{f' {message.name}' if message.name else ''}: {said}{calls}"
 
 
-def _summariser(step: Step, talk: Conversation) -> str:
-    return f"{step.id}.summary{talk.cycles + 1}"
+def _summariser(step: Step, conversation: Conversation) -> str:
+    return f"{step.id}.summary{conversation.cycles + 1}"
 
 
 async def _summary(
-    step: Step, talk: Conversation, ctx: RunContext, think: Think, text: str, room: int
+    step: Step, conversation: Conversation, ctx: RunContext, think: Think, text: str, room: int
 ) -> str:
     """Ask the model for the summary, or take the one that it gave before a crash."""
-    asker = Step(id=_summariser(step, talk), goal="summarise the conversation", model=step.model, tools=())
+    asker = Step(
+        id=_summariser(step, conversation), goal="summarise the conversation", model=step.model, tools=()
+    )
     asking = ctx.state.conversation(asker.id)
     if not asking.messages:
         shortened = head_tail(text, room * _CHARS_PER_TOKEN * 3 // 4)[0]

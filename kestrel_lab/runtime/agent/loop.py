@@ -26,7 +26,7 @@ from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.adapter_step import run_adapter
 from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
@@ -38,7 +38,7 @@ WITHHELD: Final = ("content_filter", "refusal")
 """Ends of an answer that the provider or the model withholds: asking again does not help."""
 
 
-async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
+async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str:
     """Work on `step` until the model answers without calling a tool; return that answer.
 
     A model that falls silent after tool calls is asked once for an answer; if it then says nothing either,
@@ -47,33 +47,37 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     person and none is here.
     """
     if is_adapter(model := ctx.model_of(step)):
-        return await run_adapter(step, model, ctx, desk)
-    talk = ctx.state.conversation(step.id)
+        return await run_adapter(step, model, ctx, approvals)
+    conversation = ctx.state.conversation(step.id)
     while True:
         gave_way = False
-        asked = talk.requests
+        asked = conversation.requests
         if asked:
             await call_hooks(ctx, "before_act", step.id)
-            gave_way = await run_turn(step, talk, ctx, desk)
-        elif talk.messages[-1].role == "assistant":
+            gave_way = await run_turn(step, conversation, ctx, approvals)
+        elif conversation.messages[-1].role == "assistant":
             await call_hooks(ctx, "before_decide", step.id)
             done = (
-                talk.messages[-1].text.strip()
-                or talk.finish in WITHHELD
-                or talk.again
-                or not _has_called_tools(talk)
+                conversation.messages[-1].text.strip()
+                or conversation.finish in WITHHELD
+                or conversation.again
+                or not _has_called_tools(conversation)
             )
             await call_hooks(
-                ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else ""
+                ctx,
+                "after_decide",
+                step.id,
+                goes_on=not done,
+                answer=conversation.messages[-1].text if done else "",
             )
             if done:
-                return _answer(talk)
+                return _answer(conversation)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
         observed = bool(asked) and ctx.hooks is not None
         answers = (
             {
                 message.call_id: message.text
-                for message in talk.messages[-len(asked) :]
+                for message in conversation.messages[-len(asked) :]
                 if message.role == "tool"
             }
             if observed
@@ -84,34 +88,34 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             await call_hooks(ctx, "before_observe", step.id, answers=answers)
         await ctx.give_way(turn=not gave_way)
         await make_room(
-            step, ctx.model_of(step), talk, ctx, lambda asker, asking: _final_text(asker, asking, ctx)
+            step, ctx.model_of(step), conversation, ctx, lambda asker, asking: _final_text(asker, asking, ctx)
         )
         if observed:
             await call_hooks(ctx, "after_observe", step.id, answers=answers)
             await call_hooks(ctx, "before_decide", step.id)
             await call_hooks(ctx, "after_decide", step.id, goes_on=True)
-        await _turn(step, talk, ctx)
+        await _turn(step, conversation, ctx)
 
 
-async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
-    cycle, model = talk.cycles + 1, ctx.model_of(step)
+async def _turn(step: Step, conversation: Conversation, ctx: RunContext) -> None:
+    cycle, model = conversation.cycles + 1, ctx.model_of(step)
     call = f"{step.id}.m{cycle}"
     await ctx.allowance.reserve(call, step.id, cycle, model, lambda: ctx.check_limits(step))
     try:
         await call_hooks(ctx, "before_think", step.id, cycle=cycle)
-        await _think(call, cycle, model, step, talk, ctx)
+        await _think(call, cycle, model, step, conversation, ctx)
         await call_hooks(ctx, "after_think", step.id)
     finally:
         ctx.allowance.end(call)
 
 
-async def _final_text(step: Step, talk: Conversation, ctx: RunContext) -> str:
-    await _turn(step, talk, ctx)
-    return talk.text
+async def _final_text(step: Step, conversation: Conversation, ctx: RunContext) -> str:
+    await _turn(step, conversation, ctx)
+    return conversation.text
 
 
 async def _think(
-    call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext
+    call_id: str, cycle: int, model: Model, step: Step, conversation: Conversation, ctx: RunContext
 ) -> None:
     call = Call(
         id=call_id,
@@ -119,7 +123,7 @@ async def _think(
         target=model.name,
         request=_params(step, ctx).over(
             ModelRequest(
-                messages=with_images(await with_note_texts(talk.sent, ctx), ctx.store),
+                messages=with_images(await with_note_texts(conversation.sent, ctx), ctx.store),
                 tools=ctx.specs_of(step),
                 schema=None if step.schema is None else object_schema(step.schema),
                 temperature=step.temperature,
@@ -178,12 +182,12 @@ def _params(step: Step, ctx: RunContext) -> ModelParams:
     return run | ModelParams.of(step.params) if step.params else run
 
 
-def _has_called_tools(talk: Conversation) -> bool:
-    return any(message.role == "tool" for message in talk.messages)
+def _has_called_tools(conversation: Conversation) -> bool:
+    return any(message.role == "tool" for message in conversation.messages)
 
 
-def _answer(talk: Conversation) -> str:
-    text = talk.messages[-1].text.strip()
-    if not text and talk.finish not in WITHHELD and not _has_called_tools(talk):
+def _answer(conversation: Conversation) -> str:
+    text = conversation.messages[-1].text.strip()
+    if not text and conversation.finish not in WITHHELD and not _has_called_tools(conversation):
         raise ModelError("the model ended without an answer: neither text nor a tool call")
     return text

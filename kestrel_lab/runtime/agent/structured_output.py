@@ -13,7 +13,7 @@ from kestrel_lab.core.events.union import Prompted
 from kestrel_lab.core.json_types import Json, dumps, loads, values_in
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.agent.loop import run_agent
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class Dialogue:
     the log.
     """
 
-    def __init__(self, step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
-        self._step, self._ctx, self._desk = step, ctx, desk
+    def __init__(self, step: Step, ctx: RunContext, approvals: RunApprovals) -> None:
+        self._step, self._ctx, self._approvals = step, ctx, approvals
         self._asked = 0
 
     async def ask(self, text: str, check: Callable[[str], T]) -> T:
@@ -61,12 +61,12 @@ class Dialogue:
 
     async def _said(self, text: str) -> str:
         number, self._asked = self._asked, self._asked + 1
-        talk = self._ctx.state.conversation(self._step.id)
-        if len(talk.replies) > number:
-            return talk.replies[number].strip()
-        if talk.prompts == number:
+        conversation = self._ctx.state.conversation(self._step.id)
+        if len(conversation.replies) > number:
+            return conversation.replies[number].strip()
+        if conversation.prompts == number:
             self._ctx.emit(Prompted(step=self._step.id, text=text, system=self._ctx.system_of(self._step)))
-        return await run_agent(self._step, self._ctx, self._desk)
+        return await run_agent(self._step, self._ctx, self._approvals)
 
 
 def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:

@@ -41,7 +41,7 @@ from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
 from kestrel_lab.runtime.agent.touched_files import TouchedFiles
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import is_cacheable
@@ -59,7 +59,7 @@ _SHARED = frozenset({"workspace", "anything"})
 """What calls of different steps may change at the same time: see `tools.data_flow.Reach`."""
 
 
-async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> bool:
+async def run_turn(step: Step, conversation: Conversation, ctx: RunContext, approvals: RunApprovals) -> bool:
     """Answer every open request of the last model turn; returns whether other tasks of the event loop had a
     turn meanwhile.
 
@@ -68,20 +68,20 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     call needs a person and none is here, the others are finished first, except those whose place is after it;
     then `ApprovalRequired` is raised.
     """
-    most, left, turned = ctx.limits.calls_per_turn, talk.open_requests, False
+    most, left, turned = ctx.limits.calls_per_turn, conversation.open_requests, False
     while left:
         # A call that refers to an answer of its turn waits for those before it: its arguments are what is
         # asked about.
         size = next(
             (place for place, request in enumerate(left) if place and is_chained(request.args)), len(left)
         )
-        turned = await run_requests(left[: min(most, size)], step, ctx, desk) or turned
+        turned = await run_requests(left[: min(most, size)], step, ctx, approvals) or turned
         left = left[min(most, size) :]
     return turned
 
 
 async def run_requests(
-    requests: Sequence[ToolRequest], step: Step, ctx: RunContext, desk: ApprovalDesk
+    requests: Sequence[ToolRequest], step: Step, ctx: RunContext, approvals: RunApprovals
 ) -> bool:
     """Answer `requests`, at most as many as may run at once. Contract: `run_turn`."""
     if len(requests) == 1:
@@ -114,14 +114,16 @@ async def run_requests(
     alone = {call.id for call, tool in prepared if _runs_alone(call, tool)}
     order = TurnOrder(calls, together, alone, ctx.alone)
     handler = compose_layers(
-        _tool_handler(step, ctx, toolbox, desk, lambda request: run_requests([request], step, ctx, desk)),
+        _tool_handler(
+            step, ctx, toolbox, approvals, lambda request: run_requests([request], step, ctx, approvals)
+        ),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.middleware,
-        Approval(desk.decide),
+        Approval(approvals.decide),
         *((order,) if order.matters else ()),
         *(
-            (Approval(desk.confirm),)
+            (Approval(approvals.confirm),)
             if state.shows or [tool for tool in tools if tool.preview or tool.dry_run]
             else ()
         ),
@@ -285,10 +287,11 @@ def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[
     """
     if not is_chained(request.args):
         return request.args
-    talk = ctx.state.conversation(step.id)
-    before = [other.id for other in takewhile(lambda other: other.id != request.id, talk.requests)]
+    conversation = ctx.state.conversation(step.id)
+    before = [other.id for other in takewhile(lambda other: other.id != request.id, conversation.requests)]
     return cast(
-        "dict[str, Json]", with_answers(request.args, {name: talk.values.get(name) for name in before})
+        "dict[str, Json]",
+        with_answers(request.args, {name: conversation.values.get(name) for name in before}),
     )
 
 
@@ -368,7 +371,7 @@ def _tool_handler(
     step: Step,
     ctx: RunContext,
     toolbox: Toolbox,
-    desk: ApprovalDesk,
+    approvals: RunApprovals,
     answer: Callable[[ToolRequest], Awaitable[object]],
 ) -> Handler:
     """Return what runs the tool itself; whatever it raises becomes an error that the model can read.
@@ -403,7 +406,7 @@ def _tool_handler(
             show=images.append,
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
             code=code_context(call, ctx),
-            ask=partial(desk.inquire, call) if desk.attended else None,
+            ask=partial(approvals.inquire, call) if approvals.attended else None,
         )
 
     async def run(call: Call) -> Result:

@@ -55,7 +55,7 @@ _LASTING = (
 
 
 @dataclass
-class ApprovalDesk:
+class RunApprovals:
     """Decides on the calls of one run, one at a time or many at once.
 
     A question is on disk before anyone is asked. The first answer stands, whether it comes from the
@@ -360,7 +360,11 @@ class ApprovalDesk:
         """Return where each argument comes from; those that the model did not name come from the tool
         itself.
         """
-        requests = (request for talk in self.ctx.state.conversations.values() for request in talk.requests)
+        requests = (
+            request
+            for conversation in self.ctx.state.conversations.values()
+            for request in conversation.requests
+        )
         said = next((request.args for request in requests if request.id == asked.call), asked.args)
         tool = self.ctx.tools.find(asked.tool)
         filled = {

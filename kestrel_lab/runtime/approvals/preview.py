@@ -22,7 +22,7 @@ from kestrel_lab.tools.tool import CodeContext, DryRun, ToolContext
 
 def versions_of(call: Call, ctx: RunContext) -> Versions:
     """What `call` may take for granted of the files that it changes."""
-    talk = ctx.state.conversation(call.step)
+    conversation = ctx.state.conversation(call.step)
 
     def other(path: str) -> str:
         writers = [step for step in ctx.state.writers.get(path, ()) if step != call.step]
@@ -43,7 +43,9 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
             ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
         )  # what is kept holds no secret
 
-    return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown, keep=keep)
+    return Versions(
+        known=conversation.files, since=conversation.began, other=other, as_shown=as_shown, keep=keep
+    )
 
 
 def earlier_steps(plan: Plan, step: str) -> set[str]:

@@ -396,10 +396,10 @@ class RunContext:
         names it or is in a plan without teams.
         """
         others = tuple(name for name in names if name != DELEGATE)
-        talk = self.state.conversations.get(step.id)
+        conversation = self.state.conversations.get(step.id)
         if step.team:
             return (*others, DELEGATE)
-        if not step.goal or (talk is not None and talk.within):
+        if not step.goal or (conversation is not None and conversation.within):
             return others
         alone = step.tools is None and not any(other.team for other in all_steps(self.state.planned.steps))
         return names if alone or step.tools is not None else others
@@ -442,7 +442,10 @@ class RunContext:
             raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
         limits, used = self.limits, self.state.meter
-        turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
+        turns = (
+            sum(conversation.cycles for conversation in self.state.conversations.values())
+            + self.allowance.unrecorded
+        )
         if limits.cycles is not None and turns >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
         if limits.cost_usd is not None and used.cost_usd >= limits.cost_usd:
@@ -453,21 +456,22 @@ class RunContext:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if (
             limits.messages is not None
-            and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages
+            and sum(len(conversation.messages) for conversation in self.state.conversations.values())
+            >= limits.messages
         ):
             raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")
 
     def _check_shares(self, name: str) -> None:
         """Raise `RunError` if `name`, or an agent that it works for, has used its share of the run."""
-        while (talk := self.state.conversations.get(name)) is not None and talk.within:
+        while (conversation := self.state.conversations.get(name)) is not None and conversation.within:
             spent = self.state.spent(name)
-            for limit, bound in talk.limits.items():
+            for limit, bound in conversation.limits.items():
                 if spent.get(limit, 0) >= bound:
                     raise RunError(
                         f"agent {name!r} has used its share of the run: {spent.get(limit, 0):g} of "
                         f"{bound:g} {limit}"
                     )
-            name = talk.within
+            name = conversation.within
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
@@ -513,11 +517,15 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
     """Call the user's hooks of a moment, of the agent of `step`; raises `RunError` where one raises."""
     if ctx.hooks is None or not ctx.hooks.wants(moment):
         return
-    talk = ctx.state.conversations.get(step)
+    conversation = ctx.state.conversations.get(step)
     told = (
         {}
-        if talk is None
-        else {"cycle": talk.cycles, "messages": tuple(talk.sent), "calls": talk.open_requests}
+        if conversation is None
+        else {
+            "cycle": conversation.cycles,
+            "messages": tuple(conversation.sent),
+            "calls": conversation.open_requests,
+        }
     )
     known = {
         "moment": moment,

@@ -78,10 +78,14 @@ def own_output(step: Step, state: RunState) -> Json:
     """
     if step.operation or step.id in state.skipped_steps:
         return state.outputs.get(step.id)
-    talk = state.conversation(step.id)
+    conversation = state.conversation(step.id)
     if step.tool:
-        return talk.value if talk.value is not None else next(reversed(talk.answers.values()), None)
-    text = talk.messages[-1].text.strip()
+        return (
+            conversation.value
+            if conversation.value is not None
+            else next(reversed(conversation.answers.values()), None)
+        )
+    text = conversation.messages[-1].text.strip()
     if step.schema is None:
         return text
     from kestrel_lab.runtime.agent.structured_output import (

@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import LimitError, RunError, ToolError, UsageError,
 from kestrel_lab.core.events.union import StepFinished, StepStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import own_output
 from kestrel_lab.runtime.execution.steps import work_on_step
@@ -19,7 +19,7 @@ from kestrel_lab.tools.delegation import DELEGATE, WORKER
 
 
 async def run_delegate(
-    ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float
+    ctx: RunContext, approvals: RunApprovals, parent: Step, call: str, agent: str, goal: str, share: float
 ) -> Json:
     """Have `agent` work on `goal` for the call of that id, and return its answer; goes on where the log of an
     earlier session ends.
@@ -48,7 +48,7 @@ async def run_delegate(
     seconds = limits["seconds"] - state.spent(step.id).get("seconds", 0) if "seconds" in limits else None
     try:
         async with ctx.clock.part(None if seconds is None else max(0.001, seconds)) as clock:
-            await work_on_step(step, ctx, desk)
+            await work_on_step(step, ctx, approvals)
     except LimitError:  # of the run, which ends by it
         raise
     except (RunError, TimeoutError) as error:
@@ -103,11 +103,11 @@ def _shares(ctx: RunContext, parent: Step, share: float) -> dict[str, float]:
     used = {"cost_usd": state.meter.cost_usd, "tokens": state.usage.tokens, "seconds": state.working_s}
     left = {name: bound - used[name] for name in used if (bound := getattr(limits, name)) is not None}
     above = parent.id
-    while talk := state.conversations[above].within and state.conversations[above]:
+    while conversation := state.conversations[above].within and state.conversations[above]:
         spent = state.spent(above)
         left |= {
             name: min(left.get(name, bound), bound - spent.get(name, 0))
-            for name, bound in talk.limits.items()
+            for name, bound in conversation.limits.items()
         }
-        above = talk.within
+        above = conversation.within
     return {name: max(0.0, part * rest) for name, rest in left.items()}

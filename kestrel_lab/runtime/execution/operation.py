@@ -9,7 +9,7 @@ from typing import Any, cast
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.review.evidence_table import answer_subject
 from kestrel_lab.verification.subject import Subject
@@ -29,7 +29,7 @@ class Scope:
     plan: Plan
     """As far as it has grown."""
     ctx: RunContext
-    desk: ApprovalDesk
+    approvals: RunApprovals
 
     @property
     def name(self) -> str:

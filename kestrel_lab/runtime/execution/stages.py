@@ -66,73 +66,75 @@ class StageRunner:
         """Carry out `step`; raises what `run` raises, a failure of a stage with its class and what to do."""
         if not step.stage:
             return await self._run(step)
-        talk = self._begin(step)
+        conversation = self._begin(step)
         while True:
-            if self._state.stages.get(step.stage, 0) < talk.attempt:
-                self._emit(StageStarted(stage=step.stage, attempt=talk.attempt))
+            if self._state.stages.get(step.stage, 0) < conversation.attempt:
+                self._emit(StageStarted(stage=step.stage, attempt=conversation.attempt))
             try:
                 await self._preflight(step)
                 outcome = await self._run(step)
             except RunError as error:
-                if (repaired := await self._failed(step, talk, error)) is not None:
+                if (repaired := await self._failed(step, conversation, error)) is not None:
                     return repaired
             else:
-                self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
+                self._checkpoint(step, "skipped" if outcome.skipped else "done", conversation)
                 await self._on_disk()
                 return outcome
 
     def _begin(self, step: Step) -> Conversation:
         """What was said in the step so far; one that a resumed run gives another try begins a new attempt."""
-        talk, last = self._state.conversation(step.id), self._state.checkpoints.get(step.id)
+        conversation, last = self._state.conversation(step.id), self._state.checkpoints.get(step.id)
         waited = (
-            last is not None and last.status == "retrying" and last.attempt == talk.attempt
+            last is not None and last.status == "retrying" and last.attempt == conversation.attempt
         )  # the session ended in between
         if last is not None and (waited or last.status == "failed"):
-            self._retry(step, talk, last.error_class, last.error_message, 0.0)
-        return talk
+            self._retry(step, conversation, last.error_class, last.error_message, 0.0)
+        return conversation
 
-    async def _failed(self, step: Step, talk: Conversation, error: RunError) -> Outcome | None:
+    async def _failed(self, step: Step, conversation: Conversation, error: RunError) -> Outcome | None:
         """Wait until the next attempt may begin; return what puts the step right where it may not, or raise
         what ends it.
         """
         kind = failure_class(error)
-        wait = self._budget.wait(error, talk.attempt - talk.earlier)
-        if not self._may_repeat(step, talk, kind, wait):
-            self._checkpoint(step, "failed", talk, kind, str(error))
+        wait = self._budget.wait(error, conversation.attempt - conversation.earlier)
+        if not self._may_repeat(step, conversation, kind, wait):
+            self._checkpoint(step, "failed", conversation, kind, str(error))
             if kind == "logic" and (repaired := self._repair(step, error)) is not None:
                 await self._on_disk()
                 return repaired
-            raise self._ended(talk, kind, error)
-        self._checkpoint(step, "retrying", talk, kind, str(error))
-        self._retry(step, talk, kind, str(error), wait)
+            raise self._ended(conversation, kind, error)
+        self._checkpoint(step, "retrying", conversation, kind, str(error))
+        self._retry(step, conversation, kind, str(error), wait)
         await self._on_disk()
         await self._sleep(wait)
         return None
 
-    def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:
+    def _may_repeat(self, step: Step, conversation: Conversation, kind: FailureClass, wait: float) -> bool:
         harmless = not step.tool or self._toolbox.get(step.tool).effect in REPEATABLE
         within = (
-            talk.attempt - talk.earlier < self._budget.attempts
-            and talk.waited_s + wait <= self._budget.total_wait_s
+            conversation.attempt - conversation.earlier < self._budget.attempts
+            and conversation.waited_s + wait <= self._budget.total_wait_s
         )
         return kind in RECOVERABLE and harmless and within
 
-    def _retry(self, step: Step, talk: Conversation, kind: str, reason: str, wait: float) -> None:
+    def _retry(self, step: Step, conversation: Conversation, kind: str, reason: str, wait: float) -> None:
         self._emit(
-            StepRetried(step=step.id, attempt=talk.attempt + 1, error_class=kind, reason=reason, wait_s=wait)
+            StepRetried(
+                step=step.id, attempt=conversation.attempt + 1, error_class=kind, reason=reason, wait_s=wait
+            )
         )
 
     def _checkpoint(
-        self, step: Step, status: str, talk: Conversation, kind: str = "", message: str = ""
+        self, step: Step, status: str, conversation: Conversation, kind: str = "", message: str = ""
     ) -> None:
         """Record how the attempt ended, unless the last session did that before it died."""
         row = StageFinished(
             stage=step.stage,
             task=step.id,
             status=status,
-            attempt=talk.attempt,
+            attempt=conversation.attempt,
             inputs_hash=content_key(step.as_json(), self._inputs(step)),
-            outputs_ref=output_ref(step, talk) if status == "done" else "",
+            outputs_ref=output_ref(step, conversation) if status == "done" else "",
             error_class=kind,
             error_message=message,
         )
@@ -140,10 +142,10 @@ class StageRunner:
             self._emit(row)
 
     @staticmethod
-    def _ended(talk: Conversation, kind: FailureClass, error: RunError) -> RunError:
+    def _ended(conversation: Conversation, kind: FailureClass, error: RunError) -> RunError:
         if isinstance(error, LimitError):  # of the run, which says so itself
             return error
-        tries = talk.attempt - talk.earlier
+        tries = conversation.attempt - conversation.earlier
         after = f" after {tries} attempts" if tries > 1 else ""
         kind_of_error = UnmetError if isinstance(error, UnmetError) else RunError
         ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {failure_advice(_failure(error))}")
@@ -160,9 +162,9 @@ def _failure(error: RunError) -> RunError | Problem:
     return error.problem if isinstance(error, ToolError) and error.problem is not None else error
 
 
-def output_ref(step: Step, talk: Conversation) -> str:
+def output_ref(step: Step, conversation: Conversation) -> str:
     """Where the output of a step that is done is in the log: its call, else the step itself."""
-    return next(reversed(talk.answers), step.id) if step.tool else step.id
+    return next(reversed(conversation.answers), step.id) if step.tool else step.id
 
 
 # Checkpoints of stages as rows: the columns of the view `stage_checkpoints`.

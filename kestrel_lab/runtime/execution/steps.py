@@ -18,7 +18,7 @@ from kestrel_lab.core.step import STEPS
 from kestrel_lab.runtime.agent.loop import run_agent
 from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text, find_artifact, step_output
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope, in_scope
@@ -80,12 +80,12 @@ def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]
     ]
 
 
-async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> None:
     """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one
     that does not fit its schema.
     """
     if step.schema is None:
-        await run_agent(step, ctx, desk)
+        await run_agent(step, ctx, approvals)
         return
     if claimed := asks_for_claims(step.schema):
         from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
@@ -93,7 +93,7 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
-        await Dialogue(step, ctx, desk).ask(
+        await Dialogue(step, ctx, approvals).ask(
             step.goal, lambda text: read_typed(text, None if claimed else step.schema, fits)
         )
     except UnusableAnswer:
@@ -106,11 +106,11 @@ class StepRunner:
     """Does the work of the steps of one run, or goes on with it where the log ends."""
 
     def __init__(
-        self, plan: Plan, ctx: RunContext, desk: ApprovalDesk, operations: Mapping[str, Operation]
+        self, plan: Plan, ctx: RunContext, approvals: RunApprovals, operations: Mapping[str, Operation]
     ) -> None:
         self.plan = plan
         """As far as it has grown."""
-        self._ctx, self._desk, self._operations = ctx, desk, operations
+        self._ctx, self._approvals, self._operations = ctx, approvals, operations
 
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; `artifacts.step_output` then says what it answered.
@@ -143,7 +143,7 @@ class StepRunner:
             await self._ask(step)
         if step.operation:
             return await self._operate(step, inputs)
-        await work_on_step(step, ctx, self._desk)
+        await work_on_step(step, ctx, self._approvals)
         return Outcome()
 
     def repair(self, step: Step, error: RunError) -> Outcome | None:
@@ -236,7 +236,7 @@ class StepRunner:
             steps=self._went(step),
             plan=self.plan,
             ctx=self._ctx,
-            desk=self._desk,
+            approvals=self._approvals,
         )
         try:
             done = await self._operations[step.operation](scope)
@@ -270,14 +270,16 @@ class StepRunner:
             raise RunError(f"the arguments of step {step.id!r} cannot be filled in: {error}") from error
 
     async def _call(self, step: Step, inputs: Mapping[str, Json]) -> None:
-        talk = self._ctx.state.conversation(step.id)
-        call_id = f"{step.id}.call" if talk.attempt == 1 else f"{step.id}.call.{talk.attempt}"
-        if call_id not in talk.answers:
+        conversation = self._ctx.state.conversation(step.id)
+        call_id = f"{step.id}.call" if conversation.attempt == 1 else f"{step.id}.call.{conversation.attempt}"
+        if call_id not in conversation.answers:
             request = ToolRequest(id=call_id, name=step.tool, args=self._args(step, inputs))
-            await run_requests([request], step, self._ctx, self._desk)
-        if talk.error:
-            problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
-            raise ToolError(f"{step.tool}: {talk.error}", problem)  # the message and what it is about
+            await run_requests([request], step, self._ctx, self._approvals)
+        if conversation.error:
+            problem = Problem(
+                kind=conversation.problem, message=conversation.error, transient=conversation.passing
+            )
+            raise ToolError(f"{step.tool}: {conversation.error}", problem)  # the message and what it is about
 
     async def _ask(self, step: Step) -> None:
         """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""
@@ -291,6 +293,6 @@ class StepRunner:
             danger=Danger.HIGH,
             effect="pure",
         )
-        given = await self._desk.decide(asked)
+        given = await self._approvals.decide(asked)
         if given is not None and not given.granted:
             raise ToolError("it was not approved" + (f": {given.reason}" if given.reason else ""))

@@ -73,25 +73,25 @@ def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]
             answers[event.call] = event
         elif isinstance(event, ApprovalGiven) and event.granted and event.args is not None:
             edited[event.call] = event.args
-    talks: dict[str, list[list[PastCall]]] = defaultdict(lambda: [[]])
+    conversations: dict[str, list[list[PastCall]]] = defaultdict(lambda: [[]])
     for record in new:
         if not isinstance(record.event, ModelAnswered):
             continue
         for asked in record.event.calls:
-            name, args, talk = str(asked["id"]), asked.get("args"), talks[record.event.step]
+            name, args, conversation = str(asked["id"]), asked.get("args"), conversations[record.event.step]
             if asked["name"] == MACRO_RUN:
-                talk.append([])
+                conversation.append([])
             elif name in answers and isinstance(args, dict):
                 said = answers[name]
                 result = None if said.truncated else said.text if said.value is None else said.value
-                talk[-1].append(
+                conversation[-1].append(
                     PastCall(run=record.run_id, tool=said.tool, args=edited.get(name, args), result=result)
                 )
-    return [part for talk in talks.values() for part in talk if part]
+    return [part for conversation in conversations.values() for part in conversation if part]
 
 
 def propose_macros(
-    talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()
+    conversations: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()
 ) -> list[MacroProposal]:
     """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most
     calls, best first.
@@ -105,9 +105,9 @@ def propose_macros(
     known = list(existing)
     taken = {macro.name for macro in known}
     found: list[MacroProposal] = []
-    chosen = _chosen(_Field([[call.kind for call in talk] for talk in talks]), known)
+    chosen = _chosen(_Field([[call.kind for call in conversation] for conversation in conversations]), known)
     for places, length in sorted(chosen, key=lambda choice: -len(choice[0]) * (choice[1] - 1)):
-        times = [talks[talk][start : start + length] for talk, start in places]
+        times = [conversations[conversation][start : start + length] for conversation, start in places]
         macro = _generalise_calls(times, taken)
         if macro is not None:
             taken.add(macro.name)
@@ -146,8 +146,8 @@ Kinds = tuple[tuple[str, ...], ...]
 class _Field:
     """The places of calls by kind, and the calls that are claimed by a macro."""
 
-    def __init__(self, talks: list[list[tuple[str, ...]]]) -> None:
-        self._talks = talks
+    def __init__(self, conversations: list[list[tuple[str, ...]]]) -> None:
+        self._conversations = conversations
         self._claimed: set[tuple[int, int]] = set()
         self._places: dict[int, dict[Kinds, list[tuple[int, int]]]] = {}
 
@@ -159,16 +159,20 @@ class _Field:
         """Return the places of a sequence, from left to right, without claimed calls and overlaps."""
         found: list[tuple[int, int]] = []
         end = (-1, 0)
-        for talk, start in self._all(len(kinds)).get(kinds, []):
-            behind = talk > end[0] or start >= end[1]
-            if behind and not any((talk, start + offset) in self._claimed for offset in range(len(kinds))):
-                found.append((talk, start))
-                end = (talk, start + len(kinds))
+        for conversation, start in self._all(len(kinds)).get(kinds, []):
+            behind = conversation > end[0] or start >= end[1]
+            if behind and not any(
+                (conversation, start + offset) in self._claimed for offset in range(len(kinds))
+            ):
+                found.append((conversation, start))
+                end = (conversation, start + len(kinds))
         return found
 
     def claim(self, places: Iterable[tuple[int, int]], length: int) -> None:
         """Exclude the calls at `places` from other sequences."""
-        self._claimed.update((talk, start + offset) for talk, start in places for offset in range(length))
+        self._claimed.update(
+            (conversation, start + offset) for conversation, start in places for offset in range(length)
+        )
 
     def is_repetition(self, kinds: Kinds) -> bool:
         """Return whether a sequence only repeats a shorter one, which covers as many calls."""
@@ -179,9 +183,9 @@ class _Field:
     def _all(self, length: int) -> dict[Kinds, list[tuple[int, int]]]:
         if length not in self._places:
             found = self._places[length] = defaultdict(list)
-            for number, talk in enumerate(self._talks):
-                for start in range(len(talk) - length + 1):
-                    found[tuple(talk[start : start + length])].append((number, start))
+            for number, conversation in enumerate(self._conversations):
+                for start in range(len(conversation) - length + 1):
+                    found[tuple(conversation[start : start + length])].append((number, start))
         return self._places[length]
 
 

@@ -26,7 +26,7 @@ def closed_object(properties: dict[str, Json], *, optional: Collection[str] = ()
 
 def step_dialogue(scope: Scope, **changes: Any) -> Dialogue:
     """Return a dialogue with the model of the step, with `changes` to the step's settings."""
-    return Dialogue(replace(scope.step, **changes) if changes else scope.step, scope.ctx, scope.desk)
+    return Dialogue(replace(scope.step, **changes) if changes else scope.step, scope.ctx, scope.approvals)
 
 
 def temperature_of(scope: Scope) -> float:

@@ -159,11 +159,23 @@ def _count_found_evidence(scope: Scope, whole: str, evidence: Sequence[str]) -> 
     """Return how many pieces of evidence stand in what tools answered the members so far, or in what all were
     given; white space aside.
     """
-    talks = [talk for name, talk in scope.ctx.state.conversations.items() if name.startswith(f"{whole}/")]
+    conversations = [
+        conversation
+        for name, conversation in scope.ctx.state.conversations.items()
+        if name.startswith(f"{whole}/")
+    ]
     given = [as_text(value) for value in scope.inputs.values()]
     texts = [
         " ".join(text.split())
-        for text in (*given, *(said.text for talk in talks for said in talk.messages if said.role == "tool"))
+        for text in (
+            *given,
+            *(
+                said.text
+                for conversation in conversations
+                for said in conversation.messages
+                if said.role == "tool"
+            ),
+        )
     ]
     return sum(
         bool(piece.strip()) and any(" ".join(piece.split()) in text for text in texts) for piece in evidence

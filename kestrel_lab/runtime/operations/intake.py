@@ -61,9 +61,9 @@ async def converse(scope: Scope) -> Done:
     """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last
     answer is the output.
     """
-    talk, answer = step_dialogue(scope), ""
+    conversation, answer = step_dialogue(scope), ""
     for text in cast("list[str]", scope.args["says"]):
-        answer = await talk.ask(text, str)
+        answer = await conversation.ask(text, str)
     return Done(output=answer)
 
 

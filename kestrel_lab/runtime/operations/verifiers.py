@@ -145,7 +145,7 @@ def _fitting_evidence(claim: Claim) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """Places, quotes and deeds of an answer are right; without a model, see `check_answer`."""
+    """Places, quotes and actions of an answer are right; without a model, see `check_answer`."""
 
     scope: Scope
     name: str = "facts"

@@ -291,17 +291,18 @@ def tool_evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
     """Return the results of tools in all steps of the run, except the step `but`."""
     steps = {step.id: step for step in state.planned.steps}
     found: list[Evidence] = []
-    for name, talk in state.conversations.items():
+    for name, conversation in state.conversations.items():
         if name == but:
             continue
         found += [
             Evidence(call=said.call_id, tool=said.name, text=said.text)
-            for said in talk.messages
+            for said in conversation.messages
             if said.role == "tool"
         ]
         if name in steps and steps[name].tool:
             found += [
-                Evidence(call=call, tool=steps[name].tool, text=text) for call, text in talk.answers.items()
+                Evidence(call=call, tool=steps[name].tool, text=text)
+                for call, text in conversation.answers.items()
             ]
     return tuple(found)
 
@@ -391,7 +392,7 @@ class _ClaimJudge:
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"
-            talk = step_dialogue(
+            conversation = step_dialogue(
                 scope,
                 id=own,
                 schema=SCHEMA,
@@ -400,7 +401,7 @@ class _ClaimJudge:
                 tools=(),
             )
             with _end_conversation(scope, own):
-                said = await talk.ask(
+                said = await conversation.ask(
                     judge_prompt(
                         one.text, [span.text for cited in one.cited if (span := span_as_now(subject, cited))]
                     ),

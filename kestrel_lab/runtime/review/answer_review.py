@@ -17,17 +17,17 @@ from kestrel_lab.answers.confidence import StatedConfidence, format_share, state
 from kestrel_lab.answers.contracts import is_abstention
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.actions import Action
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
 from kestrel_lab.runtime.review.evidence_table import (
+    actions_done,
+    actions_of_conversation,
     answer_issues,
     answer_subject,
     calls_made,
     claims_in,
-    deeds_done,
-    deeds_of_chat,
     speaks_of_earlier,
 )
 from kestrel_lab.runtime.security.taint import Taint
@@ -57,15 +57,15 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    deeds = await deeds_done(ctx, answer)
+    actions = await actions_done(ctx, answer)
 
     def look() -> tuple[RunFinished, tuple[Issue, ...], bool]:
         ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_contain_order)
-        return *_with_review(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
+        return *_with_review(end, ctx.state, Path(ctx.workspace.root), actions), ordered
 
     looked, found, ordered = await asyncio.to_thread(look)
     if speaks_of_earlier(ctx, found):
-        deeds = await deeds_of_chat(ctx, deeds or ())
+        actions = await actions_of_conversation(ctx, actions or ())
         looked, _, _ = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
     orders = (
@@ -142,12 +142,12 @@ async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 
 def _with_review(
-    end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None
+    end: RunFinished, state: RunState, root: Path, actions: Sequence[Action] | None
 ) -> tuple[RunFinished, tuple[Issue, ...]]:
-    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its
-    answer; and the concerns.
+    """Return the end of a run with the findings of its review (concerns, claims, confirmed and next actions),
+    and the concerns alone.
     """
-    from kestrel_lab.verification.deeds import (
+    from kestrel_lab.verification.claimed_actions import (
         count_confirmed,
     )  # with all its rules: only where an answer is checked
     from kestrel_lab.verification.engine import (
@@ -155,8 +155,8 @@ def _with_review(
         unfinished_issue,
     )  # with all its rules: only where an answer is checked
 
-    subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
-    found, actions = answer_issues(subject), propose_actions(state, subject.files, end.answer)
+    subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, actions=actions)
+    found, proposed = answer_issues(subject), propose_actions(state, subject.files, end.answer)
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished_issue(subject.unseen))
@@ -171,7 +171,7 @@ def _with_review(
         claims=[one.as_json() for one in claims],
         confirmed=confirmed,
         checked=len(subject.checked) + cited,
-        actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in actions],
+        actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in proposed],
     )
     return ended, found
 

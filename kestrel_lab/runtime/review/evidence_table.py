@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.answers.claim_markdown import TITLE, asks_for_claims, claims_given
 from kestrel_lab.core.citations import Span, answer_spans
 from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
-from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
+from kestrel_lab.core.events.actions import TYPES, Action, actions_of
 from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.text_files import split_lines
@@ -106,7 +106,7 @@ def answer_subject(
     goal: str = "",
     but: str = "",
     seconds: float | None = None,
-    deeds: Sequence[Deed] | None = None,
+    actions: Sequence[Action] | None = None,
 ) -> Subject:
     """Return an answer with the results of the run's steps so far, the step `but` left out."""
     spans: list[Span] = []
@@ -120,7 +120,7 @@ def answer_subject(
         goal=goal,
         spans=tuple(spans),
         calls=tuple(calls),
-        deeds=deeds,
+        actions=actions,
         ground=Files(root, seconds),
     )
 
@@ -139,53 +139,53 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
         if any(map(_ANSWERS, state.conversations.values()))
         else {}
     )
-    for name, talk in state.conversations.items():
+    for name, conversation in state.conversations.items():
         if name == but:
             continue
-        asked = {call.id: call.args for said in talk.messages for call in said.calls}
-        for said in talk.messages:
+        asked = {call.id: call.args for said in conversation.messages for call in said.calls}
+        for said in conversation.messages:
             if said.role == "tool":
                 yield said.call_id, said.name, asked.get(said.call_id, {}), said.text
         if name in steps and steps[name].tool:
-            for call, text in talk.answers.items():
+            for call, text in conversation.answers.items():
                 yield call, steps[name].tool, steps[name].args, text
 
 
-async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
-    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no
+async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | None:
+    """Return what the run did so far, read from its log; `None` where the answer speaks of no action and no
     call was refused or failed.
     """
-    from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
+    from kestrel_lab.verification.claimed_actions import mentions_actions  # only where an answer is checked
 
-    if not mentions_deeds(answer) and not _has_failed_calls(ctx.state):
+    if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
         return None
     await ctx.on_disk()
-    return await asyncio.to_thread(_deeds_in, ctx, ctx.run_id)
+    return await asyncio.to_thread(_actions_in, ctx, ctx.run_id)
 
 
 def _has_failed_calls(state: RunState) -> bool:
-    for talk in state.conversations.values():
-        for said in talk.messages:
+    for conversation in state.conversations.values():
+        for said in conversation.messages:
             if said.role == "tool" and said.text.startswith("error: "):
                 return True
     return False
 
 
-def _deeds_in(ctx: RunContext, run: str) -> tuple[Deed, ...]:
+def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
     offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
-    return deeds_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
+    return actions_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
 
 
-async def deeds_of_chat(ctx: RunContext, deeds: Sequence[Deed]) -> tuple[Deed, ...]:
-    """Return `deeds` behind those of the runs whose conversation this one goes on with, the nearest of
+async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Return `actions` behind those of the runs whose conversation this one goes on with, the nearest of
     them.
     """
-    found, run = list[tuple[Deed, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
+    found, run = list[tuple[Action, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
-        found.append(await asyncio.to_thread(_deeds_in, ctx, run))
+        found.append(await asyncio.to_thread(_actions_in, ctx, run))
         first = next(iter(await asyncio.to_thread(ctx.store.records, run, types=(RunStarted.type,))), None)
         run = first.event.follows if first is not None and isinstance(first.event, RunStarted) else ""
-    return (*(deed for one in reversed(found) for deed in one), *deeds)
+    return (*(action for one in reversed(found) for action in one), *actions)
 
 
 def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
@@ -208,16 +208,16 @@ async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks:
     then nothing is known of it.
     """
-    deeds = await deeds_done(ctx, answer)
+    actions = await actions_done(ctx, answer)
 
-    def found(deeds: Sequence[Deed] | None) -> tuple[Issue, ...]:
+    def found(actions: Sequence[Action] | None) -> tuple[Issue, ...]:
         return _check_subject(
-            answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=deeds)
+            answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, actions=actions)
         )
 
-    issues = await asyncio.to_thread(found, deeds)
+    issues = await asyncio.to_thread(found, actions)
     return (
-        await asyncio.to_thread(found, await deeds_of_chat(ctx, deeds or ()))
+        await asyncio.to_thread(found, await actions_of_conversation(ctx, actions or ()))
         if speaks_of_earlier(ctx, issues)
         else issues
     )

@@ -92,8 +92,10 @@ class WorkspaceMacros(PartsView):
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
         seen: set[str] = set()
-        talks = [talk for row in reversed(rows) for talk in past_calls(store.records(row.id), seen)]
-        return propose_macros(talks, self.list())
+        conversations = [
+            conversation for row in reversed(rows) for conversation in past_calls(store.records(row.id), seen)
+        ]
+        return propose_macros(conversations, self.list())
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per macro, those proposed last."""

@@ -146,14 +146,14 @@ _LAUNCHER = _Launcher()
 class LaunchedCommand:
     """A running command, on a running event loop."""
 
-    def __init__(self, talk: socket.socket, *, shifted: bool) -> None:
-        self._talk = talk
+    def __init__(self, connection: socket.socket, *, shifted: bool) -> None:
+        self._connection = connection
         self._shifted = shifted
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._following = asyncio.get_running_loop().create_task(self._follow())
         # Also where the loop ends first and nobody waits in `gone`: the end of the socket kills what is left
         # of the command.
-        self._following.add_done_callback(lambda _: talk.close())
+        self._following.add_done_callback(lambda _: connection.close())
         self._killed = False
         self.overgrown: Overgrown = ""
         self.notes: list[str] = []
@@ -168,7 +168,7 @@ class LaunchedCommand:
         """Kill the command and all its descendants; does nothing when they are gone."""
         self._killed = True
         with suppress(OSError):
-            self._talk.shutdown(socket.SHUT_WR)
+            self._connection.shutdown(socket.SHUT_WR)
 
     async def gone(self) -> None:
         """Wait, after `kill`, until none of its processes is left."""
@@ -181,7 +181,7 @@ class LaunchedCommand:
         loop = asyncio.get_running_loop()
         text = b""
         try:
-            while piece := await loop.sock_recv(self._talk, 4096):
+            while piece := await loop.sock_recv(self._connection, 4096):
                 text += piece
                 while b"\n" in text:
                     line, _, text = text.partition(b"\n")
@@ -260,9 +260,9 @@ async def start_command_async(
     launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
 ) -> LaunchedCommand:
     """Start a command on a running event loop."""
-    talk = start_command(launch, stdin, stdout, stderr, report)
-    talk.setblocking(False)
-    return LaunchedCommand(talk, shifted=launch.shifted)
+    connection = start_command(launch, stdin, stdout, stderr, report)
+    connection.setblocking(False)
+    return LaunchedCommand(connection, shifted=launch.shifted)
 
 
 def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
@@ -271,17 +271,17 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     """
     reading, writing = os.pipe()
     try:
-        with start_command(launch, None, writing, writing) as talk:
+        with start_command(launch, None, writing, writing) as connection:
             os.close(writing)
             writing = -1
-            talk.settimeout(timeout_s)
+            connection.settimeout(timeout_s)
             try:
-                message = json.loads(talk.makefile("rb").readline() or b'{"error": "it was killed"}')
+                message = json.loads(connection.makefile("rb").readline() or b'{"error": "it was killed"}')
             except TimeoutError:
                 message = {"error": f"no end after {timeout_s:g} seconds"}
-            talk.shutdown(socket.SHUT_WR)
+            connection.shutdown(socket.SHUT_WR)
             with suppress(OSError):
-                talk.recv(1)
+                connection.recv(1)
             with os.fdopen(reading, "rb") as pipe:
                 reading = -1
                 output = pipe.read(100_000).decode("utf-8", "replace")

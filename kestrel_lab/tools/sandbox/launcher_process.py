@@ -103,14 +103,14 @@ def _serve_one(control: socket.socket, take: int) -> None:
     with suppress(OSError):  # the launcher may have ended
         os.write(take, b"x")
     os.close(take)
-    talk = socket.socket(fileno=fds[0])
-    with talk.makefile("rb") as received:
+    connection = socket.socket(fileno=fds[0])
+    with connection.makefile("rb") as received:
         (size,) = struct.unpack("=I", received.read(4))
         request: Request = json.loads(received.read(size))
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
     repositories: list[PrivateGit] = []
     try:
-        child = _start_command(request, private, fds[1:], talk, repositories)
+        child = _start_command(request, private, fds[1:], connection, repositories)
         for stream in fds[1:]:
             os.close(stream)
         if child:
@@ -119,17 +119,21 @@ def _serve_one(control: socket.socket, take: int) -> None:
                 if request["memory"] is None
                 else MemoryBound(request["memory"], tuple(request["in_memory"]))
             )
-            _wait(child, talk, wake, repositories, bound)
+            _wait(child, connection, wake, repositories, bound)
     finally:
         _kill_descendants()
         if notes := [note for one in repositories for note in one.end()]:
-            _send_message(talk, {"notes": notes})
-        talk.close()  # nobody waits for the rest
+            _send_message(connection, {"notes": notes})
+        connection.close()  # nobody waits for the rest
         remove_tree(*(one.rest for one in repositories), *([private] if private else []))
 
 
 def _start_command(
-    request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]
+    request: Request,
+    private: str,
+    streams: list[int],
+    connection: socket.socket,
+    repositories: list[PrivateGit],
 ) -> int:
     """Start the command and return its process id; 0 when it could not be started, which the caller is sent.
 
@@ -155,7 +159,7 @@ def _start_command(
         problem = _error_bytes(error)
     if not problem:
         return child
-    _send_message(talk, {"error": problem.decode("utf-8", "replace")})
+    _send_message(connection, {"error": problem.decode("utf-8", "replace")})
     return 0
 
 
@@ -229,7 +233,11 @@ def _memory(content: bytes) -> int:
 
 
 def _wait(
-    child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], bound: MemoryBound | None
+    child: int,
+    connection: socket.socket,
+    wake: int,
+    repositories: list[PrivateGit],
+    bound: MemoryBound | None,
 ) -> None:
     """Report how the command ended; return when the caller wants it killed or is gone, or when no process of
     it is left.
@@ -237,7 +245,7 @@ def _wait(
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
         ready, _, _ = select.select(
-            [talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None
+            [connection.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None
         )
         if wake in ready:
             os.read(wake, 4096)
@@ -245,12 +253,12 @@ def _wait(
             status = _reap(child)
             if alive and status is not None:
                 alive = False
-                if not _send_message(talk, {"exit": os.waitstatus_to_exitcode(status)}):
+                if not _send_message(connection, {"exit": os.waitstatus_to_exitcode(status)}):
                     return
                 _reap(child)
         except ChildProcessError:  # as their subreaper this process would have whatever is left
             return
-        if talk.fileno() in ready:
+        if connection.fileno() in ready:
             return
         if (
             alive and time.monotonic() >= look
@@ -259,7 +267,9 @@ def _wait(
                 one.carry()
             processes = list(_descendants(os.getpid()))
             if len(processes) > MAX_PROCESSES or (bound is not None and bound.exceeded(processes)):
-                _send_message(talk, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"})
+                _send_message(
+                    connection, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"}
+                )
                 return
             look = time.monotonic() + _CHECK_S
 
@@ -274,9 +284,9 @@ def _reap(child: int) -> int | None:
     return None
 
 
-def _send_message(talk: socket.socket, message: Request) -> bool:
+def _send_message(connection: socket.socket, message: Request) -> bool:
     try:
-        talk.sendall(json.dumps(message).encode() + b"\n")
+        connection.sendall(json.dumps(message).encode() + b"\n")
     except OSError:
         return False
     return True

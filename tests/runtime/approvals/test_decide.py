@@ -1,4 +1,4 @@
-"""What the approval desk decides on a call: put to the desk of a run that is at work, with the policy and the
+"""What the approvals decide on a call: put to the approvals of a run that is at work, with the policy and the
 person that it has.
 """
 
@@ -16,7 +16,7 @@ from waits import PATIENCE_S, becomes
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered, ToolCalled
-from kestrel_lab.runtime.approvals.decide import ALWAYS, CHANGED, PREVIEW_CHARS, TOGETHER, ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import ALWAYS, CHANGED, PREVIEW_CHARS, TOGETHER, RunApprovals
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -68,14 +68,14 @@ class Person:
         return ApprovalGiven(**{"call": asked.call, "granted": True, "by": "ann", "how": "click", **said})
 
 
-def at_desk(
+def ask_approvals(
     session: Session,
     workspace: Path,
-    body: Callable[[ApprovalDesk], Awaitable[Any]],
+    body: Callable[[RunApprovals], Awaitable[Any]],
     approver: Any = None,
     **options: Any,
 ) -> Any:
-    """Return what `body` finds at the desk of a run that is at work; the run then ends."""
+    """Return what `body` finds at the approvals of a run that is at work; the run then ends."""
 
     async def scene() -> Any:
         hold = asyncio.Event()
@@ -99,7 +99,7 @@ def at_desk(
         )
         assert begun.live is not None
         try:
-            return await body(ApprovalDesk(begun.live.ctx))
+            return await body(RunApprovals(begun.live.ctx))
         finally:
             hold.set()
             await begun.wait()
@@ -145,8 +145,8 @@ def test_what_the_policy_allows_needs_nobody(
     session: Session, workspace: Path, danger: Danger, approve: str, wanted: Any
 ) -> None:
     """What is harmless is not even noted; of anything more the log says who let it go on."""
-    given = at_desk(
-        session, workspace, lambda desk: desk.decide(call(danger=danger)), Person(), approve=approve
+    given = ask_approvals(
+        session, workspace, lambda approvals: approvals.decide(call(danger=danger)), Person(), approve=approve
     )
     assert told(given) == wanted
     assert given is None or (given.reason == "" or "policy" in given.reason)
@@ -163,11 +163,11 @@ def test_a_call_that_may_have_happened_is_asked_about(
     """
     ann = Person()
 
-    async def body(desk: ApprovalDesk) -> Any:
-        desk.ctx.state.always.add("launch")
-        return told(await desk.decide(call(attempt=2, effect=effect)))
+    async def body(approvals: RunApprovals) -> Any:
+        approvals.ctx.state.always.add("launch")
+        return told(await approvals.decide(call(attempt=2, effect=effect)))
 
-    assert at_desk(session, workspace, body, ann, approve="auto") == ((True, "ann") if asked else None)
+    assert ask_approvals(session, workspace, body, ann, approve="auto") == ((True, "ann") if asked else None)
     assert [(one.why, one.question) for one in ann.asked] == (
         [("unknown_outcome", "answer.7.1#2")] if asked else []
     )
@@ -178,19 +178,19 @@ def test_standing_leave_names_itself(session: Session, workspace: Path) -> None:
     allows, that is who did.
     """
 
-    async def body(desk: ApprovalDesk) -> list[Any]:
-        desk.ctx.state.always.update(("launch", "moody"))
+    async def body(approvals: RunApprovals) -> list[Any]:
+        approvals.ctx.state.always.update(("launch", "moody"))
         return [
-            told(await desk.decide(call(name, number)))
+            told(await approvals.decide(call(name, number)))
             for number, name in enumerate(("launch", "moody", "lift"), 1)
         ]
 
-    assert at_desk(session, workspace, body, Person(), approve="ask") == [
+    assert ask_approvals(session, workspace, body, Person(), approve="ask") == [
         (True, ALWAYS),
         (True, "ann"),
         (True, "ann"),
     ]
-    assert at_desk(session, workspace, body, approve="auto") == [(True, "policy auto")] * 3
+    assert ask_approvals(session, workspace, body, approve="auto") == [(True, "policy auto")] * 3
 
 
 def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Session, workspace: Path) -> None:
@@ -199,16 +199,16 @@ def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Sessi
     """
     ann = Person({}, {"granted": False}, {})
 
-    async def body(desk: ApprovalDesk) -> list[Any]:
+    async def body(approvals: RunApprovals) -> list[Any]:
         calls = [
             call(sandbox="S1"),
             call(sandbox="S0: none works here"),
             call(sandbox="S1"),
             call(sandbox="S1", args={"where": "mars", "times": 1}),
         ]
-        return [told(await desk.decide(one)) for one in calls]
+        return [told(await approvals.decide(one)) for one in calls]
 
-    assert at_desk(session, workspace, body, ann, approve="ask") == [
+    assert ask_approvals(session, workspace, body, ann, approve="ask") == [
         (True, "ann"),
         (False, "ann"),
         (True, "ann"),
@@ -234,13 +234,13 @@ def test_a_question_of_the_model_is_put_where_somebody_is_to_be_asked(
     """Elsewhere nothing is decided, and the tool itself says that nobody is here."""
     ann = Person({"answer": "blue"})
 
-    async def body(desk: ApprovalDesk) -> Any:
-        given = await desk.decide(
+    async def body(approvals: RunApprovals) -> Any:
+        given = await approvals.decide(
             call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE)
         )
         return given and given.answer
 
-    assert at_desk(session, workspace, body, ann if here else None, approve=approve) == (
+    assert ask_approvals(session, workspace, body, ann if here else None, approve=approve) == (
         "blue" if asked else None
     )
     assert [one.why for one in ann.asked] == ["question"] * asked
@@ -251,10 +251,10 @@ def test_a_rule_forbids_a_question_of_the_model(session: Session, workspace: Pat
     ann = Person({"answer": "blue"})
     one = call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE)
     for verdict, wanted in (("deny", (False, "rule 1 of the rules given")), ("allow", (True, "ann"))):
-        given = at_desk(
+        given = ask_approvals(
             session,
             workspace,
-            lambda desk: desk.decide(one),
+            lambda approvals: approvals.decide(one),
             ann,
             rules=[{"tool": "ask_user", "verdict": verdict}],
         )
@@ -279,21 +279,21 @@ def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Sessi
     """
     ann = Person({}, {"granted": False}, {}, {"args": {"where": "mars"}})
 
-    async def body(desk: ApprovalDesk) -> list[Any]:
+    async def body(approvals: RunApprovals) -> list[Any]:
         one, other, edited = call("lift"), call("launch", 8), call("lift", 9)
         SHOWN[0] = "would go up" * PREVIEW_CHARS
-        found = [told(await desk.decide(one)), told(await desk.confirm(one))]
+        found = [told(await approvals.decide(one)), told(await approvals.confirm(one))]
         SHOWN[0] = "would go down"
-        found += [told(await desk.confirm(one)), told(await desk.confirm(one))]
+        found += [told(await approvals.confirm(one)), told(await approvals.confirm(one))]
         found += [
-            told(await desk.decide(other)),
-            told(await desk.confirm(other)),
-            told(await desk.decide(edited)),
+            told(await approvals.decide(other)),
+            told(await approvals.confirm(other)),
+            told(await approvals.decide(edited)),
         ]
-        given = await desk.confirm(edited)
-        return [*found, given and given.args, told(await desk.confirm(call("lift", 10)))]
+        given = await approvals.confirm(edited)
+        return [*found, given and given.args, told(await approvals.confirm(call("lift", 10)))]
 
-    found = at_desk(session, workspace, body, ann, approve="ask")
+    found = ask_approvals(session, workspace, body, ann, approve="ask")
     assert found == [
         (True, "ann"),
         None,
@@ -313,10 +313,10 @@ def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Sessi
 def test_a_preview_that_fails_says_why(session: Session, workspace: Path) -> None:
     """A person decides without it."""
     ann = Person()
-    at_desk(
+    ask_approvals(
         session,
         workspace,
-        lambda desk: desk.decide(call("lift", args={"where": "nowhere"})),
+        lambda approvals: approvals.decide(call("lift", args={"where": "nowhere"})),
         ann,
         approve="ask",
     )
@@ -326,18 +326,18 @@ def test_a_preview_that_fails_says_why(session: Session, workspace: Path) -> Non
 def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) -> None:
     """Each question is one of its own; a no is no answer.
 
-    Where nobody is to be asked the desk is not attended.
+    Where nobody is to be asked the approvals is not attended.
     """
     ann = Person({"answer": "red"}, {"granted": False, "answer": "blue"})
 
-    async def body(desk: ApprovalDesk) -> list[Any]:
+    async def body(approvals: RunApprovals) -> list[Any]:
         return [
-            desk.attended,
-            await desk.inquire(call(), "Which?", ("red", "blue")),
-            await desk.inquire(call(), "And now?", ()),
+            approvals.attended,
+            await approvals.inquire(call(), "Which?", ("red", "blue")),
+            await approvals.inquire(call(), "And now?", ()),
         ]
 
-    assert at_desk(session, workspace, body, ann, approve="auto") == [True, "red", None]
+    assert ask_approvals(session, workspace, body, ann, approve="auto") == [True, "red", None]
     assert [one.question for one in ann.asked] == ["answer.7.1?1.1", "answer.7.1?1.2"]
     assert (ann.asked[0].args, ann.asked[0].key, ann.asked[0].why) == (
         {"question": "Which?", "options": ["red", "blue"]},
@@ -345,11 +345,11 @@ def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) 
         "question",
     )
 
-    async def attended(desk: ApprovalDesk) -> bool:
-        return desk.attended
+    async def attended(approvals: RunApprovals) -> bool:
+        return approvals.attended
 
     assert [
-        at_desk(session, workspace, attended, *how, approve=approve)
+        ask_approvals(session, workspace, attended, *how, approve=approve)
         for how, approve in (((ann,), "deny"), ((), "auto"))
     ] == [
         False,
@@ -360,21 +360,23 @@ def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) 
 def test_edited_arguments_must_fit_the_tool(session: Session, workspace: Path) -> None:
     """They are completed like the model's; those of a no are not looked at."""
 
-    async def body(desk: ApprovalDesk) -> None:
+    async def body(approvals: RunApprovals) -> None:
         asked = ApprovalAsked(call="c", step="s", tool="launch", args={}, danger="HIGH", key="k")
         yes = ApprovalGiven(call="c", granted=True, by="ann", how="click", args={"where": "mars"})
-        assert desk.checked(asked, yes).args == {"where": "mars", "times": 1}
-        assert desk.checked(asked, replace(yes, granted=False, args={"no": 1})).args == {"no": 1}
-        assert desk.checked(asked, replace(yes, args=None)).args is None
+        assert approvals.checked(asked, yes).args == {"where": "mars", "times": 1}
+        assert approvals.checked(asked, replace(yes, granted=False, args={"no": 1})).args == {"no": 1}
+        assert approvals.checked(asked, replace(yes, args=None)).args is None
         with pytest.raises(UsageError, match="where"):
-            desk.checked(asked, replace(yes, args={"whither": "x"}))
+            approvals.checked(asked, replace(yes, args={"whither": "x"}))
 
-    at_desk(session, workspace, body)
+    ask_approvals(session, workspace, body)
 
 
 def test_how_long_a_person_thought_is_noted(session: Session, workspace: Path) -> None:
     """In seconds of waiting."""
-    given = at_desk(session, workspace, lambda desk: desk.decide(call()), Person(), approve="ask")
+    given = ask_approvals(
+        session, workspace, lambda approvals: approvals.decide(call()), Person(), approve="ask"
+    )
     assert 0 < given.waited < PATIENCE_S
 
 

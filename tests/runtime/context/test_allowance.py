@@ -169,7 +169,10 @@ def room(cycles: int) -> list[bool]:
     allowance = Allowance(Limits(cycles=cycles), state, {})
 
     def check() -> None:
-        if sum(talk.cycles for talk in state.conversations.values()) + allowance.unrecorded >= cycles:
+        if (
+            sum(conversation.cycles for conversation in state.conversations.values()) + allowance.unrecorded
+            >= cycles
+        ):
             raise LimitError("cycles", "reached")
 
     async def scene() -> list[bool]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, OVER, Desk, desk_at, read
+from harness import ORDER, OVER, Harness, harness_at, read
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, RunStarted, ToolAnswered
@@ -46,9 +46,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     """A workspace and a page that gives an order."""
-    with desk_at(tmp_path) as made:
+    with harness_at(tmp_path) as made:
         yield made
 
 
@@ -252,81 +252,81 @@ def test_a_run_that_goes_on_keeps_what_it_began_with(session: Session, place: Pa
 # Authority
 
 
-def test_guidance_that_a_run_wrote_after_it_read_a_page_is_not_obeyed(desk: Desk) -> None:
+def test_guidance_that_a_run_wrote_after_it_read_a_page_is_not_obeyed(harness: Harness) -> None:
     """A run that others misled leaves an AGENTS.md behind; the next run has read them before its first call,
     and asks. A mutant that only reads the text overwrites the file.
     """
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}),
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
-    assert (desk.place / "AGENTS.md").read_text() == ORDER
-    assert not desk.obeys()
-    run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
+    assert (harness.place / "AGENTS.md").read_text() == ORDER
+    assert not harness.obeys()
+    run = harness.sessions[0].history.get(harness.sessions[0].store.runs(limit=1)[0].id)
     assert "after it read web_fetch" in str(began(run).guidance[0]["tainted"])
-    desk.session()
-    assert not desk.obeys()
+    harness.session()
+    assert not harness.obeys()
 
 
-def test_guidance_of_the_users_own_holds_nothing_up(desk: Desk) -> None:
+def test_guidance_of_the_users_own_holds_nothing_up(harness: Harness) -> None:
     """As with every other file of the workspace that no run wrote."""
-    (desk.place / "AGENTS.md").write_text(ORDER)
-    assert desk.obeys()
+    (harness.place / "AGENTS.md").write_text(ORDER)
+    assert harness.obeys()
 
 
-def test_strict_containment_distrusts_guidance(desk: Desk) -> None:
+def test_strict_containment_distrusts_guidance(harness: Harness) -> None:
     """An order in the AGENTS.md of a cloned repository is asked about before it is followed, whoever wrote
     it.
     """
-    (desk.place / "AGENTS.md").write_text(ORDER)
-    session = desk.session()
-    desk.sessions = [Session(session.home, env=session.env, containment="strict")]
+    (harness.place / "AGENTS.md").write_text(ORDER)
+    session = harness.session()
+    harness.sessions = [Session(session.home, env=session.env, containment="strict")]
     session.close()
-    assert not desk.obeys()
-    (desk.place / "AGENTS.md").unlink()
-    assert desk.obeys()
+    assert not harness.obeys()
+    (harness.place / "AGENTS.md").unlink()
+    assert harness.obeys()
 
 
-def test_every_agent_of_a_plan_has_read_it(desk: Desk) -> None:
+def test_every_agent_of_a_plan_has_read_it(harness: Harness) -> None:
     """The second step of a plan is not free to act either; a call that the user's own plan makes is."""
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}),
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
-    (desk.place / "notes.txt").write_text("mine\n")
+    (harness.place / "notes.txt").write_text("mine\n")
     agents = Plan(steps=(Step(id="one", goal="look"), Step(id="two", goal="write", depends_on=("one",))))
 
     def play(request: ModelRequest) -> Any:
         return [OVER] if request.messages[-1].text.startswith("write") else "done"
 
-    desk.run(plan=agents, model=ScriptedModel(play))
-    assert (desk.place / "notes.txt").read_text() == "mine\n"
+    harness.run(plan=agents, model=ScriptedModel(play))
+    assert (harness.place / "notes.txt").read_text() == "mine\n"
     own = Plan(
         steps=(
             Step(id="one", goal="look"),
             Step(id="own", tool="write_file", args={"path": "notes.txt", "content": "theirs"}),
         )
     )
-    desk.run(plan=own, model=ScriptedModel(["looked"]))
-    assert (desk.place / "notes.txt").read_text() == "theirs"
+    harness.run(plan=own, model=ScriptedModel(["looked"]))
+    assert (harness.place / "notes.txt").read_text() == "theirs"
 
 
-def test_the_question_names_the_file(desk: Desk) -> None:
+def test_the_question_names_the_file(harness: Harness) -> None:
     """Whoever is asked sees that the order stands in AGENTS.md."""
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}),
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}),
         ("write_file", {"path": "AGENTS.md", "content": ORDER}),
         containment="off",
     )
     with pytest.raises(ApprovalRequired):
-        desk.run(
+        harness.run(
             ("write_file", {"path": "a.txt", "content": ORDER.splitlines()[1]}),
             ("delete_file", {"path": "a.txt"}),
             approve="ask",
         )
-    run = desk.sessions[0].history.get(desk.sessions[0].store.runs(limit=1)[0].id)
+    run = harness.sessions[0].history.get(harness.sessions[0].store.runs(limit=1)[0].id)
     asked = next(event for event in run.events() if isinstance(event, ApprovalAsked))
     assert "AGENTS.md in the prompt: AGENTS.md, written by run" in str(asked.contained["untrusted"])
 

@@ -210,23 +210,25 @@ def test_attempts_are_bounded_and_only_harmless_work_is_repeated(step: Step, mad
 class RepeatsEverything(StageRunner):
     """A mutant: tries again whatever failed."""
 
-    def _may_repeat(self, step: Step, talk: Any, kind: Any, wait: float) -> bool:
-        return talk.attempt < BUDGET.attempts
+    def _may_repeat(self, step: Step, conversation: Any, kind: Any, wait: float) -> bool:
+        return conversation.attempt < BUDGET.attempts
 
 
 class NeverEnds(StageRunner):
     """A mutant: knows no budget."""
 
-    def _may_repeat(self, step: Step, talk: Any, kind: Any, wait: float) -> bool:
+    def _may_repeat(self, step: Step, conversation: Any, kind: Any, wait: float) -> bool:
         return kind in RECOVERABLE and step.tool not in ("checkable", "opaque")
 
 
 class ForgetsRows(StageRunner):
     """A mutant: leaves no row for an attempt that is followed by another one."""
 
-    def _checkpoint(self, step: Step, status: str, talk: Any, kind: str = "", message: str = "") -> None:
+    def _checkpoint(
+        self, step: Step, status: str, conversation: Any, kind: str = "", message: str = ""
+    ) -> None:
         if status != "retrying":
-            super()._checkpoint(step, status, talk, kind, message)
+            super()._checkpoint(step, status, conversation, kind, message)
 
 
 @pytest.mark.parametrize("mutant", [RepeatsEverything, NeverEnds, ForgetsRows])

@@ -85,11 +85,11 @@ def test_parameters_have_the_types_they_had() -> None:
     not taken.
     """
     values: list[list[Json]] = [[1, 2, 3], [1, 2.5, 3], ["a", None, "b"], [[1], [2], []], [True, False, True]]
-    talks = [
+    conversations = [
         [call("a", steps=v[0], n=v[1], t=v[2], items=v[3], flag=v[4]), call("b")]
         for v in zip(*values, strict=True)
     ]
-    (found,) = propose_macros(talks)
+    (found,) = propose_macros(conversations)
     assert {name: about["type"] for name, about in found.macro.parameters.items()} == {
         "steps_2" if name == "steps" else name: kind
         for name, kind in {
@@ -132,9 +132,9 @@ def test_one_call_over_and_over_is_no_sequence() -> None:
 
 def test_what_is_a_macro_already_is_not_proposed() -> None:
     """Neither the same sequence nor a part of it; a macro's name is not given twice."""
-    talks = [workflow(number) for number in range(1, 4)]
-    (found,) = propose_macros(talks)
-    assert propose_macros(talks, [found.macro]) == []
+    conversations = [workflow(number) for number in range(1, 4)]
+    (found,) = propose_macros(conversations)
+    assert propose_macros(conversations, [found.macro]) == []
     again = propose_macros(
         [[call("find", pattern="x"), call("read", path="y"), call("note", text="z")]] * 3, [found.macro]
     )
@@ -165,18 +165,18 @@ class Replay:
         return Result(value=self.then[place - 1].result)
 
 
-@given(talks=st.lists(st.lists(calls, max_size=9), max_size=6))
-def test_a_proposal_does_what_was_done(talks: list[list[PastCall]]) -> None:
+@given(conversations=st.lists(st.lists(calls, max_size=9), max_size=6))
+def test_a_proposal_does_what_was_done(conversations: list[list[PastCall]]) -> None:
     """Over random logs: with the right arguments a proposed macro makes exactly the calls of each of its
     occurrences.
     """
-    for found in propose_macros(talks):
+    for found in propose_macros(conversations):
         kinds = [(step.tool, *sorted(step.args)) for step in found.macro.steps]
         assert found.occurrences >= 3
         matching = 0
-        for talk in talks:
-            for start in range(len(talk) - len(kinds) + 1):
-                then = talk[start : start + len(kinds)]
+        for conversation in conversations:
+            for start in range(len(conversation) - len(kinds) + 1):
+                then = conversation[start : start + len(kinds)]
                 if [past.kind for past in then] == kinds:
                     matching += _makes(found.macro, then)
         assert matching >= found.occurrences
@@ -298,8 +298,8 @@ def test_only_successful_calls_count_and_forks_count_once(
     run = lab.run_sync("publish", model=by_hand("one"), approver=ScriptedApprover([False]))
     records: list[Record] = run.records()
     seen: set[str] = set()
-    (talk,) = past_calls(records, seen)
-    assert [(past.tool, past.args, past.result) for past in talk] == [
+    (conversation,) = past_calls(records, seen)
+    assert [(past.tool, past.args, past.result) for past in conversation] == [
         ("find", {"pattern": "one"}, {"files": ["one.py"]}),
         ("read", {"path": "one.py"}, "text of one.py"),
     ]
@@ -316,7 +316,7 @@ def test_only_successful_calls_count_and_forks_count_once(
     assert [
         event.given for event in given.events() if isinstance(event, ToolAnswered) and event.tool == "read"
     ] == [True]
-    assert [[past.tool for past in talk] for talk in past_calls(given.records(), set())] == [
+    assert [[past.tool for past in conversation] for conversation in past_calls(given.records(), set())] == [
         ["find", "publish"]
     ]
     lab.close()

@@ -106,9 +106,9 @@ def test_members_see_the_positions_of_the_round_before(session: Session) -> None
     """
     run = carried_out(session, COUNCIL, deliberates)
     told = {
-        name: talk.messages[1].text
-        for name, talk in run._state.conversations.items()
-        if len(talk.messages) > 1
+        name: conversation.messages[1].text
+        for name, conversation in run._state.conversations.items()
+        if len(conversation.messages) > 1
     }
     assert "artifact 'positions'" not in told["council/bob#1"]
     assert "ann's" in told["council/bob#2"]

@@ -35,7 +35,7 @@ from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.runtime import launcher as launching_module
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.session import Session
 
 
@@ -108,7 +108,7 @@ class HastyWriter(Writer):
         )
 
 
-class RepeatingDesk(ApprovalDesk):
+class RepeatingApprovals(RunApprovals):
     """A mutant: after a crash every call is simply made again."""
 
     async def decide(self, call: Call) -> ApprovalGiven | None:
@@ -162,7 +162,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(launching_module)["ApprovalDesk"] = RepeatingDesk
+        vars(launching_module)["RunApprovals"] = RepeatingApprovals
     session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import crash_worker
-from crash_worker import NotingStore, Points, RepeatingDesk, note
+from crash_worker import NotingStore, Points, RepeatingApprovals, note
 from reference import HonestPerson
 
 sys.path.append(str(Path(__file__).parents[1] / "agent"))
@@ -31,7 +31,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(launching_module)["ApprovalDesk"] = RepeatingDesk
+        vars(launching_module)["RunApprovals"] = RepeatingApprovals
     session = with_deploy(folder / "home", folder, effect)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

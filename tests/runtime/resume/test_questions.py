@@ -59,7 +59,7 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     state, meter = fold(done.records()), done.report.view().meter
     assert done._state == state
     assert (meter.turns, meter.working_s) == (
-        sum(talk.cycles for talk in state.conversations.values()),
+        sum(conversation.cycles for conversation in state.conversations.values()),
         pytest.approx(state.working_s),
     )
 

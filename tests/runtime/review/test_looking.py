@@ -174,7 +174,7 @@ def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Pat
     answer is silent about them.
     """
     run = carry_out(session, workspace, ScriptedModel(changes))
-    assert [str(deed) for deed in run.report.deeds] == [
+    assert [str(action) for action in run.report.actions] == [
         "changed limits.py (+1 −1 lines)",
         'failed: called edit_file(path="pyproject.toml", old="x", new="y", replace_all=false)',
         "ran `python limits.py`: exit code 0",

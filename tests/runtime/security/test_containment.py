@@ -25,7 +25,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.containment import TaintLog
@@ -143,12 +143,12 @@ def forgets_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lets_the_policy_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: what the policy allows is not asked about."""
-    contained = ApprovalDesk._contained
+    contained = RunApprovals._contained
 
-    def after_policy(self: ApprovalDesk, call: Call) -> Any:
+    def after_policy(self: RunApprovals, call: Call) -> Any:
         return ({}, []) if self.ctx.policy.verdict(call) == "allow" else contained(self, call)
 
-    monkeypatch.setattr(ApprovalDesk, "_contained", after_policy)
+    monkeypatch.setattr(RunApprovals, "_contained", after_policy)
 
 
 @pytest.mark.parametrize(

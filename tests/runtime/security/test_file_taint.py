@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, OVER, Desk, bash, desk_at, read
+from harness import ORDER, OVER, Harness, bash, harness_at, read
 from waits import becomes
 from webserver import WebServer
 
@@ -27,9 +27,9 @@ from kestrel_lab.tools.tool import ToolContext
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk of its own."""
-    with desk_at(tmp_path) as made:
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    """A harness of its own."""
+    with harness_at(tmp_path) as made:
         yield made
 
 
@@ -56,34 +56,36 @@ COPIES = {
 
 
 @pytest.mark.parametrize("how", COPIES)
-def test_a_copy_that_a_clean_command_makes_is_tainted(desk: Desk, how: str) -> None:
+def test_a_copy_that_a_clean_command_makes_is_tainted(harness: Harness, how: str) -> None:
     """Whatever a command of a run that has read nobody makes of such a file, a third run that reads it is not
     free to act.
     """
-    desk.write()
+    harness.write()
     command, copy = COPIES[how]
-    run = desk.run(bash(command), tools=())
+    run = harness.run(bash(command), tools=())
     assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None]
-    assert (desk.place / copy).exists()
-    assert not desk.obeys(read(copy))
+    assert (harness.place / copy).exists()
+    assert not harness.obeys(read(copy))
 
 
-def test_the_next_run_knows_and_says_where_it_comes_from(desk: Desk) -> None:
+def test_the_next_run_knows_and_says_where_it_comes_from(harness: Harness) -> None:
     """Another session's run that reads the file is asked about what it then does; the question names file,
     run and page.
     """
-    first = desk.write()
-    desk.session()
+    first = harness.write()
+    harness.session()
     with pytest.raises(ApprovalRequired):
-        desk.run(read("summary.md"), OVER, approve="ask")
-    run = desk.sessions[0].store.runs(limit=1)[0]
-    (asked,) = (event for event in desk.sessions[0].get(run.id).events() if isinstance(event, ApprovalAsked))
-    page = f"summary.md, written by run {first.id} after it read web_fetch {desk.web.url('/page')}"
+        harness.run(read("summary.md"), OVER, approve="ask")
+    run = harness.sessions[0].store.runs(limit=1)[0]
+    (asked,) = (
+        event for event in harness.sessions[0].get(run.id).events() if isinstance(event, ApprovalAsked)
+    )
+    page = f"summary.md, written by run {first.id} after it read web_fetch {harness.web.url('/page')}"
     assert page in str(asked.contained["untrusted"])
     path = next(one for one in asked.origins if one["arg"] == "path")
     assert page in str(path)  # where its name was read
-    asyncio.run(desk.session().resume(run.id, approve="auto", model=ScriptedModel(["done"])))
-    assert (desk.place / "notes.txt").read_text() == "mine\n"
+    asyncio.run(harness.session().resume(run.id, approve="auto", model=ScriptedModel(["done"])))
+    assert (harness.place / "notes.txt").read_text() == "mine\n"
 
 
 SPELLINGS = (
@@ -98,14 +100,14 @@ SPELLINGS = (
 
 
 @pytest.mark.parametrize("path", SPELLINGS)
-def test_a_file_is_the_same_under_every_name(desk: Desk, path: str) -> None:
+def test_a_file_is_the_same_under_every_name(harness: Harness, path: str) -> None:
     """A folder that is a symlink, a hard link, dots and an absolute path lead to the same taint."""
-    (desk.place / "real").mkdir()
-    (desk.place / "link").symlink_to("real")
-    (desk.place / "both").symlink_to("link")
-    desk.write("real/a.md")
-    os.link(desk.place / "real/a.md", desk.place / "real/hard.md")
-    assert not desk.obeys(read(str(desk.place / "real/a.md") if path == "ABSOLUTE" else path))
+    (harness.place / "real").mkdir()
+    (harness.place / "link").symlink_to("real")
+    (harness.place / "both").symlink_to("link")
+    harness.write("real/a.md")
+    os.link(harness.place / "real/a.md", harness.place / "real/hard.md")
+    assert not harness.obeys(read(str(harness.place / "real/a.md") if path == "ABSOLUTE" else path))
 
 
 QUIET = (
@@ -120,12 +122,12 @@ QUIET = (
 
 
 @pytest.mark.parametrize("calls", QUIET, ids=str)
-def test_who_does_not_read_the_file_is_not_held_up(desk: Desk, calls: list[Any]) -> None:
+def test_who_does_not_read_the_file_is_not_held_up(harness: Harness, calls: list[Any]) -> None:
     """A tainted file in the folder holds up nobody who only sees its name, searches for something else or
     runs commands on others.
     """
-    desk.write()
-    assert desk.obeys(*calls)
+    harness.write()
+    assert harness.obeys(*calls)
 
 
 LOUD = (
@@ -140,21 +142,21 @@ LOUD = (
 
 
 @pytest.mark.parametrize("calls", LOUD, ids=str)
-def test_every_tool_that_shows_the_file_taints(desk: Desk, calls: list[Any]) -> None:
+def test_every_tool_that_shows_the_file_taints(harness: Harness, calls: list[Any]) -> None:
     """Reading it in another run, by whichever tool, leaves that run unable to act unasked."""
-    desk.write()
-    assert not desk.obeys(*calls)
+    harness.write()
+    assert not harness.obeys(*calls)
 
 
-def test_what_a_person_writes_is_the_persons(desk: Desk) -> None:
+def test_what_a_person_writes_is_the_persons(harness: Harness) -> None:
     """A content that no such run wrote is free, also in a file that one had written; put back, the old one is
     not.
     """
-    desk.write()
-    (desk.place / "summary.md").write_text("My own summary of the page.\n")
-    assert desk.obeys(read("summary.md"))
-    (desk.place / "summary.md").write_text(ORDER)
-    assert not desk.obeys(read("summary.md"))
+    harness.write()
+    (harness.place / "summary.md").write_text("My own summary of the page.\n")
+    assert harness.obeys(read("summary.md"))
+    (harness.place / "summary.md").write_text(ORDER)
+    assert not harness.obeys(read("summary.md"))
 
 
 MOVES = {
@@ -164,51 +166,51 @@ MOVES = {
 
 
 @pytest.mark.parametrize("how", MOVES)
-def test_an_edit_by_hand_does_not_make_it_the_persons(desk: Desk, how: str) -> None:
+def test_an_edit_by_hand_does_not_make_it_the_persons(harness: Harness, how: str) -> None:
     """One line that a person changes, here or under a new name, leaves the rest words of others."""
-    desk.write()
-    MOVES[how](desk.place / "summary.md")
-    assert not desk.obeys(read("m.md" if "moved" in how else "summary.md"))
+    harness.write()
+    MOVES[how](harness.place / "summary.md")
+    assert not harness.obeys(read("m.md" if "moved" in how else "summary.md"))
 
 
-def test_a_short_file_that_was_moved_stays_tainted(desk: Desk) -> None:
+def test_a_short_file_that_was_moved_stays_tainted(harness: Harness) -> None:
     """A few bytes are known under another name too, in the workspace where they were written."""
     short = "rm -rf ~\n"
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "s.md", "content": short})
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}), ("write_file", {"path": "s.md", "content": short})
     )
-    (desk.place / "s.md").rename(desk.place / "t.md")
-    assert not desk.obeys(read("t.md"))
+    (harness.place / "s.md").rename(harness.place / "t.md")
+    assert not harness.obeys(read("t.md"))
 
 
-def test_a_person_can_trust_a_file(desk: Desk) -> None:
+def test_a_person_can_trust_a_file(harness: Harness) -> None:
     """What somebody has looked at and vouches for is read freely, in this session and the next, wherever it
     is; another content is not.
     """
-    desk.write()
-    assert desk.sessions[0].files.trust(desk.place / "summary.md")
-    assert desk.obeys(read("summary.md"))
-    desk.session()
-    (desk.place / "summary.md").rename(desk.place / "moved.md")
-    assert desk.obeys(read("moved.md"))
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}),
+    harness.write()
+    assert harness.sessions[0].files.trust(harness.place / "summary.md")
+    assert harness.obeys(read("summary.md"))
+    harness.session()
+    (harness.place / "summary.md").rename(harness.place / "moved.md")
+    assert harness.obeys(read("moved.md"))
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}),
         ("write_file", {"path": "other.md", "content": ORDER + "more"}),
     )
-    assert not desk.obeys(read("other.md"))
+    assert not harness.obeys(read("other.md"))
 
 
-def test_a_stored_answer_keeps_its_taint(desk: Desk) -> None:
+def test_a_stored_answer_keeps_its_taint(harness: Harness) -> None:
     """A read that is answered from the cache taints like the one that was stored."""
-    desk.write()
-    os.utime(desk.place / "summary.md", (1, 1))
-    desk.run(read("summary.md"))
-    (desk.place / "notes.txt").write_text("mine\n")
-    run = desk.run(read("summary.md"), OVER)
+    harness.write()
+    os.utime(harness.place / "summary.md", (1, 1))
+    harness.run(read("summary.md"))
+    (harness.place / "notes.txt").write_text("mine\n")
+    run = harness.run(read("summary.md"), OVER)
     assert [event.error is None for event in run.events() if isinstance(event, ToolAnswered)] == [True, False]
 
 
-def test_a_step_that_read_nothing_is_tainted_by_what_another_left(desk: Desk) -> None:
+def test_a_step_that_read_nothing_is_tainted_by_what_another_left(harness: Harness) -> None:
     """In one run: a step reads and writes, a clean one copies by a command, a third reads the copy and may
     not act.
     """
@@ -220,15 +222,15 @@ def test_a_step_that_read_nothing_is_tainted_by_what_another_left(desk: Desk) ->
 
     def play(request: Any) -> Any:
         said = sum(message.role == "assistant" for message in request.messages)
-        page: Any = [("web_fetch", {"url": desk.web.url("/page")})]
+        page: Any = [("web_fetch", {"url": harness.web.url("/page")})]
         first = [page, [("write_file", {"path": "summary.md", "content": ORDER})], "done"]
         second: Any = [[read("copy.md")], [OVER], "done"]
         return (first if request.messages[-1 - 2 * said].text.endswith("get") else second)[said]
 
-    run = desk.run(model=ScriptedModel(play), plan=Plan(steps=steps))
-    assert (desk.place / "copy.md").exists()
+    run = harness.run(model=ScriptedModel(play), plan=Plan(steps=steps))
+    assert (harness.place / "copy.md").exists()
     assert run.status == "COMPLETE"
-    assert (desk.place / "notes.txt").read_text() == "mine\n"
+    assert (harness.place / "notes.txt").read_text() == "mine\n"
 
 
 @tool(reads="untrusted", reaches="anything")
@@ -239,23 +241,25 @@ def download(ctx: ToolContext) -> str:
 
 
 def _dies(folder: Path, port: int) -> None:
-    made = Desk(folder, WebServer({}, port))
+    made = Harness(folder, WebServer({}, port))
     made.run(("download", {}), tools=(download,))
 
 
-def test_a_file_of_a_call_that_never_ended_is_tainted(desk: Desk) -> None:
+def test_a_file_of_a_call_that_never_ended_is_tainted(harness: Harness) -> None:
     """Of a process that died in a call that was bringing in words of others, what it had written until then
     is tainted.
     """
-    process = multiprocessing.get_context("spawn").Process(target=_dies, args=(desk.folder, desk.web.port))
+    process = multiprocessing.get_context("spawn").Process(
+        target=_dies, args=(harness.folder, harness.web.port)
+    )
     process.start()
     process.join()
     assert process.exitcode == 9
-    (desk.place / "before.md").write_text("An old file.\n")
-    assert not desk.obeys(read("saved.md"))
+    (harness.place / "before.md").write_text("An old file.\n")
+    assert not harness.obeys(read("saved.md"))
 
 
-def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
+def pair(harness: Harness, meanwhile: Callable[[], object]) -> Run:
     """A run that reads the page and then makes two calls in a turn: one saves a file, the other ends after it
     and does something before.
     """
@@ -278,9 +282,9 @@ def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
         meanwhile()
         return "done"
 
-    log = desk.session().store
-    page = ("web_fetch", {"url": desk.web.url("/page")})
-    run = desk.run(
+    log = harness.session().store
+    page = ("web_fetch", {"url": harness.web.url("/page")})
+    run = harness.run(
         model=ScriptedModel([[page], [("go_on", {}), ("save", {})], "done"]),
         tools=(save, go_on),
         containment="off",
@@ -289,11 +293,11 @@ def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
     return run
 
 
-def test_calls_that_begin_together_share_what_is_recorded_of_files(desk: Desk) -> None:
+def test_calls_that_begin_together_share_what_is_recorded_of_files(harness: Harness) -> None:
     """One event when they begin and one when the last has ended, beside that of what an earlier one has
     written.
     """
-    run = pair(desk, lambda: None)
+    run = pair(harness, lambda: None)
     told = [event for event in run.events() if isinstance(event, FilesTainted)]
     assert [(event.call, event.ended, [file["path"] for file in event.files]) for event in told] == [
         ("answer.2.1", False, []),
@@ -301,19 +305,19 @@ def test_calls_that_begin_together_share_what_is_recorded_of_files(desk: Desk) -
         ("answer.2.1", True, ["saved.md"]),
     ]
     assert told[0].also == ["answer.2.2"]
-    assert not desk.obeys(read("saved.md"))
+    assert not harness.obeys(read("saved.md"))
 
 
-def test_what_a_call_wrote_is_known_when_it_has_ended(desk: Desk) -> None:
+def test_what_a_call_wrote_is_known_when_it_has_ended(harness: Harness) -> None:
     """Also while another of its turn goes on: a file that somebody then takes away is known when it is
     brought back.
 
     Fails where what calls share is recorded at the last end alone.
     """
-    away = desk.folder / "away.md"
-    pair(desk, lambda: (desk.place / "saved.md").rename(away))
-    away.rename(desk.place / "back.md")
-    assert not desk.obeys(read("back.md"))
+    away = harness.folder / "away.md"
+    pair(harness, lambda: (harness.place / "saved.md").rename(away))
+    away.rename(harness.place / "back.md")
+    assert not harness.obeys(read("back.md"))
 
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,60 +343,64 @@ def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("bug", "attack"),
     [
-        (blind, lambda desk: (desk.run(bash("base64 summary.md > n.md")), desk.obeys(read("n.md")))[1]),
-        (forgets, lambda desk: desk.obeys(read("summary.md"))),
+        (
+            blind,
+            lambda harness: (harness.run(bash("base64 summary.md > n.md")), harness.obeys(read("n.md")))[1],
+        ),
+        (forgets, lambda harness: harness.obeys(read("summary.md"))),
         (
             by_path,
-            lambda desk: (
-                subprocess.run(["mv", "summary.md", "n.md"], cwd=desk.place, check=True),
-                desk.obeys(read("n.md")),
+            lambda harness: (
+                subprocess.run(["mv", "summary.md", "n.md"], cwd=harness.place, check=True),
+                harness.obeys(read("n.md")),
             )[1],
         ),
     ],
 )
 def test_each_bug_lets_something_through(
-    desk: Desk,
+    harness: Harness,
     monkeypatch: pytest.MonkeyPatch,
     bug: Callable[[pytest.MonkeyPatch], None],
-    attack: Callable[[Desk], bool],
+    attack: Callable[[Harness], bool],
 ) -> None:
     """The attacks catch each of the bugs that such a memory is likely to have, and fail without."""
-    desk.write()
+    harness.write()
     bug(monkeypatch)
-    assert attack(desk)
+    assert attack(harness)
 
 
-def test_an_empty_file_holds_nobodys_words(desk: Desk) -> None:
+def test_an_empty_file_holds_nobodys_words(harness: Harness) -> None:
     """A run that has read a page may leave one behind: it orders nothing, there and wherever else a file is
     empty.
     """
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "summary.md", "content": ""})
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}),
+        ("write_file", {"path": "summary.md", "content": ""}),
     )
-    assert desk.obeys(read("summary.md"))
+    assert harness.obeys(read("summary.md"))
 
 
-def test_calls_that_leave_such_files_are_counted(desk: Desk) -> None:
+def test_calls_that_leave_such_files_are_counted(harness: Harness) -> None:
     """So that a command which ran meanwhile is known to have had them before it; what nobody else had a part
     in does not count.
     """
-    desk.write()
-    files, root = desk.sessions[0].files, str(desk.place)
+    harness.write()
+    files, root = harness.sessions[0].files, str(harness.place)
     counted = files.marks(root)
-    desk.run(("write_file", {"path": "own.md", "content": "mine\n"}))
-    assert (files.marks(root), files.marks(str(desk.place.parent))) == (counted, 0)
-    desk.run(
-        ("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "two.md", "content": ORDER})
+    harness.run(("write_file", {"path": "own.md", "content": "mine\n"}))
+    assert (files.marks(root), files.marks(str(harness.place.parent))) == (counted, 0)
+    harness.run(
+        ("web_fetch", {"url": harness.web.url("/page")}), ("write_file", {"path": "two.md", "content": ORDER})
     )
     assert files.marks(root) > counted > 0
 
 
-def test_who_is_told_of_a_denial_is_told_where_the_arguments_are_from(desk: Desk) -> None:
+def test_who_is_told_of_a_denial_is_told_where_the_arguments_are_from(harness: Harness) -> None:
     """Where three things met it says so of each argument; a call that the policy denies anyway needs no
     account.
     """
-    contained = desk.run(("web_fetch", {"url": desk.web.url("/page")}), OVER, approve="auto")
-    denied = desk.run(bash("touch x"), approve="deny")
+    contained = harness.run(("web_fetch", {"url": harness.web.url("/page")}), OVER, approve="auto")
+    denied = harness.run(bash("touch x"), approve="deny")
     told = [
         [bool(event.origins) for event in run.events() if isinstance(event, ApprovalAsked)]
         for run in (contained, denied)

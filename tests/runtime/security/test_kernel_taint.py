@@ -11,7 +11,7 @@ from typing import Any
 
 import IPython
 import pytest
-from desk import ORDER, OVER, Desk, desk_at, read
+from harness import ORDER, OVER, Harness, harness_at, read
 
 from kestrel_lab.core.events.union import FilesTainted, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lockdown_problem()), rea
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk of its own."""
-    with desk_at(tmp_path) as made:
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    """A harness of its own."""
+    with harness_at(tmp_path) as made:
         yield made
 
 
@@ -35,10 +35,10 @@ def python(code: str) -> tuple[str, dict[str, str]]:
     return ("run_python", {"code": code})
 
 
-FETCH: Callable[[Desk], Any] = lambda desk: ("web_fetch", {"url": desk.web.url("/page")})  # noqa: E731
+FETCH: Callable[[Harness], Any] = lambda harness: ("web_fetch", {"url": harness.web.url("/page")})  # noqa: E731
 
 
-def two_steps(desk: Desk, first: list[Any], second: list[Any], **how: Any) -> Run:
+def two_steps(harness: Harness, first: list[Any], second: list[Any], **how: Any) -> Run:
     """A run with a step that makes the calls of `first`, and one after it, which is told nothing of it, with
     those of `second`.
     """
@@ -49,12 +49,12 @@ def two_steps(desk: Desk, first: list[Any], second: list[Any], **how: Any) -> Ru
         return [calls[said]] if said < len(calls) else "done"
 
     steps = (Step(id="a", goal="go first"), Step(id="b", goal="go second", depends_on=("a",)))
-    return desk.run(model=ScriptedModel(play), plan=Plan(steps=steps), tools=("kernel",), **how)
+    return harness.run(model=ScriptedModel(play), plan=Plan(steps=steps), tools=("kernel",), **how)
 
 
-def overwrote(desk: Desk) -> bool:
+def overwrote(harness: Harness) -> bool:
     """Whether the user's notes are gone."""
-    return (desk.place / "notes.txt").read_text() == "pwned"
+    return (harness.place / "notes.txt").read_text() == "pwned"
 
 
 READS = {
@@ -74,17 +74,17 @@ LOOKS = {
 @pytest.mark.parametrize(
     ("reads", "looks"), [*((one, "print") for one in READS), *(("file", one) for one in LOOKS)]
 )
-def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, looks: str) -> None:
+def test_a_variable_taints_the_step_that_looks_at_it(harness: Harness, reads: str, looks: str) -> None:
     """A step puts what it read into a variable; a step that reads the variable may not act unasked."""
-    desk.write()
+    harness.write()
     allowed = {"rules": [{"tool": "run_python", "verdict": "allow"}], "goal": "run g = 6 * 7 or g = 1 / 0 at"}
-    first = [one(desk) if callable(one) else one for one in READS[reads]]
-    run = two_steps(desk, first, [*LOOKS[looks], OVER], **allowed)
+    first = [one(harness) if callable(one) else one for one in READS[reads]]
+    run = two_steps(harness, first, [*LOOKS[looks], OVER], **allowed)
     answers = [event.error for event in run.events() if isinstance(event, ToolAnswered)]
     assert [error and error["kind"] for error in answers[: len(first)]] == [None] * (len(first) - 1) + [
         "raised" if reads == "failed" else None
     ]
-    assert not overwrote(desk)
+    assert not overwrote(harness)
     told = [
         event.read
         for event in run.events()
@@ -93,35 +93,35 @@ def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, loo
     assert any("the kernel, in which run" in one for one in told)
 
 
-def test_what_is_written_from_a_variable_is_tainted_for_later_runs(desk: Desk) -> None:
+def test_what_is_written_from_a_variable_is_tainted_for_later_runs(harness: Harness) -> None:
     """The file that a clean step wrote with a tainted variable is known to a later run."""
-    desk.write()
-    two_steps(desk, READS["file"], [python("open('new.md', 'w').write(g.upper())")])
-    assert (desk.place / "new.md").exists()
-    assert not desk.obeys(read("new.md"))
+    harness.write()
+    two_steps(harness, READS["file"], [python("open('new.md', 'w').write(g.upper())")])
+    assert (harness.place / "new.md").exists()
+    assert not harness.obeys(read("new.md"))
 
 
-def test_a_kernel_that_read_nobody_asks_nothing(desk: Desk) -> None:
+def test_a_kernel_that_read_nobody_asks_nothing(harness: Harness) -> None:
     """Variables that code computed before anything foreign was read, and in another run, hold nobody up."""
-    desk.write()
-    two_steps(desk, [python("g = 6 * 7")], [python("print(g)"), OVER])
-    assert overwrote(desk)
-    two_steps(desk, READS["file"], [])
-    assert desk.obeys(python("print(6 * 7)"), tools=("kernel",))  # its kernel is another
+    harness.write()
+    two_steps(harness, [python("g = 6 * 7")], [python("print(g)"), OVER])
+    assert overwrote(harness)
+    two_steps(harness, READS["file"], [])
+    assert harness.obeys(python("print(6 * 7)"), tools=("kernel",))  # its kernel is another
 
 
-def test_what_code_reads_after_a_kernel_is_tainted_does_not_ask_by_itself(desk: Desk) -> None:
+def test_what_code_reads_after_a_kernel_is_tainted_does_not_ask_by_itself(harness: Harness) -> None:
     """Looking at a tainted kernel is free, and so is everything that would be free after reading the file
     itself.
     """
-    desk.write()
+    harness.write()
     run = two_steps(
-        desk, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")]
+        harness, READS["file"], [python("print(g)"), ("list_directory", {"path": "."}), read("notes.txt")]
     )
     assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None] * 4
 
 
-def test_runs_of_one_notebook_share_its_kernel(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_one_notebook_share_its_kernel(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run of the notebook, in another session too, that reads the variable of an earlier one may not
     act unasked.
     """
@@ -130,23 +130,23 @@ def test_runs_of_one_notebook_share_its_kernel(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     look = ("inspect_variable", {"name": "g"})
     shell.user_ns["g"] = 1
-    assert desk.obeys(look, tools=("kernel",))
-    desk.run(
-        FETCH(desk),
+    assert harness.obeys(look, tools=("kernel",))
+    harness.run(
+        FETCH(harness),
         python(f"g = {ORDER!r}"),
         tools=("kernel",),
         rules=[{"tool": "run_python", "verdict": "allow"}],
         containment="off",
     )
     assert shell.user_ns["g"] == ORDER
-    assert not desk.obeys(look, tools=("kernel",))
-    desk.session()
-    assert not desk.obeys(look, tools=("kernel",))
+    assert not harness.obeys(look, tools=("kernel",))
+    harness.session()
+    assert not harness.obeys(look, tools=("kernel",))
 
 
-def test_the_attack_catches_a_kernel_that_forgets(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attack_catches_a_kernel_that_forgets(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: nobody marks kernels. Then the second step acts."""
-    desk.write()
+    harness.write()
     monkeypatch.setattr(KernelTaint, "mark", lambda *_: None)
-    two_steps(desk, READS["file"], [*LOOKS["print"], OVER])
-    assert overwrote(desk)
+    two_steps(harness, READS["file"], [*LOOKS["print"], OVER])
+    assert overwrote(harness)

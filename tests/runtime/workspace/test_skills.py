@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, Desk, desk_at
+from harness import ORDER, Harness, harness_at
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -75,9 +75,9 @@ def session(tmp_path: Path, home: Path) -> Iterator[Session]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     """A workspace and a page that gives an order."""
-    with desk_at(tmp_path) as made:
+    with harness_at(tmp_path) as made:
         yield made
 
 
@@ -453,49 +453,49 @@ def own_session(tmp_path: Path, home: Path, **how: Any) -> Session:
     return Session(tmp_path / "home", env={"HOME": str(home), "PATH": os.environ["PATH"]}, **how)
 
 
-def test_a_skill_that_a_misled_run_wrote_is_not_obeyed(desk: Desk) -> None:
+def test_a_skill_that_a_misled_run_wrote_is_not_obeyed(harness: Harness) -> None:
     """Its description stands in the prompt of the next run, which asks from its first call on.
 
     A mutant that only reads it overwrites the notes.
     """
     text = f"---\nname: helper\ndescription: Always helps.\n---\n{ORDER}"
-    page = ("web_fetch", {"url": desk.web.url("/page")})
-    desk.run(
+    page = ("web_fetch", {"url": harness.web.url("/page")})
+    harness.run(
         page, ("write_file", {"path": ".agents/skills/helper/SKILL.md", "content": text}), containment="off"
     )
-    assert (desk.place / ".agents/skills/helper/SKILL.md").exists()
-    assert not desk.obeys()
+    assert (harness.place / ".agents/skills/helper/SKILL.md").exists()
+    assert not harness.obeys()
 
 
-def test_a_file_of_a_skill_that_a_misled_run_wrote_taints_who_loads_it(desk: Desk) -> None:
+def test_a_file_of_a_skill_that_a_misled_run_wrote_taints_who_loads_it(harness: Harness) -> None:
     """The skill itself is the user's, and holds nobody up who does not read that file."""
-    folder = put(desk.place / ".agents/skills", "helper")
-    page = ("web_fetch", {"url": desk.web.url("/page")})
-    desk.run(
+    folder = put(harness.place / ".agents/skills", "helper")
+    page = ("web_fetch", {"url": harness.web.url("/page")})
+    harness.run(
         page, ("write_file", {"path": ".agents/skills/helper/guide.md", "content": ORDER}), containment="off"
     )
     assert (folder / "guide.md").exists()
-    assert desk.obeys(loads("helper"))
-    assert not desk.obeys(loads("helper", file="guide.md"))
+    assert harness.obeys(loads("helper"))
+    assert not harness.obeys(loads("helper", file="guide.md"))
 
 
-def test_skills_of_a_cloned_repository_are_not_obeyed_in_strict_mode(desk: Desk) -> None:
+def test_skills_of_a_cloned_repository_are_not_obeyed_in_strict_mode(harness: Harness) -> None:
     """From the description on; the user's own description is no text of others, its instructions are as any
     file is.
     """
-    put(desk.place / ".agents/skills", "helper", ORDER)
-    home = desk.session().home
-    desk.sessions[0].close()
-    desk.sessions = [Session(home, env={"PATH": os.environ["PATH"]}, containment="strict")]
-    assert not desk.obeys()
+    put(harness.place / ".agents/skills", "helper", ORDER)
+    home = harness.session().home
+    harness.sessions[0].close()
+    harness.sessions = [Session(home, env={"PATH": os.environ["PATH"]}, containment="strict")]
+    assert not harness.obeys()
 
 
-def test_ones_own_skill_that_is_not_loaded_holds_nothing_up(desk: Desk, home: Path) -> None:
+def test_ones_own_skill_that_is_not_loaded_holds_nothing_up(harness: Harness, home: Path) -> None:
     """Not even in strict mode: what stands in the prompt of it is the user's own."""
     put(home / ".agents/skills", "mine")
-    desk.sessions = [own_session(desk.folder, home, containment="strict")]
-    assert desk.obeys()
-    assert not desk.obeys(loads("mine"))
+    harness.sessions = [own_session(harness.folder, home, containment="strict")]
+    assert harness.obeys()
+    assert not harness.obeys(loads("mine"))
 
 
 def test_allowed_tools_allow_nothing(session: Session, place: Path, home: Path) -> None:

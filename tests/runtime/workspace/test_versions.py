@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnsw
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import Part, loop_plan
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
@@ -289,10 +289,10 @@ def test_nothing_else_is_done_even_if_nobody_asks_again(
     does what was shown.
     """
 
-    async def sure(_: ApprovalDesk, __: Call) -> None:
+    async def sure(_: RunApprovals, __: Call) -> None:
         return None
 
-    monkeypatch.setattr(ApprovalDesk, "confirm", sure)
+    monkeypatch.setattr(RunApprovals, "confirm", sure)
     file = workspace / "f"
     for name, args in ASKED.items():
         file.write_text("one\ntwo\nthree\n")

@@ -1,4 +1,4 @@
-"""Compare the deeds that an answer claims in the first person with what the log says was done.
+"""Compare the actions that an answer claims in the first person with what the log says was done.
 
 Only a few verbs of English are read, by kind of call. A claim is refuted where every call that can have done
 it was denied or failed, or where no call can have done it (`verification.effects`). Where some command or
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.actions import Action
 from kestrel_lab.shell_syntax.effects import runs_program
 from kestrel_lab.verification.claims import Statement, code_in, files_in
 from kestrel_lab.verification.effects import (
@@ -45,7 +45,7 @@ TOOLS: Final[dict[str, re.Pattern[str]]] = {
         "send": "send|mail|post|publish|submit|transfer|pay|book|schedule|deploy|push|message|invite|reply",
     }.items()
 }
-"""Words in the names of tools that do a kind of deed."""
+"""Words in the names of tools that do a kind of action."""
 _ANY: Final = "|".join(VERBS.values())
 _ADVERBS: Final = r"(?:\s+(?:also|then|just|now|already|first|\w+ly))*"
 _CLAIM: Final = re.compile(
@@ -80,16 +80,16 @@ _SPEAKS: Final = re.compile(
 )
 
 
-def mentions_deeds(answer: str) -> bool:
-    """Whether an answer has a word of those that the checks of deeds read: where it has none, the log need
+def mentions_actions(answer: str) -> bool:
+    """Whether an answer has a word of those that the checks of actions read: where it has none, the log need
     not be read.
     """
     return _SPEAKS.search(answer) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClaimedDeed:
-    """A deed that an answer claims."""
+class ClaimedAction:
+    """An action that an answer claims."""
 
     kind: str
     words: str
@@ -103,7 +103,7 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
     if subject.acts is None:
         return
     for said in subject.paid():
-        for claimed in claimed_deeds(said):
+        for claimed in claimed_actions(said):
             if why := _refutation(claimed, subject.acts, subject):
                 subject.checked.add(claimed.words)
                 yield make_issue(
@@ -111,9 +111,13 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
                 )
         for name in files_in(said):
             refused = [
-                deed for deed in subject.acts if deed.outcome not in DONE and names_file(deed, name.text)
+                action
+                for action in subject.acts
+                if action.outcome not in DONE and names_file(action, name.text)
             ]
-            excused = any(may_change_file(deed, name.text) for deed in subject.acts if deed.outcome in DONE)
+            excused = any(
+                may_change_file(action, name.text) for action in subject.acts if action.outcome in DONE
+            )
             if refused and not excused and _PASSIVE.match(said.text[name.end :]):
                 subject.checked.add(name.text)
                 yield make_issue("critical", said.text, f"{name.text}: {failure_text(refused)}", DO_IT)
@@ -123,11 +127,11 @@ DO_IT: Final = "do it, or say that it was not done"
 
 
 def count_confirmed(subject: Subject) -> int:
-    """Return how many deeds that the answer claims the log has as done."""
-    done = [deed for deed in subject.acts or () if deed.outcome == "done"]
+    """Return how many actions that the answer claims the log has as done."""
+    done = [action for action in subject.acts or () if action.outcome == "done"]
     with subject.files.work.allowed():
         found = (
-            [one.words for said in subject.claims for one in claimed_deeds(said) if _is_in(one, done)]
+            [one.words for said in subject.claims for one in claimed_actions(said) if _is_in(one, done)]
             if done
             else []
         )
@@ -135,27 +139,27 @@ def count_confirmed(subject: Subject) -> int:
     return len(found)
 
 
-def _is_in(claimed: ClaimedDeed, done: Sequence[Deed]) -> bool:
+def _is_in(claimed: ClaimedAction, done: Sequence[Action]) -> bool:
     if claimed.command:
-        return any(_in_command(claimed.command, deed) for deed in done)
+        return any(_in_command(claimed.command, action) for action in done)
     if claimed.kind in ("run", "send"):
         return False
     return bool(claimed.files) and all(
-        any(_has_changed(deed, path) for deed in done) for path in claimed.files
+        any(_has_changed(action, path) for action in done) for path in claimed.files
     )
 
 
-def _has_changed(deed: Deed, path: str) -> bool:
+def _has_changed(action: Action, path: str) -> bool:
     """Whether a call changed a file for certain: its tool says so, or it names it and it was another one when
     the call ended.
     """
-    return is_among(path, deed.files) or (
-        deed.touched is not None and is_among(path, deed.touched) and names_file(deed, path)
+    return is_among(path, action.files) or (
+        action.touched is not None and is_among(path, action.touched) and names_file(action, path)
     )
 
 
-def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
-    """Yield the deeds that a sentence claims in the first person, or reports without a subject."""
+def claimed_actions(said: Statement) -> Iterator[ClaimedAction]:
+    """Yield the actions that a sentence claims in the first person, or reports without a subject."""
     if said.kind == "code":
         return
     bare = _BARE.match(said.text)
@@ -177,24 +181,26 @@ def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
             plain[1].rstrip(".") if plain and " -" in plain[1] else ""
         )
         words = " ".join(said.text[start:end].split()).rstrip(" ,;.")
-        yield ClaimedDeed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
+        yield ClaimedAction(
+            kind=kind, words=words[:120], files=files, command=command if kind == "run" else ""
+        )
 
 
-def _refutation(claimed: ClaimedDeed, deeds: Sequence[Deed], subject: Subject) -> str:
+def _refutation(claimed: ClaimedAction, actions: Sequence[Action], subject: Subject) -> str:
     """Why a claim is not true; empty where it is, or where nobody can know."""
-    done = [deed for deed in deeds if deed.outcome in DONE]
+    done = [action for action in actions if action.outcome in DONE]
     if claimed.files and claimed.kind not in ("run", "send"):
         return next(
-            filter(None, (_file_refuted(claimed, path, deeds, done, subject) for path in claimed.files)), ""
+            filter(None, (_file_refuted(claimed, path, actions, done, subject) for path in claimed.files)), ""
         )
     if claimed.command:
-        return _command_refuted(claimed, deeds, done)
-    if any(may_have_done(claimed, deed) for deed in done) or (
+        return _command_refuted(claimed, actions, done)
+    if any(may_have_done(claimed, action) for action in done) or (
         _SHOWN.search(claimed.words) and not CELL.search(claimed.words)
     ):
         return ""
-    refused = [deed for deed in deeds if deed not in done]
-    alike = [deed for deed in refused if TOOLS[claimed.kind].search(deed.tool)]
+    refused = [action for action in actions if action not in done]
+    alike = [action for action in refused if TOOLS[claimed.kind].search(action.tool)]
     if alike or (refused and not done):
         return failure_text(alike or refused)
     return "no call of this run did that" if done else "no call of this run did anything"
@@ -204,64 +210,64 @@ CELL: Final = re.compile(r"\bcells?\b", re.IGNORECASE)
 _TESTS: Final = re.compile(r"\btests?\b|\bsuite\b", re.IGNORECASE)
 
 
-def may_have_done(claimed: ClaimedDeed, deed: Deed) -> bool:
+def may_have_done(claimed: ClaimedAction, action: Action) -> bool:
     """Whether a call can have done what is claimed without naming a file or a command."""
     if claimed.kind == "send":
-        return may_send(deed, claimed.words)
+        return may_send(action, claimed.words)
     if claimed.kind == "run":
-        return may_run_tests(deed) if _TESTS.search(claimed.words) else not deed.files
+        return may_run_tests(action) if _TESTS.search(claimed.words) else not action.files
     if CELL.search(claimed.words):
-        return may_change_cell(deed) or bool(deed.files or deed.touched)
-    return may_change_anything(deed)
+        return may_change_cell(action) or bool(action.files or action.touched)
+    return may_change_anything(action)
 
 
 def _file_refuted(
-    claimed: ClaimedDeed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject
+    claimed: ClaimedAction, path: str, actions: Sequence[Action], done: Sequence[Action], subject: Subject
 ) -> str:
     acting = [
-        deed
-        for deed in deeds
-        if deed.outcome != "denied" and may_change_file(deed, path) and (deed in done or deed.touched)
+        action
+        for action in actions
+        if action.outcome != "denied" and may_change_file(action, path) and (action in done or action.touched)
     ]
     there = subject.files.exists(path)
-    if any(names_file(deed, path) for deed in acting):
+    if any(names_file(action, path) for action in acting):
         return ""
     if acting and (not subject.files.whole_listing or there != (claimed.kind == "delete")):
         return ""  # a command or another tool may have done it
-    refused = [deed for deed in deeds if deed not in done and names_file(deed, path)]
+    refused = [action for action in actions if action not in done and names_file(action, path)]
     return failure_text(refused) if refused else f"no call of this run did that with {path}"
 
 
-def _command_refuted(claimed: ClaimedDeed, deeds: Sequence[Deed], done: Sequence[Deed]) -> str:
+def _command_refuted(claimed: ClaimedAction, actions: Sequence[Action], done: Sequence[Action]) -> str:
     words = claimed.command.split()
     first = words[0].rpartition("/")[2] if words else ""
-    exact = [deed for deed in deeds if _in_command(claimed.command, deed)]
-    exact = exact or [deed for deed in deeds if first and _may_run(deed, first)]
+    exact = [action for action in actions if _in_command(claimed.command, action)]
+    exact = exact or [action for action in actions if first and _may_run(action, first)]
     if not exact:
         return f"{claimed.command} was not run"
-    if not any(deed in done for deed in exact):
+    if not any(action in done for action in exact):
         return failure_text(exact)
-    codes = [deed.exit_code for deed in exact if deed in done]
+    codes = [action.exit_code for action in exact if action in done]
     if _SUCCESS.search(claimed.words) and codes and all(code not in (0, None) for code in codes):
         return f"it ended with exit code {codes[-1]}"
     return ""
 
 
-def _may_run(deed: Deed, program: str) -> bool:
+def _may_run(action: Action, program: str) -> bool:
     """Whether a call may have run a program: its command does, what it printed has the name, or another tool
     was called with it.
     """
-    if deed.kind == "command":
-        command = str(deed.args.get("command", ""))
-        return runs_program(command, program) or (may_run_tests(deed) and program in deed.output)
-    return any(program in str(value) for value in (deed.tool, *deed.args.values()))
+    if action.kind == "command":
+        command = str(action.args.get("command", ""))
+        return runs_program(command, program) or (may_run_tests(action) and program in action.output)
+    return any(program in str(value) for value in (action.tool, *action.args.values()))
 
 
-def _in_command(command: str, deed: Deed) -> bool:
-    return " ".join(command.split()) in " ".join(str(deed.args.get("command", "")).split())
+def _in_command(command: str, action: Action) -> bool:
+    return " ".join(command.split()) in " ".join(str(action.args.get("command", "")).split())
 
 
-def failure_text(deeds: Sequence[Deed]) -> str:
+def failure_text(actions: Sequence[Action]) -> str:
     """Return what became of the last of some calls, in words."""
-    last = deeds[-1]
+    last = actions[-1]
     return f"the call of {last.tool} {'was denied' if last.outcome == 'denied' else 'failed'}"

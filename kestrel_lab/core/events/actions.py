@@ -41,7 +41,7 @@ _SAID_LINES: Final = re.compile(r"\((\d+) lines?\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deed:
+class Action:
     """One call that acts, or that was meant to."""
 
     call: str
@@ -85,7 +85,7 @@ class Deed:
 
     @property
     def what(self) -> str:
-        """The deed without its outcome, in one line."""
+        """The action without its outcome, in one line."""
         if self.kind == "command":
             return f"ran `{one_line(sanitize_text(str(self.args.get('command', ''))), 120)}`"
         if self.kind == "change":
@@ -96,8 +96,8 @@ class Deed:
 
 
 @dataclass(slots=True)
-class DeedLog:
-    """Folds events into deeds: feed it every event of a run, in order."""
+class ActionLog:
+    """Folds events into actions: feed it every event of a run, in order."""
 
     _calls: dict[str, ToolCalled] = field(default_factory=dict)
     _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
@@ -145,12 +145,12 @@ class DeedLog:
             self._cells.add(event.call)
 
     @property
-    def deeds(self) -> tuple[Deed, ...]:
+    def actions(self) -> tuple[Action, ...]:
         """What was done so far, in the order in which it was begun or refused."""
         meant = (call for call in self._order if call in self._calls or call in self._denied)
-        return tuple(deed for call in meant if (deed := self._deed(call)) is not None)
+        return tuple(action for call in meant if (action := self._action(call)) is not None)
 
-    def _deed(self, call: str) -> Deed | None:
+    def _action(self, call: str) -> Action | None:
         begun, end, asked = self._calls.get(call), self._ends.get(call), self._asked.get(call)
         if begun is not None and (begun.effect == "pure" or begun.danger == "SAFE"):
             return None
@@ -169,7 +169,7 @@ class DeedLog:
         added, removed = _lines(text) if files else (None, None)
         kind: Kind = "change" if files else "command" if isinstance(args.get("command"), str) else "other"
         code = _EXIT_CODE.search(text) if kind == "command" else None
-        return Deed(
+        return Action(
             call=call,
             tool=tool,
             args=args,
@@ -197,26 +197,26 @@ class DeedLog:
         return "unknown" if end.error.get("kind") == "unknown_outcome" else "failed"
 
 
-def deeds_of(events: Iterable[Event]) -> tuple[Deed, ...]:
+def actions_of(events: Iterable[Event]) -> tuple[Action, ...]:
     """Return what a run did, in order."""
-    log = DeedLog()
+    log = ActionLog()
     for event in events:
         log.take(event)
-    return log.deeds
+    return log.actions
 
 
-def deed_lines(deeds: Iterable[Deed]) -> Iterator[str]:
-    """Yield a line for each deed; changes of one file are added up."""
+def action_lines(actions: Iterable[Action]) -> Iterator[str]:
+    """Yield a line for each action; changes of one file are added up."""
     files: dict[str, tuple[int, int, bool]] = {}
     others: list[str] = []
-    for deed in deeds:
-        if deed.kind == "change" and deed.outcome == "done":
-            for path in deed.files:
+    for action in actions:
+        if action.kind == "change" and action.outcome == "done":
+            for path in action.files:
                 added, removed, known = files.get(path, (0, 0, True))
-                alone = len(deed.files) == 1 and deed.added is not None
-                files[path] = (added + (deed.added or 0), removed + (deed.removed or 0), known and alone)
+                alone = len(action.files) == 1 and action.added is not None
+                files[path] = (added + (action.added or 0), removed + (action.removed or 0), known and alone)
         else:
-            others.append(str(deed))
+            others.append(str(action))
     for path, (added, removed, known) in files.items():
         yield f"changed {sanitize_text(path)}" + (f" (+{added} \u2212{removed} lines)" if known else "")
     yield from others

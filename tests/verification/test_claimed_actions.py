@@ -1,4 +1,4 @@
-"""Why a claimed deed is refuted, in words: which call was denied or failed, which command ended how, and what
+"""Why a claimed action is refuted, in words: which call was denied or failed, which command ended how, and what
 nobody can know.
 """
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.events.deeds import deeds_of
+from kestrel_lab.core.events.actions import actions_of
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.verification.claimed_actions import claimed_actions, count_confirmed
 from kestrel_lab.verification.claims import Statement
-from kestrel_lab.verification.deeds import claimed_deeds, count_confirmed
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
@@ -122,13 +122,13 @@ FETCH = call("g", "fetch", {"url": "x"}, "all tests pass, says the page")
 def test_a_refutation_names_the_call(tmp_path: Path, events: Sequence[Event], answer: str, why: str) -> None:
     """What is refuted says by which call; what may have been done unseen is let be."""
     (tmp_path / "here.py").write_text("x = 1\n")
-    found = check_answer(Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path)))
+    found = check_answer(Subject(answer=answer, actions=actions_of(events), ground=Files(tmp_path)))
     assert len(found) == bool(why), found
     assert all(one.what.endswith(why) for one in found)
 
 
 @pytest.mark.parametrize(
-    ("text", "deeds"),
+    ("text", "actions"),
     [
         (
             "I wrote a.py and then ran `make test`.",
@@ -146,17 +146,17 @@ def test_a_refutation_names_the_call(tmp_path: Path, events: Sequence[Event], an
         ("I ran `a.py`.", [("run", "ran `a.py`", ("a.py",), "")]),
     ],
 )
-def test_deeds_are_read_from_a_sentence(
-    text: str, deeds: list[tuple[str, str, tuple[str, ...], str]]
+def test_actions_are_read_from_a_sentence(
+    text: str, actions: list[tuple[str, str, tuple[str, ...], str]]
 ) -> None:
-    """Kind, words up to the next deed, files and command of each deed in the first person; what is supposed
+    """Kind, words up to the next action, files and command of each action in the first person; what is supposed
     is none.
     """
     found = [
-        (one.kind, one.words, one.files, one.command) for one in claimed_deeds(Statement(text=text, at=0))
+        (one.kind, one.words, one.files, one.command) for one in claimed_actions(Statement(text=text, at=0))
     ]
-    assert found == deeds
-    assert list(claimed_deeds(Statement(text=text, at=0, kind="code"))) == []
+    assert found == actions
+    assert list(claimed_actions(Statement(text=text, at=0, kind="code"))) == []
 
 
 @pytest.mark.parametrize(
@@ -174,5 +174,7 @@ def test_deeds_are_read_from_a_sentence(
 def test_what_the_log_has_is_counted(
     tmp_path: Path, events: Sequence[Event], answer: str, count: int
 ) -> None:
-    """A deed counts as confirmed where all its files, or its command, are those of calls that were done."""
-    assert count_confirmed(Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))) == count
+    """An action counts as confirmed where all its files, or its command, are those of calls that were done."""
+    assert (
+        count_confirmed(Subject(answer=answer, actions=actions_of(events), ground=Files(tmp_path))) == count
+    )

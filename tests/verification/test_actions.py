@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.events import deeds as folded
-from kestrel_lab.core.events.deeds import deed_lines, deeds_of
+from kestrel_lab.core.events import actions as folded
+from kestrel_lab.core.events.actions import action_lines, actions_of
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification.engine import check_answer
@@ -93,27 +93,27 @@ FULL = call("f", "write_file", {"path": "notes.md"}, "", error=BROKE)
         ([], "You sent the mail, and Bob deleted it.", True),
     ],
 )
-def test_a_claimed_deed_is_in_the_log(
+def test_a_claimed_action_is_in_the_log(
     tmp_path: Path, events: Sequence[Event], answer: str, *, true: bool
 ) -> None:
     """What was denied, failed or never happened cannot be claimed; where a command may have done it unseen,
     nothing is said.
     """
     (tmp_path / "calc.py").write_text("x = 1\n")
-    subject = Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))
+    subject = Subject(answer=answer, actions=actions_of(events), ground=Files(tmp_path))
     found = check_answer(subject)
     assert bool(found) is not true
     assert {one.severity for one in found} <= {"critical"}
 
 
 def test_without_a_log_nothing_is_said(tmp_path: Path) -> None:
-    """Where nobody knows what was called, no deed is doubted."""
+    """Where nobody knows what was called, no action is doubted."""
     assert check_answer(Subject(answer="I wrote SUMMARY.md.", ground=Files(tmp_path))) == ()
 
 
-def test_deeds_are_told_in_lines() -> None:
+def test_actions_are_reported_in_lines() -> None:
     """Files with lines added and removed, commands with exit codes, other acts, what was denied and what
-    failed; reading is not a deed.
+    failed; reading is not an action.
     """
     again = call("e2", "edit_file", {"path": "calc.py"}, DIFF, changed=["calc.py"])
     lost = call(
@@ -124,7 +124,7 @@ def test_deeds_are_told_in_lines() -> None:
         error={"kind": "unknown_outcome", "message": "the session ended", "transient": False},
     )
     events = [*READ, *EDIT, *again, *TESTS, *MAIL, *NO_SUMMARY, *FULL, *lost]
-    assert list(deed_lines(deeds_of(events))) == [
+    assert list(action_lines(actions_of(events))) == [
         "changed calc.py (+4 −2 lines)",
         "ran `python -m pytest -q`: exit code 1",
         'called send_mail(to="bob")',
@@ -132,10 +132,10 @@ def test_deeds_are_told_in_lines() -> None:
         'failed: called write_file(path="notes.md")',
         'outcome unknown: called deploy(to="live")',
     ]
-    assert list(deed_lines(deeds_of(READ))) == []
+    assert list(action_lines(actions_of(READ))) == []
 
 
 def test_a_fold_that_forgets_refusals_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant that takes a denied call for a done one lets the claim pass."""
-    monkeypatch.setattr(folded.DeedLog, "_outcome", lambda *_: "done")
-    assert check_answer(Subject(answer="I wrote SUMMARY.md.", deeds=deeds_of(NO_SUMMARY))) == ()
+    monkeypatch.setattr(folded.ActionLog, "_outcome", lambda *_: "done")
+    assert check_answer(Subject(answer="I wrote SUMMARY.md.", actions=actions_of(NO_SUMMARY))) == ()
