@@ -181,9 +181,7 @@ class ToolCache:
             self.flights.land(name, text)
 
     async def _kept(self, key: str) -> _Kept | None:
-        """What is in the store; `None` also for what says that it belongs elsewhere, or says nothing that can
-        be read.
-        """
+        """The answer stored under `key`; `None` also if the row belongs to another key or cannot be read."""
         if (text := await self.store.get(key)) is None:
             return None
         kept = _Kept.read(text, key=key)

@@ -882,7 +882,7 @@ def no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lenient(self: Taint, asked: ApprovalAsked, given: ApprovalGiven) -> None:
         contained(self, asked, given)
-        self.approved |= dict.fromkeys(self.refused, "")
+        self.allowed_together |= dict.fromkeys(self.refused, "")
         self.refused.clear()
         self.agreed |= {
             authority.further_call_text(one).key for one in authority.further_calls(asked.contained)

@@ -1,4 +1,4 @@
-"""Answers kept and used again, in a store that trusts nobody who can write its file."""
+"""Answers kept and used again, on a store that trusts nobody who can write its file."""
 
 import asyncio
 import pickle

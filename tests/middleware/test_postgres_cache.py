@@ -24,7 +24,7 @@ def get(store: CacheStore, key: str) -> str | None:
 
 
 def put(store: CacheStore, key: str, value: str, ttl_s: float | None = None) -> None:
-    """Store in the store."""
+    """Store on the store."""
     asyncio.run(store.set(key, value, ttl_s))
 
 
@@ -205,7 +205,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
     """A server of something else than PostgreSQL is a `CacheStoreError`, not a crash."""
     with socket.create_server(("127.0.0.1", 0)) as other:
 
-        def conversation() -> None:
+        def answer_http() -> None:
             while True:
                 try:
                     connection, _ = other.accept()
@@ -215,7 +215,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
                     connection.recv(1_000)
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        threading.Thread(target=conversation, daemon=True).start()
+        threading.Thread(target=answer_http, daemon=True).start()
         store = opened(f"postgresql://127.0.0.1:{other.getsockname()[1]}/db")
         with pytest.raises(CacheStoreError, match=r"127\.0\.0\.1"):
             get(store, "k")

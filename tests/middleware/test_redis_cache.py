@@ -181,7 +181,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
     """A server of something else than Redis is a `CacheStoreError`, not a crash."""
     with socket.create_server(("127.0.0.1", 0)) as other:
 
-        def conversation() -> None:
+        def answer_http() -> None:
             while True:
                 try:
                     connection, _ = other.accept()
@@ -191,7 +191,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
                     connection.recv(1_000)
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        threading.Thread(target=conversation, daemon=True).start()
+        threading.Thread(target=answer_http, daemon=True).start()
         store = opened(f"redis://127.0.0.1:{other.getsockname()[1]}")
         with pytest.raises(CacheStoreError):
             get(store, "k")

@@ -89,7 +89,7 @@ class RunApprovals:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
-        if call.unsandboxed:  # leave that was given for a command in a sandbox is none for one without
+        if call.unsandboxed:  # an approval of a sandboxed command does not cover an unsandboxed one
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared
         # with.
@@ -127,7 +127,7 @@ class RunApprovals:
             return await self._put(self._asked(call, "question"), call)
         each_for_itself = (
             tool is not None and tool.danger_of is not None
-        )  # leave for one call says nothing of another one
+        )  # an approval of one call does not cover another
         always = not forbidden and not each_for_itself and is_allowed_for_run(state, call, bound)
         needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
         if not needed and question not in state.questions:

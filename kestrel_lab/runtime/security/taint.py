@@ -109,7 +109,7 @@ class Taint:
     """By tool, how many calls the model stated before it had read anything foreign."""
     stated_values: dict[str, list[Json]] = field(default_factory=dict)
     """By tool, the argument values that it stated with them."""
-    approved: dict[str, str] = field(default_factory=dict)
+    allowed_together: dict[str, str] = field(default_factory=dict)
     """By call, the key under which a person allowed it together with another one."""
     refused: set[str] = field(default_factory=set)
     """Calls that a person denied together with another one."""
@@ -165,8 +165,8 @@ class Taint:
 
     def allows(self, call: Call) -> bool:
         """Return whether a person has agreed to this very call."""
-        key = self.approved.get(call.id)
-        return (bool(self.agreed) or key is not None) and (call.key in self.agreed or call.key == key)
+        allowed = self.allowed_together.get(call.id)
+        return (bool(self.agreed) or allowed is not None) and (call.key in self.agreed or call.key == allowed)
 
     @property
     def clean(self) -> bool:
@@ -470,7 +470,7 @@ class Taint:
             self.refused |= {call.id for call in wanted}
             self.closed = self.closed or given.scope == "run"
             return
-        self.approved |= {call.id: call.key for call in wanted}
+        self.allowed_together |= {call.id: call.key for call in wanted}
         if given.scope != "once":
             self.agreed |= {
                 call.key for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args))

@@ -24,7 +24,7 @@ LIST, INSPECT = "_kestrel_listed", "_kestrel_inspected"
 
 def main() -> None:
     """Restrict this process, then be a kernel until it is told to end."""
-    connection, workspace, scratch, memory, leave = sys.argv[1:6]
+    connection, workspace, scratch, memory, access = sys.argv[1:6]
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -32,7 +32,7 @@ def main() -> None:
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
     landlock.restrict_process(
-        read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False
+        read, [], [workspace, scratch] if access == "writes" else [scratch], network=False
     )
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp

@@ -227,7 +227,7 @@ WANT = {"call": "d", "tool": "send", "args": {"to": "bob"}}
 
 
 @pytest.mark.parametrize(
-    ("how", "leave", "agreed", "liked", "refused", "closed"),
+    ("how", "allowed", "agreed", "liked", "refused", "closed"),
     [
         ({}, True, 0, [], False, False),
         ({"scope": "same"}, True, 2, [], False, False),
@@ -239,7 +239,7 @@ WANT = {"call": "d", "tool": "send", "args": {"to": "bob"}}
     ],
 )
 def test_one_answer_is_for_all_contained_calls_of_a_turn(
-    how: dict[str, Any], leave: bool, agreed: int, liked: list[str], refused: bool, closed: bool
+    how: dict[str, Any], allowed: bool, agreed: int, liked: list[str], refused: bool, closed: bool
 ) -> None:
     """As far as it says: for these, for the same, for all like them, or for none from here on; edited
     arguments say nothing of others.
@@ -255,8 +255,8 @@ def test_one_answer_is_for_all_contained_calls_of_a_turn(
     )
     taint = after(asked, ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}))
     assert (
-        taint.approved == {"d": Call(id="d", kind="tool", target="send", args={"to": "bob"}).key}
-    ) == leave
+        taint.allowed_together == {"d": Call(id="d", kind="tool", target="send", args={"to": "bob"}).key}
+    ) == allowed
     assert (len(taint.agreed), sorted(taint.liked), taint.refused == {"d"}, taint.closed) == (
         agreed,
         liked,
@@ -267,7 +267,7 @@ def test_one_answer_is_for_all_contained_calls_of_a_turn(
         ApprovalAsked(call="c", step="s", tool="pay", args={}, danger="HIGH", key="k"),
         ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **how}),
     )
-    assert (plain.approved, plain.agreed, plain.liked, plain.refused, plain.closed) == (
+    assert (plain.allowed_together, plain.agreed, plain.liked, plain.refused, plain.closed) == (
         {},
         set(),
         {},
