@@ -37,7 +37,8 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     folder = Path(os.path.abspath(config.cwd or "."))
     program = program_path(config.command, folder, env)
     read, write = _places(config, folder, program, env)
-    choice = choose_level(sandbox, folder if not _is_broad(folder) else program.parent, config.at_least)
+    begin = program.parent if _is_broad(folder) else folder
+    choice = choose_level(sandbox, begin, config.at_least, written=begin in write)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]

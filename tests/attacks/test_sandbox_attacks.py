@@ -15,7 +15,7 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.canary import probe_level
-from kestrel_lab.tools.sandbox.command_lines import launch_for
+from kestrel_lab.tools.sandbox.command_lines import launch_for, launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.private_gitdir import PREFIX
@@ -330,3 +330,78 @@ def test_no_place_in_memory_is_without_a_bound(place: str, tmp_path: Path) -> No
     )
     ended, told = attack("S3", tmp_path, *python(code))
     assert (ended.exit_code, int(told) <= 2 << 30) == (0, True)
+
+
+_READ_ALL = """
+import os, pathlib, sys
+def read(path):
+    try:
+        print(path, pathlib.Path(path).read_text().strip())
+    except OSError as error:
+        print(path, type(error).__name__)
+for path in sys.argv[1:]:
+    read(path)
+for change in (os.rename, os.link, os.symlink):
+    for source, target in (("project/home", "project/code/moved"), ("project/home/kestrel.db", "work/taken")):
+        try:
+            change(os.path.abspath(source), target)
+        except OSError:
+            continue
+for name in ("work/taken", "project/code/moved/kestrel.db"):
+    read(name)
+"""
+
+
+@pytest.mark.parametrize("level", HELD)
+def test_a_log_in_a_folder_that_is_only_read_stays_hidden(level: str, tmp_path: Path) -> None:
+    """A program that may read the folder around a home reads what lies beside it, and nothing of the home: not
+    by its name, through links, by a new name, nor what is added to it meanwhile.
+    """
+    if problem := probe_level(Level[level], Sandbox()):
+        pytest.skip(problem)
+    project, work, home = tmp_path / "project", tmp_path / "work", tmp_path / "project" / "home"
+    for folder in (project / "code" / "inner", work, home / "deep"):
+        folder.mkdir(parents=True)
+    seen = {project / "README": "beside", project / "code" / "inner" / "a.py": "deep beside"}
+    kept = [home / "kestrel.db", home / "deep" / "blob"]
+    for place in (*seen, *kept):
+        place.write_text(seen.get(place, "SECRET"))
+    (project / "link").symlink_to(home / "kestrel.db")
+    (project / "code" / "folder").symlink_to(home)
+    ways = [
+        *kept,
+        project / "link",
+        project / "code" / "folder" / "deep" / "blob",
+        work / ".." / "project/home/kestrel.db",
+    ]
+    launch = launch_with_places(
+        Level[level],
+        python(f"import os; os.chdir({str(tmp_path)!r})\n" + _READ_ALL) + (*map(str, (*seen, *ways)),),
+        read=[project],
+        write=[work],
+        folder=work,
+        env=clean_environment(),
+        sandbox=Sandbox(hidden=(home,)),
+    )
+    code, text = run_blocking(launch, PATIENCE_S)
+    said = dict(line.split(" ", 1) for line in text.splitlines())
+    assert code == 0 and "SECRET" not in text
+    assert {said.pop(str(place)) for place in seen} == set(seen.values())
+    assert len(said) == len(ways) + 2 and all(error.endswith("Error") for error in said.values())
+
+
+def test_the_test_of_a_hidden_log_sees_one_that_is_not(tmp_path: Path) -> None:
+    """The mutant: where nothing is hidden, the same program reads it."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "kestrel.txt").write_text("SECRET")
+    (tmp_path / "work").mkdir()
+    launch = launch_with_places(
+        Level.S1 if not probe_level(Level.S1, Sandbox()) else Level.S0,
+        python(_READ_ALL) + (str(tmp_path / "project" / "kestrel.txt"),),
+        read=[tmp_path / "project"],
+        write=[tmp_path / "work"],
+        folder=tmp_path / "work",
+        env=clean_environment(),
+        sandbox=Sandbox(hidden=(tmp_path / "elsewhere",)),
+    )
+    assert "SECRET" in run_blocking(launch, PATIENCE_S)[1]

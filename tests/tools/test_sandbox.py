@@ -474,7 +474,7 @@ def test_memory_without_a_bound(tmp_path: Path) -> None:
 
 def test_landlock_alone_does_not_hold_a_workspace_with_the_log(tmp_path: Path) -> None:
     """S1 cannot keep a command from writing a log that lies in the workspace: it is refused there, and the
-    message says what to do.
+    message says what to do. Where the folder around a log is only read, S1 hides the log.
     """
     home = tmp_path / ".kestrel"
     home.mkdir()
@@ -484,6 +484,7 @@ def test_landlock_alone_does_not_hold_a_workspace_with_the_log(tmp_path: Path) -
         launch_for(Level.S1, ["true"], workspace=tmp_path, env={}, sandbox=Sandbox(hidden=(home,)))
     with pytest.raises(UsageError, match="set home to a folder outside"):
         choose_level(Sandbox(level=Level.S1, hidden=(home,)), tmp_path)
+    assert choose_level(Sandbox(level=needs("S1"), hidden=(home,)), tmp_path, written=False).level is Level.S1
 
 
 @pytest.fixture

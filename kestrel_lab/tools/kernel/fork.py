@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.lockdown import (
     NoLockdown,
-    ReadPlaces,
     lock_down,
     lockdown_problem,
     preview_places,
 )
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value, write_values
+from kestrel_lab.tools.sandbox.mounts import ReadPlaces
 
 Work = Callable[[str, Buffers, list[str]], Json]
 """What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may

@@ -15,7 +15,6 @@ import site
 import stat
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,10 @@ from kestrel_lab.tools.sandbox.mounts import (
     CONFIGURATION,
     DEVICES,
     PROGRAMS,
+    ReadPlaces,
     existing_below,
+    folder_entries,
+    places_around,
     python_folders,
     secret_places,
 )
@@ -80,54 +82,24 @@ def read_places(workspace: str) -> list[str]:
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlaces:
-    """What a locked process may read."""
-
-    read: tuple[str, ...]
-    listed: tuple[str, ...] = ()
-    """Folders of which it may read the names only, beside those that are below `read`."""
-
-
 def preview_places(workspace: str) -> ReadPlaces:
     """Return the `read_places` of a preview, without what is neither file nor folder in the workspace.
 
-    Who reads a pipe takes from it what another process was to get, and no right to read a folder can leave it
-    out. So a folder with a pipe in it is given entry by entry. Raises `NoLockdown` as `read_places` does.
+    Who reads a pipe takes from it what another process was to get. Raises `NoLockdown` as `read_places` does.
     """
-    places = read_places(workspace)
-    special = set(_special_files(os.path.realpath(workspace)))
-    read, listed, todo = list[str](), list[str](), list(places)
-    while todo:
-        place = todo.pop()
-        if place in special:
-            continue
-        if any(one.startswith(f"{place}/") for one in special):
-            listed.append(place)
-            todo += [entry.path for entry in _entries(place) if not entry.is_symlink()]
-        else:
-            read.append(place)
-    return ReadPlaces(tuple(read), tuple(listed))
+    return places_around(read_places(workspace), set(_special_files(os.path.realpath(workspace))))
 
 
 def _special_files(root: str) -> Iterator[str]:
     """Yield pipes, sockets and devices below `root`, as far as `MOST_SEARCHED` entries."""
     todo, seen = [root], 0
     while todo and seen < MOST_SEARCHED:
-        for entry in _entries(todo.pop()):
+        for entry in folder_entries(todo.pop()):
             seen += 1
             if entry.is_dir(follow_symlinks=False):
                 todo.append(entry.path)
             elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
                 yield entry.path
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return list(found)
-    except OSError:  # gone, or not ours to read
-        return []
 
 
 def is_special_file(path: str | bytes) -> bool:

@@ -26,6 +26,7 @@ from kestrel_lab.tools.sandbox.mounts import (
     is_within,
     linked_repository,
     own_repository,
+    places_around,
     private_places,
     python_folders,
     secret_places,
@@ -82,7 +83,7 @@ def launch_with_places(
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env, terminal=terminal)
     for place in (*read, *write):
-        check_workspace(level, place, sandbox.hidden)
+        check_workspace(level, place, sandbox.hidden, written=place in write)
     if level is Level.S1:
         launch = _landlock_launch(argv, read, write, folder, env, sandbox)
         return replace(launch, write=(*launch.write, "/dev/tty"), terminal=True) if terminal else launch
@@ -92,15 +93,24 @@ def launch_with_places(
     return _bwrap_launch(argv, mounts, folder, env, sandbox, terminal=terminal)
 
 
-def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) -> None:
-    """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot."""
+def check_workspace(
+    level: Level, workspace: Path, hidden: Sequence[Path] = (), *, written: bool = True
+) -> None:
+    """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot.
+
+    S1 hides a part of what is only read, and no part of what is `written`: a command could move it.
+    """
     for needed in ("/usr", "/etc", "/dev", "/proc"):
         if is_within(Path(needed), workspace):
             raise PermissionError(
                 f"the workspace {workspace} contains system folders, so no sandbox can contain a "
                 "command there"
             )
-    if level is Level.S1 and (found := next(existing_below((*secret_places(), *hidden), [workspace]), None)):
+    if (
+        written
+        and level is Level.S1
+        and (found := next(existing_below((*secret_places(), *hidden), [workspace]), None))
+    ):
         advice = (
             ": set home to a folder outside of it, or move it there with kestrel home --move"
             if str(found) in map(os.path.realpath, hidden)
@@ -129,13 +139,18 @@ def _landlock_launch(
     linked = [found for place in write if (found := linked_repository(place)) is not None]
     written = [place for one in linked for place in (*one.written, one.own)]
     families = (AF_INET, AF_INET6) if sandbox.network else ()
+    seen = (*python_folders(), *read)
+    shown = places_around(
+        map(os.path.realpath, seen), set(map(str, existing_below(_keys_in(seen, sandbox), seen)))
+    )
     return Launch(
         argv=tuple(argv),
         cwd=str(folder),
         env=env,
         program=filter_program(families, truncate=landlock_version() >= TRUNCATES),
         system=(*PROGRAMS, *CONFIGURATION, *more),
-        read=(*map(os.path.realpath, (*python_folders(), *read)), *(str(one.common) for one in linked)),
+        read=(*shown.read, *(str(one.common) for one in linked)),
+        listed=shown.listed,
         write=(*map(os.path.realpath, write), *map(str, written), *DEVICES),
         network=sandbox.network,
         private=True,
@@ -387,14 +402,18 @@ def _logs_in(places: Sequence[Path], hidden: Sequence[Path]) -> Iterator[Path]:
             yield Path(folder)
 
 
+def _keys_in(places: Sequence[Path], sandbox: Sandbox) -> list[Path]:
+    """Return the keys and logs that a command must not see; not all of them lie in these places, or exist."""
+    return [*secret_places(), *_logs_in(places, sandbox.hidden), *(place / _ENGINE for place in places)]
+
+
 def _hide_keys(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
     """Hide keys that lie inside a mounted folder."""
-    keys = [*secret_places(), *_logs_in(places, sandbox.hidden), *(place / _ENGINE for place in places)]
     shown: Iterable[Path] = (
         [Path("/")] if level is Level.S2 else [*places, *python_folders(), *map(Path, PROGRAMS)]
     )
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
-    for secret in existing_below(keys, shown):
+    for secret in existing_below(_keys_in(places, sandbox), shown):
         named = _as_named(secret, places)
         if any(is_within(named, place) for place in places) or not any(
             is_within(secret, folder) for folder in covered

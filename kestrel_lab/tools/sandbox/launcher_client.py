@@ -51,6 +51,8 @@ class Launch:
     """Folders beneath which Landlock lets this command read, and below those that it may write; no part of
     these paths may be a link.
     """
+    listed: tuple[str, ...] = ()
+    """Folders of which Landlock lets this command read the names, and no content."""
     write: tuple[str, ...] = ()
     network: bool = False
     """Whether Landlock lets it use TCP."""
@@ -75,7 +77,7 @@ class Launch:
     def message(self) -> bytes:
         """Return the request to the launcher."""
         rules = (
-            {"system": self.system, "read": self.read, "write": self.write, "network": self.network}
+            {name: getattr(self, name) for name in ("system", "read", "listed", "write", "network")}
             if self.system
             else None
         )

@@ -209,7 +209,11 @@ def _exec_restricted(request: Request, private: str, streams: list[int], tell: i
         rules = request["landlock"]
         landlock.drop_privileges()
         landlock.restrict_process(
-            rules["system"], rules["read"], [*rules["write"], private], network=rules["network"]
+            rules["system"],
+            rules["read"],
+            [*rules["write"], private],
+            listed=rules["listed"],
+            network=rules["network"],
         )
         landlock.filter_calls(base64.b64decode(request["filter"]))
         os.execvpe(  # noqa: S606

@@ -58,8 +58,8 @@ class Sandbox:
     services.
     """
     hidden: tuple[Path, ...] = ()
-    """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a
-    workspace.
+    """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a place
+    that commands may write.
     """
 
     readable: tuple[Path, ...] = ()

@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from kestrel_lab.host.user import home_folder
 
@@ -153,6 +154,43 @@ def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[
         real = os.path.realpath(place)
         if os.path.exists(real) and any(real == root or real.startswith(root + "/") for root in roots):
             yield Path(real)
+
+
+class ReadPlaces(NamedTuple):
+    """What a process may read that Landlock restricts."""
+
+    read: tuple[str, ...]
+    listed: tuple[str, ...] = ()
+    """Folders of which it may read the names only, beside those that are below `read`."""
+
+
+def places_around(places: Iterable[str], hidden: Collection[str]) -> ReadPlaces:
+    """Return what to grant so that everything beneath `places` can be read except `hidden`, all of them paths
+    without links.
+
+    Landlock cannot take away a part of a folder that it grants. So a folder with something hidden in it is
+    granted entry by entry, as it is now: what is made directly in it later cannot be read.
+    """
+    read, listed, todo = list[str](), list[str](), list(places)
+    while todo:
+        place = todo.pop()
+        if place in hidden:
+            continue
+        if any(one.startswith(f"{place}/") for one in hidden):
+            listed.append(place)
+            todo += [entry.path for entry in folder_entries(place) if not entry.is_symlink()]
+        else:
+            read.append(place)
+    return ReadPlaces(tuple(read), tuple(listed))
+
+
+def folder_entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; nothing for one that is gone or cannot be read."""
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 # A copy of what commands need of `/etc`, so that it is one mount and not twenty: each takes a fifth of a

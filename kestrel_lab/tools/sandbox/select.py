@@ -49,8 +49,11 @@ def level_problem(level: Level, sandbox: Sandbox) -> str:
         return _VERDICTS[key]
 
 
-def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
-    """Return the level for commands in `workspace`, at least `minimum`.
+def choose_level(
+    sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0, *, written: bool = True
+) -> Choice:
+    """Return the level for commands in `workspace`, at least `minimum`; `written` says whether they may write
+    there.
 
     Takes a tenth of a second per level the first time and blocks. A level that was named is that level or
     nothing: raises `UsageError` that says why it does not work and what to install, and likewise when even
@@ -64,7 +67,7 @@ def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
                 "tool may run at: set sandbox = auto"
             )
             raise UsageError(msg)
-        if problem := _problem(sandbox.level, sandbox, workspace):
+        if problem := _problem(sandbox.level, sandbox, workspace, written=written):
             raise UsageError(
                 f"sandbox level {sandbox.level.name} is not available: {problem}. Fix this, or set "
                 "sandbox = auto for the highest level that works"
@@ -74,7 +77,7 @@ def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
     for level in _BEST_FIRST:
         if level < minimum:
             break
-        problem = _problem(level, sandbox, workspace)
+        problem = _problem(level, sandbox, workspace, written=written)
         if not problem:
             return Choice(level=level, reasons=tuple(reasons))
         reasons.append((level, problem))
@@ -85,11 +88,13 @@ def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
     return Choice(level=Level.S0, reasons=tuple(reasons), wanted=False)
 
 
-async def choose_level_async(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
+async def choose_level_async(
+    sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0, *, written: bool = True
+) -> Choice:
     """Choose the level without blocking the event loop."""
     if is_tested(sandbox):
-        return choose_level(sandbox, workspace, minimum)
-    return await asyncio.to_thread(choose_level, sandbox, workspace, minimum)
+        return choose_level(sandbox, workspace, minimum, written=written)
+    return await asyncio.to_thread(choose_level, sandbox, workspace, minimum, written=written)
 
 
 async def run_sandboxed(
@@ -111,7 +116,7 @@ async def run_sandboxed(
     and the level it was held in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox =
     S0`, and `OSError` for a program that cannot be started.
     """
-    choice = await choose_level_async(sandbox, workspace)
+    choice = await choose_level_async(sandbox, workspace, written=not read_only)
     if not choice.wanted:
         msg = (
             f"no sandbox is available here ({choice}), and this command runs what an agent may have "
@@ -136,10 +141,10 @@ def is_tested(sandbox: Sandbox) -> bool:
     return True
 
 
-def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:
+def _problem(level: Level, sandbox: Sandbox, workspace: Path, *, written: bool) -> str:
     if level > Level.S0:
         try:
-            check_workspace(level, workspace, sandbox.hidden)
+            check_workspace(level, workspace, sandbox.hidden, written=written)
         except PermissionError as error:
             return str(error)
     return level_problem(level, sandbox)

@@ -54,6 +54,13 @@ def programs() -> set[psutil.Process]:
 
 
 @pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A folder that a server may write, without a log in it: level S1 hides no part of such a folder."""
+    (folder := tmp_path / "state").mkdir()
+    return folder
+
+
+@pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Sessions with MCP servers and approvals of their own; what they started is gone at the end."""
     opened: list[Session] = []
@@ -207,12 +214,12 @@ def test_a_server_of_a_file_is_not_started_before_it_was_approved(make: Make, tm
 
 
 def test_a_server_that_dies_is_restarted_and_the_run_finishes(
-    make: Make, workspace: Path, tmp_path: Path
+    make: Make, workspace: Path, state: Path
 ) -> None:
     """The call in which it dies fails and names it and its state; the next one finds it restarted; the log
     shows its health.
     """
-    session = make(h=hostile(f"once={tmp_path / 'died'}"))
+    session = make(h=hostile(f"once={state / 'died'}"))
     turns = [call("h:die"), call("h:echo", text="still here"), say("done")]
     run = session.run_sync("go on", model=ScriptedModel(turns), tools=["h:*"], workspace=workspace)
     answers = [
@@ -238,11 +245,11 @@ def test_a_server_that_dies_is_restarted_and_the_run_finishes(
     ]
 
 
-def test_a_call_that_may_be_repeated_is(make: Make, tmp_path: Path, workspace: Path) -> None:
+def test_a_call_that_may_be_repeated_is(make: Make, state: Path, workspace: Path) -> None:
     """Where the user says that a tool is pure, a call in which the server dies is made once more after its
     restart.
     """
-    session = make(h=hostile(f"once={tmp_path / 'died'}", effect="pure"))
+    session = make(h=hostile(f"once={state / 'died'}", effect="pure"))
     run = session.run_sync(
         "go", model=ScriptedModel([call("h:die"), say("ok")]), tools=["h:*"], workspace=workspace
     )
@@ -342,11 +349,11 @@ def test_a_hanging_call_ends_in_time_and_is_taken_back(make: Make, tmp_path: Pat
     until(lambda: cancelled() > before)
 
 
-def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path, tmp_path: Path) -> None:
+def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path, state: Path) -> None:
     """A tool that changes while connected or between two starts is not called until it was approved as it is
     now.
     """
-    session = make(h=hostile(f"changed={tmp_path / 'now'}"))
+    session = make(h=hostile(f"changed={state / 'now'}"))
     turns = [call("h:echo", text="1"), call("h:change"), call("h:echo", text="2"), say("ok")]
     run = session.run_sync("go", model=ScriptedModel(turns), tools=["h:*"], workspace=workspace)
     errors = [
@@ -360,8 +367,8 @@ def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path,
     )
     asyncio.run(session.mcp.approve("h"))
     assert "keys" in session.registry.toolbox.get("h:echo").description
-    (tmp_path / "now").write_text("")
-    later = make(h=hostile(f"changed={tmp_path / 'now'}"))
+    (state / "now").write_text("")
+    later = make(h=hostile(f"changed={state / 'now'}"))
     assert (
         "keys" in later.registry.toolbox.get("h:echo").description
     )  # what was approved, not what it says now
