@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -27,6 +28,11 @@ _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, 
 """What is wrong with the database rather than with one statement."""
 BATCH = 256
 LINGER_S = 0.004
+
+_MOST_ROWS = 32
+"""Events of one statement. There are no more different statements, so all stay compiled."""
+_INSERT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
+_ROW = "(?,?,?,?,?,?,?,?,?)"
 
 
 class Append(Struct):
@@ -232,11 +238,8 @@ class _Pages:
         return last + 1
 
     def insert(self) -> None:
-        """Hand what was added to the database."""
-        if self._rows:
-            sql = (
-                "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
-                "(?,?,?,?,?,?,?,?,?)"
-            )
-            self._connection.executemany(sql, self._rows)
-            self._rows = []
+        """Hand what was added to the database, in as few statements as can be."""
+        for start in range(0, len(self._rows), _MOST_ROWS):
+            rows = self._rows[start : start + _MOST_ROWS]
+            self._connection.execute(_INSERT + ",".join([_ROW] * len(rows)), [*chain.from_iterable(rows)])
+        self._rows = []

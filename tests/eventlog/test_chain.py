@@ -514,3 +514,21 @@ def test_a_count_that_is_no_number_is_damage(
         assert store.damage("r") == Damage(run_id="r", seq=25, what=events, row=whole)
         assert store.damage("f") == Damage(run_id="r", seq=17, what=row, row=True)
         store.close()
+
+
+@given(
+    before=st.one_of(st.just(START), st.binary(min_size=32, max_size=32)),
+    texts=st.tuples(*[st.text(st.characters(exclude_categories=["Cs"]))] * 4),
+    seq=st.integers(1, 2**62),
+    at=st.one_of(st.just(-0.0), st.integers(0, 2**40), st.floats(allow_nan=False)),
+    epoch=st.integers(0, 2**31),
+)
+def test_the_fast_hash_of_a_usual_event_is_that_of_the_general_way(
+    before: bytes, texts: tuple[str, str, str, str], seq: int, at: float, epoch: int
+) -> None:
+    """What the writer hashes as text in one format is what a reader hashes of the bytes in the file."""
+    run_id, eid, kind, body = texts
+    told = (eid.encode(), at, kind.encode(), None, body.encode(), epoch)
+    assert chain_hash(before, run_id, seq, eid, at, kind, None, body, epoch) == chain_hash(
+        before, run_id, seq, *told
+    )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolSpec
 from kestrel_lab.core.protocols import Model, OnDelta
-from kestrel_lab.models.cassettes.recorder import answer_content, request_content
+from kestrel_lab.models.cassettes.recorder import answer_content, request_content, tools_content
 from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, map_texts
 from kestrel_lab.models.wrapper import ModelWrapper
 
@@ -23,14 +24,28 @@ _CLOCK: Final = re.compile(r"(?<=When this session began it was )[^.]*(?=\.)")
 """The time in the instructions of a run, see `Handshake.line`."""
 
 
+_scrub: Final = Scrubber()
+_LONGEST: Final = 4_000
+"""Characters of a text that is remembered once it was scrubbed."""
+
+
+def _scrub_once(text: str) -> str:
+    return _CLOCK.sub("", _scrub(text))
+
+
+# Every request repeats the instructions, the tools and the messages so far, and most trials of a suite share
+# the first two.
+_remembered: Final = lru_cache(maxsize=2_000)(_scrub_once)
+
+
 class ConversationDigest:
     """Collects the calls of a trial in `workspace`."""
 
     def __init__(self, workspace: Path) -> None:
-        hide, scrub = folder_hidden(workspace), Scrubber()
-        self._hide: Callable[[str], str] = lambda text: _CLOCK.sub("", scrub(hide(text)))
+        self._hide_folder = folder_hidden(workspace)
         self._calls: list[str] = []
         self._chance = False
+        self._tools: tuple[tuple[ToolSpec, ...], Json] = ((), [])
 
     def around(self, model: Model) -> Model:
         """Return `model`, whose calls are collected; those of a real model are not, as it may answer
@@ -39,7 +54,17 @@ class ConversationDigest:
         if model.kind == "real":
             self._chance = True
             return model
-        return _Collected(model=model, calls=self._calls, hide=self._hide)
+        return _Collected(model=model, calls=self._calls, hide=self._hide, tools=self._tools_hidden)
+
+    def _hide(self, text: str) -> str:
+        text = self._hide_folder(text)
+        return _remembered(text) if len(text) <= _LONGEST else _scrub_once(text)
+
+    def _tools_hidden(self, tools: tuple[ToolSpec, ...]) -> Json:
+        """Return what the digest has of the tools; nearly always they are those of the request before."""
+        if tools != self._tools[0]:
+            self._tools = tools, map_texts(tools_content(tools), self._hide)
+        return self._tools[1]
 
     @property
     def value(self) -> str:
@@ -55,6 +80,7 @@ class _Collected(ModelWrapper):
     model: Model
     calls: list[str] = field(repr=False)
     hide: Callable[[str], str] = field(repr=False)
+    tools: Callable[[tuple[ToolSpec, ...]], Json] = field(repr=False)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Ask the model, and collect what was asked and answered; a call that fails is collected with its
@@ -62,7 +88,9 @@ class _Collected(ModelWrapper):
         """
         # The name is not part of it: a script is named by its whole path, which is another one in each
         # checkout.
-        asked = map_texts(cast("Json", request_content("", request)), self.hide)
+        content = request_content("", replace(request, tools=()))
+        asked = cast("dict[str, Json]", map_texts(cast("Json", content), self.hide))
+        asked["tools"] = self.tools(request.tools)
         answered: Json = None
         try:
             answer = await self.model(request, on_delta)

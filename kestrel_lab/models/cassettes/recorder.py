@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from difflib import ndiff
 from functools import lru_cache
@@ -26,6 +26,7 @@ from kestrel_lab.core.messages import (
     ModelRequest,
     ThinkingPart,
     ToolRequest,
+    ToolSpec,
     TriedModel,
 )
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
@@ -219,12 +220,14 @@ def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
     return {
         "model": name,
         "messages": [_message(message) for message in request.messages],
-        "tools": [
-            {"name": tool.name, "description": tool.description, "schema": tool.schema}
-            for tool in request.tools
-        ],
+        "tools": tools_content(request.tools),
         "settings": {key: value for key, value in settings.items() if value is not None},
     }
+
+
+def tools_content(tools: Iterable[ToolSpec]) -> list[Json]:
+    """Return the tools of a request as JSON."""
+    return [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in tools]
 
 
 def _message(message: Message) -> dict[str, Json]:
@@ -285,8 +288,11 @@ def answer_of(told: dict[str, Any]) -> ModelAnswer:
     )
 
 
+_USAGE: Final = tuple(one.name for one in fields(Usage))
+
+
 def _usage(usage: Usage) -> dict[str, Json]:
-    return {key: value for key, value in asdict(usage).items() if value}
+    return {name: value for name in _USAGE if (value := getattr(usage, name))}
 
 
 # Why a request is not on a cassette: its differences to the nearest recording.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -81,12 +82,18 @@ def check_pattern(pattern: str) -> None:
 
 def folder_hidden(folder: Path) -> Callable[[str], str]:
     """Return a function that replaces the path of `folder`, unless it is the root, by `WORKSPACE`."""
-    paths = {str(folder.absolute()), str(folder.resolve())} - {"/"}
-    if not paths:
-        return str
+    paths = {str(folder.absolute()), os.path.realpath(folder)} - {"/"}
     longest = sorted(paths, key=len, reverse=True)
-    found = re.compile(f"(?:{'|'.join(map(re.escape, longest))})(?![\\w-]|\\.\\w)")
-    return lambda text: found.sub(WORKSPACE, text)
+
+    def hide(text: str) -> str:
+        # Hardly any text names the folder: the pattern is only compiled for one that does.
+        for path in longest:
+            if path in text:
+                found = f"(?:{'|'.join(map(re.escape, longest))})(?![\\w-]|\\.\\w)"
+                return re.sub(found, WORKSPACE, text)
+        return text
+
+    return hide
 
 
 def folder_shown(folder: Path) -> Callable[[str], str]:

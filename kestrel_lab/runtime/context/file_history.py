@@ -94,7 +94,10 @@ class FileHistory(Struct, eq=False):
             return
         async with self._turn:  # calls of one turn go on in their order
             if not self._nothing_new:
-                await asyncio.to_thread(self._look, call, when)
+                if self._recorder is not None and self._recorder.small:
+                    self._look(call, when)
+                else:
+                    await asyncio.to_thread(self._look, call, when)
                 self._tell(emit)
                 if self._recorder is not None and self._place == len(self._recorder.journal):
                     self.changed = self._recorder.poll

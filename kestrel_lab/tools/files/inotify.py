@@ -12,6 +12,7 @@ import os
 import select
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -124,8 +125,9 @@ class ChangeWatch:
     def close(self) -> None:
         """Watch no longer."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd, self.reliable = -1, False
+            fd, self._fd, self.reliable = self._fd, -1, False
+            # In a thread, since the kernel takes 10 ms: it waits until no processor uses the watches.
+            threading.Thread(target=os.close, args=(fd,), name="kestrel end watch", daemon=True).start()
 
 
 @cache

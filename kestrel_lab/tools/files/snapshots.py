@@ -91,6 +91,7 @@ class SnapshotStore:
         self._places: dict[str, tuple[str, int, int]] = {}
         """By name of a content, the bundle it is in, where it begins there, and its length."""
         self._bundles: set[str] = set()
+        self._listed = False
         self._used: set[str] = set()
         """Files that were marked as used, so that they are not those that go first."""
         self._lock = threading.RLock()
@@ -158,7 +159,7 @@ class SnapshotStore:
     def has(self, name: str) -> bool:
         """Return whether a content is kept; it counts as used."""
         with self._lock:
-            place = self._find(name)
+            place = self._find(name, anew=False)
             file = name if place is None else place[0]
             if file in self._used:
                 return True
@@ -202,13 +203,18 @@ class SnapshotStore:
     def _file(self, name: str) -> Path:
         return self.contents.folder / f"{name}.txt"
 
-    def _find(self, name: str) -> tuple[str, int, int] | None:
-        if name not in self._places and not self._file(name).exists():
+    def _find(self, name: str, *, anew: bool = True) -> tuple[str, int, int] | None:
+        """Return where in a bundle a content is. Unless `anew`, bundles that other processes have written
+        since the first question may be missed: a content is then kept twice, which costs less than listing a
+        folder of thousands for each new content.
+        """
+        if name not in self._places and (anew or not self._listed) and not self._file(name).exists():
             self._read_bundles()
         return self._places.get(name)
 
     def _read_bundles(self) -> None:
         """Take up bundles that another process has written."""
+        self._listed = True
         with suppress(OSError):
             for file in os.listdir(self.contents.folder):
                 bundle = file.removesuffix(".txt")

@@ -51,13 +51,20 @@ _OURS: Final = frozenset(
 _TEMPORARY: Final = (".kestrel-", ".tmp")
 """How names of files begin and end that file tools are writing."""
 _BATCH_BYTES: Final = 32_000_000
+_FEW: Final = 64
+_FEW_BYTES: Final = 1_000_000
+_FEW_LOOKS: Final = 12
+"""Entries, bytes and looks up to which a workspace is walked through each time. The kernel takes 10 ms to end
+a watch, longer than all looks of a trial in a small folder take together.
+"""
 
 
 class Recorder:
     """The snapshot of a workspace, kept up to date; safe to use from any thread.
 
     On Linux the kernel tells which entries changed, so that asking costs microseconds whatever the size of
-    the workspace. Where it cannot, all entries are looked at each time.
+    the workspace. Where it cannot, all entries are looked at each time, and so are the few of a small
+    workspace until it was asked often.
     """
 
     def __init__(self, root: Path, store: SnapshotStore, *, watch: bool = True) -> None:
@@ -73,7 +80,10 @@ class Recorder:
         """Called when the journal has grown."""
         self._stamps: dict[str, tuple[tuple[int, ...], str]] = {}
         self._began = False
-        self._watch = ChangeWatch() if watch else None
+        self._watch: ChangeWatch | None = None
+        self._unwatched = watch
+        """Whether the kernel is to be asked once that pays."""
+        self._looks = 0
         self._home = _identity(store.home)
         self._linked: LinkedRepository | None = None
         self._bytes = 0
@@ -89,6 +99,11 @@ class Recorder:
         can be.
         """
         return _always if self._watch is None or not self._watch.reliable else self._watch.poll
+
+    @property
+    def small(self) -> bool:
+        """Whether a refresh takes so little that it needs no thread."""
+        return self._unwatched and self._began
 
     @property
     def current(self) -> bool:
@@ -139,17 +154,15 @@ class Recorder:
 
     def _refresh(self) -> None:
         if not self._began:
-            self._dirty, self._lost = {}, True
-            self._stamps = _known_stamps(self.store, self.root)
-            self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._linked = linked_repository(self.root)
+            self._begin()
         elif self._watch is not None:
             self._note(*self._watch.changed())
+        self._looks += 1
+        if self._unwatched and self._looks > _FEW_LOOKS:
+            self._watch_from_now_on()
         before, first = self.entries, not self._began
         if self._lost or self._watch is None or not self._watch.reliable:
-            self.entries, self._dirty, self._lost = {}, {}, False
-            self._bytes = 0
-            self._scan("")
+            self._scan_all()
             changed = {
                 path
                 for path in before.keys() | self.entries.keys()
@@ -164,11 +177,29 @@ class Recorder:
             self.problem = f"the workspace has more than {MOST_ENTRIES:,} files and folders"
             self.close()
         elif first:
-            _keep_stamps(self.store, self.root, self._stamps)
+            if len(self._stamps) > _FEW:  # fewer are read again as fast
+                _keep_stamps(self.store, self.root, self._stamps)
         elif changed:
             self.journal.append(changed)
             for listener in self.listeners:
                 listener()
+
+    def _begin(self) -> None:
+        self._dirty, self._lost = {}, True
+        self._stamps = _known_stamps(self.store, self.root)
+        self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._linked = linked_repository(self.root)
+
+    def _watch_from_now_on(self) -> None:
+        self._watch, self._unwatched, self._lost = ChangeWatch(), False, True
+
+    def _scan_all(self) -> None:
+        self.entries, self._dirty, self._lost = {}, {}, False
+        self._bytes = 0
+        self._scan("")
+        if self._unwatched and (len(self.entries) > _FEW or self._bytes > _FEW_BYTES):
+            self._watch_from_now_on()
+            self._scan_all()  # what was found is known by its stamps
 
     def _update(self, dirty: Mapping[str, set[str]]) -> set[str]:
         changed: set[str] = set()
@@ -214,7 +245,8 @@ class Recorder:
         if folder and LOG in found:  # another home
             return
         for name in sorted(found):
-            if len(self.entries) > MOST_ENTRIES:
+            # One more than a small workspace has, and it is begun anew with a watch.
+            if len(self.entries) > (_FEW if self._unwatched else MOST_ENTRIES):
                 return
             if not self._left_out(folder, name):
                 self._take(f"{folder}/{name}" if folder else name, found[name])
