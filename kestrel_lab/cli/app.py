@@ -54,9 +54,9 @@ from kestrel_lab.core.protocols import Approver
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.approvals.undo import newest_run
-from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.forks.copy_changes import ForkChanges
+from kestrel_lab.runtime.options import ResumeOptions, RunOptions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
@@ -235,7 +235,7 @@ def _begin(
     one.
     """
     frontend = frontend_of(ctx)
-    known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
+    known = RunOptions.__annotations__ if resume is None else ResumeOptions.__annotations__
     options = {name: value for name, value in run_options(words).items() if name in known}
     if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])

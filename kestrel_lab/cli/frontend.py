@@ -21,7 +21,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.context.run_options import RunChanges
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 
@@ -120,7 +120,7 @@ class Screen(Protocol):
 
 def run_options(words: Mapping[str, Any]) -> dict[str, Any]:
     """The words of a command that are options of a run, of which `tools` becomes a list."""
-    options = {name: value for name, value in words.items() if name in RunChanges.__annotations__}
+    options = {name: value for name, value in words.items() if name in RunOptions.__annotations__}
     if options["tools"] is not None:
         options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
     return options

@@ -172,8 +172,8 @@ def suite_with_parts(
         )
         raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
     if (
-        session.options.model is not None
-        and not isinstance(session.options.model, str)
+        session.options.get("model") is not None
+        and not isinstance(session.options.get("model"), str)
         and any(not config.model for config in chosen.configs)
     ):
         msg = (

@@ -102,10 +102,10 @@ class PreparedSuite:
             )
             return
         by_default = (
-            session.options.model
-            if isinstance(session.options.model, str)
-            else session.options.model.name
-            if session.options.model is not None
+            session.options.get("model")
+            if isinstance(session.options.get("model"), str)
+            else session.options.get("model").name
+            if session.options.get("model") is not None
             else ""
         )
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
