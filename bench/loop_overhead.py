@@ -89,7 +89,7 @@ async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]
         """
         return ENTRY
 
-    lab = Lab(home, model=LiteLLMModel(_MODEL, api_base=address, api_key="none"), approve="auto", env={})
+    lab = Lab(home, LiteLLMModel(_MODEL, api_base=address, api_key="none"), "auto", env={})
 
     async def ours() -> None:
         run = await lab.run(GOAL, tools=[look_up], workspace=home)

@@ -122,7 +122,7 @@ def _runs(home: Path) -> Callable[[Plan], Awaitable[int]]:
         ran += 1
         return "rested"
 
-    lab = Lab(home, model=ScriptedModel([]), approve="auto", tools=[nap], env={})
+    lab = Lab(home, ScriptedModel([]), "auto", tools=[nap], env={})
 
     async def carry_out(plan: Plan) -> int:
         nonlocal ran

@@ -13,10 +13,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
-from kestrel_lab.runtime.options import LIMITS, SETTINGS, LabOptions, RunOptions, may_be_none, takes_options
+from kestrel_lab.runtime.options import (
+    LIMITS,
+    SETTINGS,
+    LabKeywords,
+    LabOptions,
+    RunOptions,
+    may_be_none,
+    takes_options,
+)
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_notice
 from kestrel_lab.runtime.settings import Settings, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking_twin
@@ -134,8 +143,14 @@ class Lab:
 
     __slots__ = ("__weakref__", "evals", "session", "settings")
 
-    @takes_options(LabOptions)
-    def __init__(self, home: str | Path | None = None, **options: Unpack[LabOptions]) -> None:
+    @takes_options(LabKeywords)
+    def __init__(
+        self,
+        home: str | Path | None = None,
+        model: str | Model | None = None,
+        approve: str | None = None,
+        **options: Unpack[LabKeywords],
+    ) -> None:
         given: dict[str, Any] = {
             name: "none" if value is None else value
             for name, value in options.items()
@@ -147,12 +162,12 @@ class Lab:
             {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
         )
         settings = load_settings(Path.cwd(), env)
-        model = given.pop("model", None)
         same = LabOptions.__annotations__.keys() & SETTINGS.keys() - {"model"}
         self.settings = settings.given(
             "Lab(…)",
             home=None if home is None else str(home),
             model=model if isinstance(model, str) or model is None else model.name,
+            approve=approve,
             **{name: given.pop(name) for name in same & given.keys()},
             **{key: "none" if value is None else value for key, value in bounds.items()},
         )

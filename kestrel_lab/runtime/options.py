@@ -278,8 +278,8 @@ class Opt:
         return value if self.read is None else self.read(value)
 
 
-class _Everywhere(TypedDict, total=False):
-    """Options of labs and of runs, also of those that go on."""
+class _ModelAndPolicy(TypedDict, total=False):
+    """What is often given to a lab by position."""
 
     model: Annotated[
         str | Model | None,
@@ -294,6 +294,22 @@ class _Everywhere(TypedDict, total=False):
             client=True,
         ),
     ]
+    approve: Annotated[
+        str,
+        Opt(
+            "ask",
+            "approval policy: ask, auto, auto:LEVEL or deny",
+            "LEVEL: safe, low, medium, high, critical.",
+            read=_policy,
+            weakens=_is_laxer_policy,
+            flag=Flag(),
+        ),
+    ]
+
+
+class _Everywhere(TypedDict, total=False):
+    """Options of labs and of runs, also of those that go on."""
+
     tools: Annotated[
         "Tools | Toolbox | None",
         Opt(
@@ -310,17 +326,6 @@ class _Everywhere(TypedDict, total=False):
     limits: Annotated[
         Limits | None, Opt(None, "limits of the run; one that goes on counts what was used before")
     ]
-    approve: Annotated[
-        str,
-        Opt(
-            "ask",
-            "approval policy: ask, auto, auto:LEVEL or deny",
-            "LEVEL: safe, low, medium, high, critical.",
-            read=_policy,
-            weakens=_is_laxer_policy,
-            flag=Flag(),
-        ),
-    ]
     cache: Annotated[
         str,
         Opt(
@@ -334,7 +339,7 @@ class _Everywhere(TypedDict, total=False):
     ]
 
 
-class ResumeOptions(_Everywhere, total=False):
+class ResumeOptions(_ModelAndPolicy, _Everywhere, total=False):
     """What a run that is resumed or forked can be given anew."""
 
     approver: Annotated[
@@ -491,8 +496,8 @@ class StartOptions(RunOptions, total=False):
     output: Any
 
 
-class LabOptions(_LabAndRun, total=False):
-    """What a lab can be given; runs begin with these values unless they bring their own."""
+class LabKeywords(_LabAndRun, total=False):
+    """The options of a lab but for `model` and `approve`, which are positional too."""
 
     models: Annotated[
         Mapping[str, Model] | None,
@@ -661,6 +666,10 @@ class LabOptions(_LabAndRun, total=False):
             "MCP servers by name, read or as tables; a server starts when one of its tools is called",
         ),
     ]
+
+
+class LabOptions(_ModelAndPolicy, LabKeywords, total=False):
+    """What a lab can be given; runs begin with these values unless they bring their own."""
 
 
 _LIMITS = Limits()
@@ -911,7 +920,7 @@ def takes_options(options: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
     if is_dataclass(options):
         defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
     else:
-        own = fill(options, {}) if known else {}
+        own = fill(LabOptions if options is LabKeywords else options, {}) if known else {}
         defaults = {name: own.get(name) for name in names}
     shown = [
         inspect.Parameter(

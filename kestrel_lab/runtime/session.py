@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, Unpack, cast
 
 from kestrel_lab.answers.output_types import T
-from kestrel_lab.core.protocols import Approver, Surroundings
+from kestrel_lab.core.protocols import Approver, Model, Surroundings
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.store import SessionStore
@@ -31,6 +31,7 @@ from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
 from kestrel_lab.runtime.options import (
+    LabKeywords,
     LabOptions,
     ResumeOptions,
     RunOptions,
@@ -97,18 +98,20 @@ class Session:
     surroundings: ClassVar[Surroundings | None] = None
     """Where runs and suites that are waited for are shown; set by the extension of a notebook."""
 
-    @takes_options(LabOptions)
+    @takes_options(LabKeywords)
     def __init__(
         self,
         home: str | Path | None = None,
-        **options: Unpack[LabOptions],
+        model: str | Model | None = None,
+        approve: str | None = None,
+        **options: Unpack[LabKeywords],
     ) -> None:
         """Open the log under the folder `home`, which is made if need be; `LabOptions` describes the rest.
 
         Without a `home` it is that of the current folder: see `host.homes.default_home`. Raises `UsageError`
         for a value that an option cannot have.
         """
-        self.options = fill(LabOptions, options)
+        self.options = fill(LabOptions, {**options, "model": model, "approve": approve})
         """What runs begin with unless they bring their own; `change` replaces single ones."""
         env = self.options.get("env")
         self.env = os.environ if env is None else env

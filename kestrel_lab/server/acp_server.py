@@ -100,9 +100,12 @@ class AcpAgent:
         if not Path(cwd).is_dir():  # one look, at the beginning  # noqa: ASYNC240
             raise RequestError.invalid_params({"cwd": f"there is no folder {cwd!r}"})
         known = uuid4().hex
-        self._chats[known] = self._session.chat(
-            **{**self._options, "workspace": cwd, "approver": lambda asked: self._ask(known, asked)}
-        )
+        options: RunOptions = {
+            **self._options,
+            "workspace": cwd,
+            "approver": lambda asked: self._ask(known, asked),
+        }
+        self._chats[known] = self._session.chat(**options)
         return NewSessionResponse(session_id=known)
 
     async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> Any:

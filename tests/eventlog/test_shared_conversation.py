@@ -72,7 +72,7 @@ def lab(tmp_path: Path, model: Asked) -> Iterator[Lab]:
 
 def lab_of(home: Path, model: Asked) -> Lab:
     """A lab over the log in `home`, as another process opens it."""
-    return Lab(home, model=ScriptedModel(model), tools=[page], env={})
+    return Lab(home, ScriptedModel(model), tools=[page], env={})
 
 
 async def talk(lab: Lab, turns: int, run: Any = None, *, first: int = 1) -> Any:

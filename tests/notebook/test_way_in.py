@@ -29,7 +29,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     monkeypatch.setenv("KESTREL_HEADLESS", "1")
     ip = InteractiveShell()
     ip.run_line_magic("load_ext", "kestrel_lab")
-    ip.user_ns["lab"] = Lab(tmp_path / "home", model=ScriptedModel(lambda _: "done"), env={})
+    ip.user_ns["lab"] = Lab(tmp_path / "home", ScriptedModel(lambda _: "done"), env={})
     yield ip
     ip.run_line_magic("unload_ext", "kestrel_lab")
     ip.user_ns["lab"].close()

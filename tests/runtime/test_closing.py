@@ -68,13 +68,13 @@ def test_every_part_is_closed_whatever_fails(
 
 def test_a_block_closes_its_lab(tmp_path: Path) -> None:
     """`with Lab(…)` and `async with Lab(…)` close the log, also when the block raises, whose error it is."""
-    with Lab(tmp_path / "a", model=ScriptedModel(["done"]), env={}) as lab:
+    with Lab(tmp_path / "a", ScriptedModel(["done"]), env={}) as lab:
         assert lab.run_sync("go").answer == "done"
     with pytest.raises(StoreError, match="closed"):
         lab.session.store.runs()
 
     async def scene() -> Lab:
-        async with Lab(tmp_path / "b", model=ScriptedModel(["done"]), env={}) as opened:
+        async with Lab(tmp_path / "b", ScriptedModel(["done"]), env={}) as opened:
             assert (await opened.run("go")).answer == "done"
             raise KeyError(opened)
 

@@ -182,13 +182,7 @@ def test_a_turn_stays_cheap(
             "limits": Limits(cycles=None, seconds=None),
             "checkpoint_every": None,
         }
-        lab = Session(
-            tmp_path / f"home{turns}",
-            model=ScriptedModel(play(turns)),
-            approve="auto",
-            tools=[look],
-            **options,
-        )
+        lab = Session(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
         spent = await cost(lab, tmp_path, counted_python)
         lab.close()
         return spent

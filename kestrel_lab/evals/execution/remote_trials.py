@@ -44,11 +44,12 @@ def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[st
     is now.
     """
     usual = Limits().as_json()
+    model = session.options.get("model")
     return {
         "suite": str(file),
         "sha": sha,
         "configs": [config.name for config in suite.configs],
-        "model": session.options.get("model") if isinstance(session.options.get("model"), str) else None,
+        "model": model if isinstance(model, str) else None,
         "provider": session.options.get("provider"),
         "api_base": session.options.get("api_base"),
         "limits": {name: value for name, value in session.limits.as_json().items() if value != usual[name]},

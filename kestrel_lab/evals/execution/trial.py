@@ -164,7 +164,7 @@ async def run_trial(
                 workspace=workspace,
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
-                containment=scenario.containment or None,
+                containment=scenario.containment or session.options["containment"],
                 verify=config.verify or "off",
                 form=config.form or "none",
                 instructions=ready.told(scenario, config),

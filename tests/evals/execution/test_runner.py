@@ -500,7 +500,7 @@ def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
         scenarios=(Scenario(id="house", goal="a house", checks=(FixedCheck(passes=True),)),),
         configs=(Config(name="planned", plan="house.yaml"),),
     )
-    session = Session(tmp_path / "home", model=ScriptedModel(says), env={})
+    session = Session(tmp_path / "home", ScriptedModel(says), env={})
     (row,) = asyncio.run(run_suite(session, replace(suite, path=tmp_path / "suite.yaml"))).rows
     assert row.result["outcome"] == "fail"
     assert "the answer does not meet its criteria after 0 repairs" in row.result["reason"]

@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     """A session with a model that answers at once."""
-    with Session(tmp_path / "home", model=ScriptedModel(lambda _: "done"), approve="auto", env={}) as made:
+    with Session(tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", env={}) as made:
         yield made
 
 
@@ -94,7 +94,7 @@ def test_the_model_gets_it_in_each_agent_of_a_plan(tmp_path: Path, place: Path) 
         return "done"
 
     plan = Plan(steps=(Step(id="one", goal="a"), Step(id="two", goal="b", instructions="Be brief.")))
-    with Session(tmp_path / "home", model=ScriptedModel(play), env={}) as session:
+    with Session(tmp_path / "home", ScriptedModel(play), env={}) as session:
         session.run_sync("go", workspace=place, plan=plan)
     assert len(seen) == 2
     assert all(RULES.strip() in text for text in seen)

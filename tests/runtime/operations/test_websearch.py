@@ -107,9 +107,7 @@ def lab(
 ) -> Lab:
     """A lab whose search tools ask `engine` and may reach the test's server."""
     reach = Reach(also=frozenset({("127.0.0.1", web.port), ("localhost", web.port)}), env={})
-    return Lab(
-        folder, model=mind, tools=evidence_tools(reach, engine), env={}, **{"approve": "auto", **options}
-    )
+    return Lab(folder, mind, tools=evidence_tools(reach, engine), env={}, **{"approve": "auto", **options})
 
 
 def test_a_search_gives_facts_with_their_words(tmp_path: Path, web: WebServer) -> None:
@@ -250,7 +248,7 @@ def test_private_addresses_are_not_read(tmp_path: Path, web: WebServer) -> None:
     ]
     tools = evidence_tools(Reach(env={}), lambda query, count: rows)
     asked = len(web.asked)
-    bundle = Lab(tmp_path, model=model(*HONEST), tools=tools, env={}, approve="auto").websearch_sync(QUESTION)
+    bundle = Lab(tmp_path, model(*HONEST), tools=tools, env={}, approve="auto").websearch_sync(QUESTION)
     assert [row.fetched for row in bundle.results] == [False, False]
     assert all("was not asked" in row.problem for row in bundle.results)
     assert (bundle.facts, len(web.asked)) == ((), asked)

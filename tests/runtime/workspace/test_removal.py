@@ -47,7 +47,7 @@ def page(name: str) -> str:
 
 def lab_of(folder: Path, *turns: object) -> Lab:
     """A lab in a folder whose model answers so."""
-    return Lab(folder / "home", model=ScriptedModel(list(turns)), tools=[page], approve="auto", env={})
+    return Lab(folder / "home", ScriptedModel(list(turns)), tools=[page], approve="auto", env={})
 
 
 def run(lab: Lab, folder: Path, goal: str, **more: Any) -> Any:
