@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from kestrel_lab.answers.output_types import OutputType, T
@@ -24,8 +23,8 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.forks.run_files import RunFiles
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -174,7 +173,7 @@ class Run(Generic[T]):
         run_id: str,
         state: RunState | None = None,
         damage: Damaged | None = None,
-        run: Callable[[str, RunOptions], Awaitable[Run]] | None = None,
+        run: Callable[..., Awaitable[Run]] | None = None,
         *,
         output: OutputType[T] | None = None,
     ) -> None:
@@ -326,7 +325,7 @@ class Run(Generic[T]):
             await self.live.task
         return self
 
-    async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
+    async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
         Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless
@@ -336,7 +335,7 @@ class Run(Generic[T]):
             raise UsageError(
                 f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             )
-        return await self._run(goal, replace(RunOptions(**changes), follow=self))
+        return await self._run(goal, **{**changes, "follow": self})
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.

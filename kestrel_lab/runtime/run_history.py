@@ -14,7 +14,6 @@ from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.run_status import decided_runs, visible_status
 from kestrel_lab.eventlog.store import RunRow, SessionStore
-from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.conversation import conversation_runs
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
 from kestrel_lab.runtime.resume import damage_error
@@ -77,7 +76,7 @@ class RunHistory:
     def __init__(self, store: SessionStore) -> None:
         self.live: dict[str, Run] = {}
         """The runs that the session of this history works on, by id."""
-        self.run: Callable[[str, RunOptions], Awaitable[Run]] | None = None
+        self.run: Callable[..., Awaitable[Run]] | None = None
         """Runs a goal in the session, for `Run.ask`."""
         self._store = store
 

@@ -128,13 +128,13 @@ def websearch(
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend.lab()
-        return lab.start(
-            text,
-            model=search_model(lab.session, model, grounded=grounded),
-            approve=approve,
-            approver=approver,
-            plan=agent,
-        )
+        given = {
+            **run_options(ctx.params),
+            "model": search_model(lab.session, model, grounded=grounded),
+            "approver": approver,
+            "plan": agent,
+        }
+        return lab.start(text, **given)
 
     return follow_work(
         ctx,

@@ -86,7 +86,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
         sandbox=sandbox,
         ask=work.ask,
         delta=work.delta,
-        instructions="\n\n".join(filter(None, (ctx.options.instructions, step.instructions))),
+        instructions="\n\n".join(filter(None, (ctx.options["instructions"], step.instructions))),
         images=last.images,
         session=conversation.session if resumes else "",
         copy=conversation.borrowed,
