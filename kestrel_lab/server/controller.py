@@ -344,6 +344,6 @@ class RunList:
             cost_usd=sums.meter.cost_usd,
             unpriced=sums.meter.unpriced,
             waiting=0 if ended else len(sums.meter.questions),
-            standing=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
+            visible_status=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
             worked_on=not ended and at_work(owner, run_id),
         )

@@ -212,7 +212,7 @@ class RunSummary(BaseModel):
     cost_usd: float
     unpriced: int = Field(description="Model calls whose price is not known.")
     waiting: int = Field(description="Questions that wait for a person.")
-    standing: str = Field(
+    visible_status: str = Field(
         description="`status`, or INTERRUPTED or UNKNOWN where no process of this machine works on a run "
         "that "
         "goes on."

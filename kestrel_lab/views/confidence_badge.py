@@ -102,13 +102,11 @@ def _looked_word(end: RunFinished) -> Word:
 
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
-    result = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
-    end = next(
-        (event for event in reversed(result) if isinstance(event, RunFinished)), RunFinished(outcome="")
-    )
-    last = {event.verifier: event.passed for event in result if isinstance(event, VerifierFinished)}
+    ends = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
+    end = next((event for event in reversed(ends) if isinstance(event, RunFinished)), RunFinished(outcome=""))
+    last = {event.verifier: event.passed for event in ends if isinstance(event, VerifierFinished)}
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
-    found, known = stated_confidence(result), cast("dict[str, Any]", end.calibrated)
+    found, known = stated_confidence(ends), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next(
         (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),
