@@ -218,7 +218,7 @@ class McpServers:
         return tuple(name for name in named if not self._is_approved(name))
 
     async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
-        """Start servers together the first time and approve their tools; returns the errors of failed ones."""
+        """Start servers together the first time and approve their tools; returns errors of failed ones."""
         names = tuple(names)
         ends = await asyncio.gather(
             *(self._loop.run(self._first(name)) for name in names), return_exceptions=True
