@@ -77,9 +77,7 @@ def acts(attack: str) -> bool:
 
 @contextmanager
 def loosened(how: str) -> Iterator[None]:
-    """Let values pass that stand in what was read: in `any` text, or in one that was asked for with the
-    `named` words of the goal.
-    """
+    """Let values pass that occur in `any` text read, or in one requested with `named` words of the goal."""
 
     def stands(name: str, value: Json, taint: Taint) -> bool:
         texts = [

@@ -209,9 +209,7 @@ def newest_changes() -> str:
 
 
 def interpreter(version: str, tools: Path, named: Sequence[str]) -> str | None:
-    """Return a Python of this minor version: one that was named, the one that runs this, from PATH, pyenv or
-    uv; or `None`.
-    """
+    """Return a Python of this version: named, the current one, from PATH, pyenv or uv; or `None`."""
     places = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
     of_uv = subprocess.run(
         [tools / "uv", "python", "find", "--no-python-downloads", version],

@@ -222,9 +222,7 @@ BENCHES: dict[str, Bench] = {
 def run(
     names: Sequence[str], data: Path | None, repositories: Path | None, out: Path, say: Say
 ) -> list[Verdict]:
-    """Run the benches of those names; a bound whose data is not there is told as skipped, a bench that breaks
-    as broken.
-    """
+    """Run the benches of those names; without data a bound is skipped; a failing bench is broken."""
     found: list[Verdict] = []
     for name in names:
         bench = BENCHES[name]

@@ -63,9 +63,7 @@ _ESCAPED: Final = r"\\\g<0>"
 
 
 def texts_of(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield kind, line and text of every message in a module; docstrings are help where a command has
-    them.
-    """
+    """Yield kind, line and text of a module's messages; docstrings of commands are help."""
     tree = ast.parse(path.read_bytes())
     package = path.relative_to(PACKAGE).parts[0]
     seen: set[int] = set()

@@ -1,6 +1,4 @@
-"""Write the pages of the documentation site that come from code: public names, the command line from its
-definitions, settings.
-"""
+"""Write the site's generated pages: public names, the command line, settings."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def main() -> None:
 
 
 def python_page() -> str:
-    """Return the page of public names, each with a directive that the site's generator fills from its
-    docstring and signature.
-    """
+    """Return the page of public names, each a directive that the site's generator fills."""
     names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
     parts = ["# Python", "Everything on this page can be imported from `kestrel_lab`. Other names may move."]
     for name in names:

@@ -63,9 +63,7 @@ async def plain(folder: Path) -> None:
 
 
 async def bare(folder: Path) -> None:
-    """Bubblewrap with the mounts that everybody needs, started by this process: what no recipe can be faster
-    than.
-    """
+    """Bubblewrap with the mounts everybody needs: the lower bound for any recipe's time."""
     argv = [
         bwrap_path() or "bwrap",
         "--unshare-all",

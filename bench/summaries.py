@@ -1,6 +1,4 @@
-"""What it takes to say something of many trials: comparing two runs, adding up what is stored, in how much
-memory.
-"""
+"""The cost of summarising many trials: comparing two runs, and adding up stored ones, in memory."""
 
 from __future__ import annotations
 

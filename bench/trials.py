@@ -1,6 +1,4 @@
-"""What a whole trial of a suite costs beside model and tool: agent loop with one tool call, log, score,
-result row.
-"""
+"""What a whole trial costs beside model and tool: loop with one tool call, log, score, row."""
 
 from __future__ import annotations
 

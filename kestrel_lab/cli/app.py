@@ -469,9 +469,7 @@ def _raised(ctx: typer.Context, run: Run) -> Limits | None:
 
 
 def _going_on(run: Run) -> Run:
-    """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a
-    decision.
-    """
+    """`run` to be resumed; raises `UsageError` for a cancelled one: that was a decision."""
     if run.status is RunStatus.CANCELLED:
         raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run

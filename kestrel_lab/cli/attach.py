@@ -1,6 +1,4 @@
-"""Attached terminal: a client of the control protocol that shows a run of any process and asks its
-questions.
-"""
+"""Attached terminal: a protocol client that shows a run of any process and asks its questions."""
 
 from __future__ import annotations
 
@@ -144,9 +142,7 @@ def _decision_fields(
 
 
 class AttachedTerminal:
-    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as
-    others may be.
-    """
+    """The screen of a run in a terminal where somebody can answer; a client like any other."""
 
     approver: Approver | None = None
 

@@ -14,9 +14,7 @@ from kestrel_lab.core.errors import UsageError
 RUN: Final = "run"
 _HELP: Final = ("-h", "--help")
 _LIKELY: Final = 0.75
-"""How much alike a word and a command are, of 1, where several words are taken for a command with a slip of
-the fingers.
-"""
+"""Similarity, of 1, above which the first of several words is taken for a mistyped command."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -49,9 +47,7 @@ def _root_options(root: Any) -> set[str]:
 
 
 def _positional(root: Any, words: Sequence[str]) -> list[str]:
-    """Return the words that are neither options of `run` nor their values; those before the first option
-    where `run` has no such options.
-    """
+    """Return the words that `run` takes as its goal; if its options do not fit, those before the first."""
     run = root.commands[RUN]
     try:
         with run.make_context(
@@ -63,9 +59,7 @@ def _positional(root: Any, words: Sequence[str]) -> list[str]:
 
 
 def _mistyped(root: Any, words: Sequence[str]) -> str:
-    """Return the command that is nearly the first word and would read the others; empty where there is
-    none.
-    """
+    """Return the command that the first word nearly is and that would accept the rest; or empty."""
     names: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=_LIKELY)
     for name in names:
         command, rest = root.commands[name], list(words[1:])
@@ -80,9 +74,7 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
 
 
 def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
-    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty
-    if help was printed.
-    """
+    """Return what is wrong with a command, what was probably meant, and its help; empty if help was shown."""
     message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
     if not message:  # a group of commands without a command prints its help
         return ""

@@ -185,9 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @cache
 def _root() -> Any:
-    """Return the tree of commands, once a process: Typer takes 60 ms to make it, five times what most
-    commands take.
-    """
+    """Return the command tree, built once: Typer takes 60 ms for it, more than most commands take."""
     return typer.main.get_command(app)
 
 
@@ -350,9 +348,7 @@ def _cell(value: Any) -> str:
 
 
 _WHOLE = 40
-"""Leading columns are not broken while they take so many characters together: names and ids stand there, to
-be copied.
-"""
+"""Width up to which leading columns are not broken: names and ids there are meant to be copied."""
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -368,7 +364,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _as_json(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
-        "status": run.report.standing.word,
+        "status": run.report.status.word,
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,

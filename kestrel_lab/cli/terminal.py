@@ -1,6 +1,4 @@
-"""Terminal display of a run: finished rows scroll by, running ones stay in the last lines, questions are
-asked in between.
-"""
+"""Terminal display of a run: finished rows scroll, running ones stay below, questions between them."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; a console that is not a terminal has none, and is told
-        what is waited for long.
-        """
+        """Show the moving lines while the block runs; without a terminal only long waits are reported."""
         if not self._console.is_terminal:
             with told_when_slow(lambda: sanitize_text(self.view.head.progress)):
                 yield
@@ -261,9 +257,7 @@ class TerminalApprover:
         return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
 
     async def _line(self, prompt: str) -> str:
-        """Return a line from the terminal with its end, read without blocking the run; nothing at all where
-        the input has ended.
-        """
+        """Return a line from the terminal with its end, without blocking the run; empty at its end."""
         self._console.print(Text(prompt, style="bold"), end="")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()

@@ -22,9 +22,7 @@ from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
 Standing = Literal["current", "moved", "stale", "gone"]
-"""Whether what was read still stands where it stood: as it was, elsewhere in the same file, no more, or the
-file is gone.
-"""
+"""Where the cited text is now: unchanged, moved within its file, gone from it, or the file is gone."""
 
 _NAME = r"[\w.+@~-]*[\w+@~-]"
 _PLAIN_FILES = (
@@ -111,9 +109,7 @@ class Citation:
     call: str = ""
     page: str = ""
     spaced: str = ""
-    """The longer path, with spaces, that `path` may be the end of: all that stands before it in the same
-    brackets.
-    """
+    """The longer path with spaces that may end in `path`: all the text before it in the same brackets."""
 
 
 def _number(digits: str | int) -> int:
@@ -162,9 +158,7 @@ def citations_in(answer: str) -> tuple[Citation, ...]:
 
 
 def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
-    """The arguments of calls by their ids, as they were made; those that were never started, answered from
-    the cache say, as the model asked.
-    """
+    """Arguments of calls by id, as they were made; of calls that never started, as the model wrote them."""
     asked: dict[str, dict[str, Json]] = {}
     for event in events:
         if isinstance(event, ToolCalled):
@@ -178,9 +172,7 @@ def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
 
 
 def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
-    """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of
-    files in it.
-    """
+    """Return the spans of tool answers without errors: each whole answer, then the lines of files in it."""
     args = arguments_by_call(events)
     found: list[Span] = []
     for event in events:
@@ -319,16 +311,12 @@ def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
 
 
 def _lines_of(span: Span) -> list[str]:
-    """As many lines as its place has: an empty one at its end counts, the end of the last one does not begin
-    another.
-    """
+    """The lines of a span: an empty last one counts, but a final line end begins none."""
     return span.text.split("\n")[: span.last - span.first + 1]
 
 
 def _shown_forms(lines: list[str], most: int | None) -> str:
-    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before
-    it.
-    """
+    """Lines as tools may show them: cut, without trailing blanks; a single line also without indent."""
     return (
         lines[0].strip()[:most].rstrip()
         if len(lines) == 1

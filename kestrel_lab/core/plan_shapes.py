@@ -38,9 +38,7 @@ CONFIDENT: Final[dict[str, Json]] = {
 """JSON Schema of an answer with how sure its agent is of it, by its own account."""
 
 AtLimit = Literal["fail", "continue"]
-"""What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and
-says so.
-"""
+"""What a loop or graph does at its limit: fail the run, or go on with its last result and say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,7 @@ class Shape:
 
 
 def in_sequence(parts: Iterable[Part]) -> Shape:
-    """Each after the one before, and given what that made; if that may be skipped also what was made before
-    it.
-    """
+    """Steps in sequence, each given the last result; after one that may be skipped, also the earlier one."""
     steps: list[Step] = []
     left: tuple[str, ...] = ()
     for part in parts:
@@ -367,9 +363,7 @@ def all_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def planned_rows(step: Step) -> list[tuple[str, ...]]:
-    """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work,
-    what comes before it, condition, product.
-    """
+    """Return a row for an operation and each of its parts: id, stage, work, needs, condition, product."""
     inside = _inner_steps(step)
     if not inside:
         return []

@@ -105,9 +105,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
 
 
 def may_damage(sqlite: str) -> bool:
-    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew
-    (sqlite.org/wal.html, "the WAL-reset bug").
-    """
+    """Whether this SQLite has "the WAL-reset bug" (sqlite.org/wal.html), which may lose pages."""
     version = tuple(int(part) for part in sqlite.split(".")[:3])
     return version < (3, 51, 3) and not (
         version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]]
@@ -212,9 +210,7 @@ def rewrite_database(path: Path) -> None:
 
 
 def close_everywhere(path: Path) -> None:
-    """Fold the write-ahead log into the file, which then stands alone; raises `UsageError` while any process
-    has the log open.
-    """
+    """Fold the write-ahead log into the file; raises `UsageError` while any process has the log open."""
     connection = apsw.Connection(os.fspath(path))
     try:
         # SQLite leaves this mode for its last connection only. Whoever opens the log next enters it again.

@@ -61,9 +61,7 @@ class ResultStore:
         return spool.close()
 
     def keep_bytes(self, content: bytes) -> str:
-        """Keep bytes under the beginning of their SHA-256, 32 hexadecimal digits, which is their name; empty
-        where nothing can be kept.
-        """
+        """Keep bytes under 32 hexadecimal digits of their SHA-256 and return that name; empty if full."""
         spool = self.spool()
         spool.feed(content)
         return spool.close()[0]
@@ -187,9 +185,7 @@ class Spool:
 
 
 def piece_of(path: Path, offset: int, limit: int) -> str:
-    """At most `limit` characters of a kept text from `offset` on, in memory of a megabyte; counts as use of
-    it.
-    """
+    """At most `limit` characters of a kept text from `offset` on, in a megabyte of memory; counts as use."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         while offset > 0 and (skipped := file.read(min(offset, _PIECE))):
             offset -= len(skipped)

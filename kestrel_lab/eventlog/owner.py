@@ -1,6 +1,4 @@
-"""Who works on a run: a session of a process, which is told from a later process with the same number by when
-it began.
-"""
+"""The owner of a run: a session of a process, identified by process number and start time."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """A session, as a run's row names it: `host:pid:began:session`, or only `host:pid` from the first
-    version.
-    """
+    """A session as a run's row names it: `host:pid:began:session`; the first version wrote `host:pid`."""
 
     process: str
     """`host:pid`."""

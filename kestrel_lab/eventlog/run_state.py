@@ -69,9 +69,7 @@ class RunState:
     started: RunStarted | None = None
     """With the model, tools and policy of the fork, in a forked run."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that a fork works in, see `RunForked.private_copy`; empty where it
-    works in the workspace itself.
-    """
+    """The fork's private copy of the workspace, see `RunForked.private_copy`; empty if it has none."""
     model_kind: str = "real"
     """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
@@ -116,9 +114,7 @@ class RunState:
     tasks: dict[str, TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
     shown: dict[str, list[str]] = field(default_factory=dict)
-    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the
-    empty name those of all.
-    """
+    """Tools that each step's model was offered out of too many to show, in order; under "" for all steps."""
     questions_shown: dict[str, int] = field(default_factory=dict)
     """How many questions of a step they were chosen for."""
     candidates: dict[str, McpCandidateFound] = field(default_factory=dict)
@@ -288,9 +284,7 @@ class RunState:
                 pass
 
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
-        """Begin with what the run has from the run that it follows; its messages are said when its agent
-        begins.
-        """
+        """Take over what the earlier run recalled; its messages follow when this run's agent begins."""
         self.recalled.update(earlier.get("recalled", ()))
         self.wholes |= {name: StoredText(**whole) for name, whole in earlier.get("wholes", {}).items()}
 
@@ -417,9 +411,7 @@ class RunState:
         self.conversation(event.step).answered(event)
 
     def _undone(self, event: KernelUndone) -> None:
-        """Tell the models that have the answers of these calls; their next turn goes by the state of things
-        as it is now.
-        """
+        """Note in the conversations with the answers of these calls that their effects were undone."""
         note = (
             "\n[the user has undone this call since"
             + "".join(f"; not {what}: {why}" for what, why in event.missing.items())
@@ -479,9 +471,7 @@ class RunState:
 
 
 def fold(records: Iterable[Record]) -> RunState:
-    """The state that a log describes; equal logs give equal states, and a prefix gives the state back
-    then.
-    """
+    """The state that a log describes; a prefix of the log gives the state at that time."""
     state = RunState()
     for record in records:
         state.apply(record.event, record.at)

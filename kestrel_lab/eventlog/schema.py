@@ -276,9 +276,7 @@ INSERT OR IGNORE INTO notes(id, workspace, same, kind, text, evidence, confidenc
 INSERT INTO note_sources SELECT number, run FROM notes;
 INSERT INTO notes_text(rowid, text, names, before, after) SELECT number, text, kind, '', '' FROM notes;
 """
-"""Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said
-them is not trusted.
-"""
+"""Notes that earlier versions kept in the log are moved; those of unknown origin are not trusted."""
 
 _FIFTH = """
 ALTER TABLE events ADD COLUMN hash BLOB;
@@ -343,9 +341,7 @@ NEW.run_id AND f.seq > NEW.keep;
   DELETE FROM events WHERE run_id = NEW.run_id AND seq > NEW.keep;
   DELETE FROM runs WHERE id = NEW.run_id AND NEW.keep = 0;
 """
-"""Files that the run wrote after it had read others stay tainted: of that their paths and fingerprints are
-kept, and no text.
-"""
+"""Tainted files of a removed run stay tainted: their paths and fingerprints are kept, no text."""
 
 _NINTH = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -400,9 +396,7 @@ WHEN NOT EXISTS (SELECT 1 FROM eval_runs JOIN removals ON run_id = result_json -
 eval_runs.id = OLD.trial)
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
-"""A log is known by its header, whatever its name; and a run that is named in `removals` leaves it, see
-`eventlog.removal`.
-"""
+"""A log is recognised by its header; runs named in `removals` are deleted, see `eventlog.removal`."""
 
 _TENTH = f"""
 DROP TRIGGER events_insert;

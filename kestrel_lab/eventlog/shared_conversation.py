@@ -47,9 +47,7 @@ class ConversationCache:
         self._lock = threading.Lock()
         self._earlier: OrderedDict[str, dict[str, Json]] = OrderedDict()
         self._checked: dict[str, str] = {}
-        """By run, the hash of its first event, where that and all that it goes on with were as they were
-        written.
-        """
+        """Hash of each run's first event, if that event and all that it continues are intact."""
 
     def get(self, run_id: str) -> dict[str, Json]:
         """Return the `RunStarted.earlier` that a run was given."""
@@ -94,9 +92,7 @@ class ConversationCache:
 def conversation_reference(
     read: Read, since: str, base: _Earlier, earlier: dict[str, Json]
 ) -> dict[str, Json]:
-    """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run
-    `since`, which was given `base`.
-    """
+    """Return the part of `earlier` that the log keeps, for a run that follows `since` (given `base`)."""
     rows = read(_FIRST, (since,))
     if (
         not base or not rows or rows[0][0] is None
@@ -122,9 +118,7 @@ def conversation_reference(
 
 
 def full_conversation(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
-    """Return the `earlier` that run `run_id` was given, of which the log keeps `earlier`; raises `StoreError`
-    where a part of it is gone.
-    """
+    """Return the `earlier` that run `run_id` was given; raises `StoreError` if a part of it is gone."""
     if "since" not in earlier:
         return dict(earlier)
     bodies: dict[Any, str] = dict(read(_CHAIN, (earlier["since"],)))

@@ -202,9 +202,7 @@ class SessionStore:
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
-        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event
-        with.
-        """
+        """The run that recorded an event of `run_id`: itself, or the one it was forked from."""
         return next(ancestor for ancestor, last in self._lineage(run_id) if seq <= last)
 
     def append(
@@ -268,9 +266,7 @@ class SessionStore:
     def transition(
         self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None
     ) -> Future[int]:
-        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids
-        it.
-        """
+        """Queue a change of the run's status; the future raises `IllegalTransition` if it is not allowed."""
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
@@ -423,9 +419,7 @@ class SessionStore:
         )
 
     def head(self, run_id: str) -> str:
-        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken
-        from the end.
-        """
+        """The hash of the run's last event, hexadecimal; who keeps it can detect a truncated log."""
         return last_hash(self.query, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
@@ -433,9 +427,7 @@ class SessionStore:
         return list(read_snapshots(self.query, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
-        """The runs that a run's events are taken from, eldest first, each with the last number that
-        counts.
-        """
+        """The runs whose events a run includes, oldest first, each with its last included number."""
         sql = f"""
             WITH RECURSIVE line(id, parent, forked_at, last) AS (
                 SELECT id, parent, forked_at, {_LAST} FROM runs WHERE id = ?
@@ -446,9 +438,7 @@ runs.id = line.parent)
         return [(str(ancestor), int(last)) for ancestor, last in self.query(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
-        """The row of one run; raises `UsageError` with the nearest id when there is none, and for one that
-        was removed.
-        """
+        """The row of a run; raises `UsageError` if there is none (with the nearest id) or it was removed."""
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} AND id = ?", (run_id,))
         if not rows and (
             gone := self.query("SELECT date(at, 'unixepoch') FROM removals WHERE run_id = ?", (run_id,))
@@ -504,15 +494,11 @@ runs.id = line.parent)
         return done
 
     def on_disk(self) -> Future[None]:
-        """A future that resolves once everything queued so far is on disk, or was refused; the commit is not
-        delayed.
-        """
+        """A future that resolves once everything queued is on disk or refused; does not delay the commit."""
         return self.execute("", (), "a flush")
 
     def on_commit(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Have `listener` called after each commit of this store, in its writer's thread; the returned
-        function ends that.
-        """
+        """Call `listener` in the writer's thread after each commit; the returned function unsubscribes."""
         self._writer.listeners += (listener,)
 
         def end() -> None:

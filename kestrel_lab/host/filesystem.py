@@ -1,6 +1,4 @@
-"""File system checks for the log (network file systems are refused, its folder is private to its owner), and
-locks on files.
-"""
+"""File system checks for the log (no network file systems, private folder), and locks on files."""
 
 from __future__ import annotations
 
@@ -35,13 +33,9 @@ _LOCAL_FUSE = frozenset(
     }
     | {"fuseblk"}
 )
-"""File systems in user space whose files lie on a disk of this machine: containers without root, encrypted
-folders, other disks.
-"""
+"""User-space file systems on a local disk: rootless containers, encrypted folders, other disks."""
 _DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE
-"""Of the host of a virtual machine, or local and in user space: whether locks and memory are shared as they
-should depends on the set-up.
-"""
+"""Of a VM's host, or local and in user space: locks and shared memory may or may not work there."""
 
 
 def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
@@ -63,16 +57,12 @@ def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether it is a network file system, where locks and shared memory, which the log needs, do not
-    work as on a disk.
-    """
+    """Whether it is a network file system, where the locks and shared memory of the log do not work."""
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def is_shared(kind: str) -> bool:
-    """Return whether it is or may be shared with another machine, so that locks and syncing cannot be relied
-    on.
-    """
+    """Whether another machine may share it, so that locks and syncing cannot be relied on."""
     return is_network(kind) or kind in _DOUBTFUL
 
 
@@ -114,9 +104,7 @@ def private_folder(path: Path) -> bool:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file that only its owner can read if there is none, whatever the umask; an existing one
-    loses the rights of others.
-    """
+    """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
     with suppress(FileExistsError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)

@@ -97,9 +97,7 @@ def git_program(*around: Path) -> str:
 
 
 def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in the repository around `folder` and wait for it; its exit code tells a failure, also that git
-    is not installed.
-    """
+    """Run git in the repository around `folder`; a missing git is also reported by the exit code."""
     try:
         with _call(folder, args) as (argv, env):
             return _run(argv, folder, env)
@@ -122,17 +120,13 @@ def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.
 
 
 async def git_output(folder: Path, *args: str) -> str:
-    """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words
-    when it fails.
-    """
+    """Return git's output in the repository around `folder`; raises `UsageError` with git's message."""
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
 
 
 def private_settings(repository: Repository) -> str:
-    """Return settings for a private copy of a repository: how its files and objects are written, and nothing
-    that starts a program.
-    """
+    """Return settings for a private copy: how files and objects are written, nothing that runs a program."""
     try:
         return _config(repository, git_program(repository.top or repository.common))
     except UsageError:  # no git here, so nobody reads them before it is installed
@@ -140,9 +134,7 @@ def private_settings(repository: Repository) -> str:
 
 
 async def add_worktree(repository: Path, place: Path, sha: str) -> None:
-    """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they
-    are stored: no filter changes them.
-    """
+    """Make `place` a worktree with the files of commit `sha` exactly as stored: filters do not run."""
     found = Repository.around(repository)
     if found is None:
         raise UsageError(f"git finds no repository in {repository}")
@@ -313,9 +305,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _environment(private: Path, *around: Path) -> dict[str, str]:
-    """Return the environment of a call that sees neither the user's settings nor the system's; `private` is
-    its home.
-    """
+    """Return an environment without user or system settings for git; `private` is its home."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "PATH": _search_path(*around),
@@ -354,9 +344,7 @@ def _search_path(*around: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _path_outside(path: str, folders: frozenset[str]) -> str:
-    """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the
-    system's own is not meant.
-    """
+    """Return the absolute entries of `path` outside of `folders`; keeps folders that hold system ones."""
     unsafe = [Path(folder) for folder in folders if not Path("/usr/bin").is_relative_to(folder)]
     places = [place for place in path.split(os.pathsep) if Path(place).is_absolute()]
     return os.pathsep.join(

@@ -73,17 +73,13 @@ def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
 
 
 def own_home(workspace: Path, env: Mapping[str, str]) -> Path | None:
-    """Return the place below the state folder that belongs to a workspace, whether there is anything or
-    not.
-    """
+    """Return the workspace's place below the state folder, whether it exists or not."""
     root = state_folder(env)
     return None if root is None else root / _home_name(workspace.resolve())
 
 
 def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> None:
-    """Write into a home below the state folder that it belongs to `workspace`; does nothing for any other
-    home.
-    """
+    """Record in a home below the state folder which `workspace` it belongs to; no-op for other homes."""
     place = workspace.resolve()
     if home != own_home(place, env):
         return
@@ -117,9 +113,7 @@ def read_record(folder: Path) -> KnownHome | None:
 
 
 def moved_notice(workspace: Path, env: Mapping[str, str]) -> str:
-    """Return what to say in a workspace without runs that was probably moved; empty if nothing speaks for
-    that.
-    """
+    """Return a hint for a workspace without runs that was probably moved; else an empty text."""
     place = workspace.resolve()
     status = place.stat()
     found = next(
@@ -142,8 +136,6 @@ def _home_name(place: Path) -> str:
 
 
 def _can_keep(home: Path) -> bool:
-    """Return whether a home can be made there: this user may write, and it is no network file system, which a
-    log is refused on.
-    """
+    """Whether a home can be made there: writable, and on no network file system, where logs are refused."""
     there = next(place for place in (home, *home.parents) if place.exists())
     return os.access(there, os.W_OK | os.X_OK) and not is_network(kind_of_filesystem(there))

@@ -26,9 +26,7 @@ def exclude_folder(workspace: str | os.PathLike[str]) -> None:
 
 
 def in_workspace(place: str, but: Collection[str] = ()) -> bool:
-    """Return whether the real path `place` is in a folder that agents of this process work in, or in one of
-    `but`.
-    """
+    """Whether the real path `place` is in a folder that agents of this process work in, or in `but`."""
     while place not in _workspaces and place not in but:
         above = os.path.dirname(place)
         if above == place:

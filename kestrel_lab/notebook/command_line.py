@@ -1,6 +1,4 @@
-"""The command line in a notebook: the same commands and options, with a cell as the goal and `@name` for a
-variable.
-"""
+"""The command line in a notebook: the same commands, with a cell as the goal and `@name` variables."""
 
 from __future__ import annotations
 
@@ -251,9 +249,7 @@ def root_command() -> Any:
 
 
 def _as_text(command: Any) -> None:
-    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that
-    only terminals know.
-    """
+    """Help as plain text: terminal drawing is cut off at a notebook's edge and stored with odd signs."""
     command.rich_markup_mode = None
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
     command.epilog = Text.from_markup(command.epilog or "").plain

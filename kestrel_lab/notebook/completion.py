@@ -79,9 +79,7 @@ def _takes_value(command: Any, word: str) -> bool:
 
 
 def _choices(option: Any) -> tuple[str, ...]:
-    """The words that an option declares; depending on typer's version they are in its type, or in the
-    annotation it was made of.
-    """
+    """The words that an option accepts; typer keeps them in its type or annotation, by version."""
     annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
     kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
     return (

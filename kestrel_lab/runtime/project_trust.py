@@ -168,9 +168,7 @@ def setting_lines(
 
 
 def _place(path: Path) -> str:
-    """Where a file is: of a link the link's own place, for it may lead to a file that is trusted
-    elsewhere.
-    """
+    """Where a file is; of a link its own place, since it may lead to a file trusted elsewhere."""
     return str(path.parent.resolve() / path.name)
 
 

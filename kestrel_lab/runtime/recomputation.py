@@ -1,6 +1,4 @@
-"""Recompute: the code of a conversation runs again in a sandboxed kernel, and each output is compared with
-the recorded one.
-"""
+"""Recomputation: a conversation's code runs again in a sandboxed kernel; outputs are compared."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class CallOutput:
     run: str
     call: str
     outcome: Literal["same", "differs", "not kept"]
-    """`not kept`: the recorded text was too long and is no longer in the log whole, so that nothing can be
-    said.
-    """
+    """`not kept`: the recorded text was too long and is no longer whole, so it cannot be compared."""
     recorded: str
     """As it is compared: see `comparable_output`."""
     now: str
@@ -59,9 +55,7 @@ class RecomputeResult(TableView):
     run: str
     calls: tuple[CallOutput, ...]
     needs: tuple[str, ...]
-    """Variables of the user's notebook that the code reads: they are not in the log, so calls that read them
-    differ.
-    """
+    """Variables of the user's notebook that the code reads; they are not in the log, so calls differ."""
 
     @property
     def ok(self) -> bool:
@@ -357,9 +351,7 @@ def comparable_output(text: str, error: str) -> str:
 
 
 def needed_names(calls: Iterable[CodeCall]) -> list[str]:
-    """Return the names that code in a notebook's kernel read before any of it had assigned them: the user's
-    own, in the order of their use.
-    """
+    """Return the user's own names: those that code read before any code assigned them, in order."""
     known: set[str] = {*dir(builtins), *_OF_IPYTHON}
     found = dict[str, None]()
     for call in calls:

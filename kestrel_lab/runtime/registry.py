@@ -86,9 +86,7 @@ class Registry:
     def grown(
         self, toolbox: Toolbox, workspace: Path, expand: bool | None
     ) -> tuple[Toolbox, Expansion | None]:
-        """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not
-        configured.
-        """
+        """`toolbox` with tools for finding more; `expand` also searches unconfigured servers."""
         wanted = self.sources.settings.expand if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
@@ -127,9 +125,7 @@ class Registry:
         return self._models[key]
 
     def given_model(self, model: str | None) -> Model | None:
-        """The model object that the name stands for already, the session's own where it is `None`; chooses
-        none.
-        """
+        """The existing model object for a name; the session's own for `None`. Chooses none."""
         wanted = model if model is not None else self.options.get("model")
         return (
             wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
@@ -147,9 +143,7 @@ class Registry:
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
-        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises
-        `UsageError` for an unknown name.
-        """
+        """Return the toolbox for `tools`, `SERVER:*` for a whole server; raises `UsageError` if unknown."""
         if tools is None and len(self._mcp):
             self._mcp.learn()
         return self._without((), tools, ())
@@ -176,9 +170,7 @@ class Registry:
         return check_wire_names(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
-        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that
-        cannot be started.
-        """
+        """Start the servers and try the sandbox for a run; returns the servers that cannot be started."""
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
@@ -247,9 +239,7 @@ def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[]
 
 
 def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[HealthChanged, ...]:
-    """Return an event for each configured server without tools, except those in `but`: the run goes on
-    without them and says so.
-    """
+    """Return an event per configured server without tools, except `but`: the run goes on without."""
     return tuple(
         _without_tools(row.name, row.state, row.reason)
         for row in servers.table()

@@ -57,9 +57,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 def blocking_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook),
-    which it blocks.
-    """
+    """Make a method's `…_sync` twin: it runs to the end, blocking a running event loop (a notebook)."""
 
     @functools.wraps(method)
     def twin(*args: P.args, **options: P.kwargs) -> T:

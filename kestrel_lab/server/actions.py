@@ -1,6 +1,4 @@
-"""Decisions of clients on waiting calls: each is checked against exactly what was asked, and recorded once or
-refused with the reason.
-"""
+"""Decisions of clients on waiting calls: checked against what was asked, then recorded once or refused."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
 def _complete_args(
     session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]
 ) -> dict[str, Json]:
-    """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this
-    process does not know the tool.
-    """
+    """Return edited arguments with defaults; raises `UsageError` if they do not fit, or tool unknown."""
     run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
         return run.live.completed(asked, args)

@@ -48,9 +48,7 @@ class AttendingClients:
     """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """With `always` a client may connect at any time, as to a page that is served, so nobody is ever
-        taken to be gone.
-        """
+        """With `always` a client may connect at any time, as to a served page: nobody is taken to be gone."""
         self._always = always
         self._count = 0
         self._nobody = asyncio.Event()
@@ -92,9 +90,7 @@ class ClientApprover:
     """The id of the run, once it has one."""
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """Wait for the decision; raises `ApprovalRequired`, which leaves the run waiting in the log, when no
-        client is connected.
-        """
+        """Wait for the decision; raises `ApprovalRequired` if no client is connected: the run then waits."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
@@ -188,9 +184,7 @@ class Control:
         return ClientApprover(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
-        """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called
-        from any thread.
-        """
+        """Return a `Reporter` that sends the progress of `job` to watching clients, from any thread."""
         loop = asyncio.get_running_loop()
 
         def tell(message: protocol.JobProgress) -> None:
@@ -344,6 +338,6 @@ class RunList:
             cost_usd=sums.meter.cost_usd,
             unpriced=sums.meter.unpriced,
             waiting=0 if ended else len(sums.meter.questions),
-            standing=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
+            visible_status=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
             worked_on=not ended and at_work(owner, run_id),
         )

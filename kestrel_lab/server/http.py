@@ -36,9 +36,7 @@ SLOW_S: Final = 20.0
 """A client that takes nothing for so long is dropped; it comes back where it was."""
 _STREAMS: Final = 64
 _SWALLOWED: Final = 16 * protocol.MESSAGE_BYTES
-"""So much of a message that is too long is read and thrown away: who is still sending cannot read why it was
-refused.
-"""
+"""How much of a too long message is read and dropped: a client still sending cannot read a refusal."""
 
 _STATUS: Final[dict[protocol.ErrorCode, int]] = {
     "bad_message": 400,
@@ -260,9 +258,7 @@ class EventStream(Response):
         *,
         ends: bool,
     ) -> None:
-        """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a
-        run does.
-        """
+        """`more` is called once somebody listens, `over` at the end; `ends` tells when a run ends."""
         super().__init__(headers={"X-Accel-Buffering": "no"})
         self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
         self._hello, self._link, self._more, self._over, self._ends = hello, link, more, over, ends

@@ -126,9 +126,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
 
 
 def _call_result(run: Run, session: Session) -> CallToolResult:
-    """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an
-    object.
-    """
+    """The answer of a run of one call: its text, its images, and its JSON if that is an object."""
     from mcp_types import CallToolResult, ImageContent, TextContent
 
     event = next((event for event in reversed(run.events()) if isinstance(event, ToolAnswered)), None)

@@ -196,9 +196,7 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
 
 
 def _encodable(attributes: Attributes) -> Attributes:
-    """Return attributes without lone surrogates: the SDK leaves an attribute out that is no UTF-8, the answer
-    for one.
-    """
+    """Return attributes without lone surrogates: the SDK drops an attribute that is not UTF-8."""
     return {
         name: escape_surrogates(value) if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -229,9 +227,7 @@ def _send(spans: list[ReadableSpan], address: str) -> None:
 
 
 def _otlp_json(spans: list[ReadableSpan]) -> dict[str, Any]:
-    """Return a request as OTLP JSON, which writes ids in hexadecimal digits where JSON of Protocol Buffers
-    has Base64.
-    """
+    """Return a request as OTLP JSON: ids are hexadecimal, where Protocol Buffers' JSON has Base64."""
     from google.protobuf.json_format import MessageToDict
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 

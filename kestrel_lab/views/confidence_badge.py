@@ -1,6 +1,4 @@
-"""The confidence badge of an answer: what was checked and found, what a judge said, and how often such
-answers were right in trials.
-"""
+"""The confidence badge of an answer: what was checked and judged, and how often such answers were right."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class Badge:
     """The confidence that the run states, from 0 to 1; `answers.confidence` says how it is made."""
     basis: Basis | None = None
     calibrated: float | None = None
-    """The share of answers stated this sure that were right in trials of the same model; `None` where none
-    were kept.
-    """
+    """The share of answers with this stated confidence that were right in trials; `None` without trials."""
     trials: int = 0
     suite: str = ""
 
@@ -102,13 +98,11 @@ def _looked_word(end: RunFinished) -> Word:
 
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
-    result = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
-    end = next(
-        (event for event in reversed(result) if isinstance(event, RunFinished)), RunFinished(outcome="")
-    )
-    last = {event.verifier: event.passed for event in result if isinstance(event, VerifierFinished)}
+    ends = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
+    end = next((event for event in reversed(ends) if isinstance(event, RunFinished)), RunFinished(outcome=""))
+    last = {event.verifier: event.passed for event in ends if isinstance(event, VerifierFinished)}
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
-    found, known = stated_confidence(result), cast("dict[str, Any]", end.calibrated)
+    found, known = stated_confidence(ends), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next(
         (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),

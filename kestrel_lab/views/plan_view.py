@@ -70,9 +70,7 @@ class PlanView:
         return [changed if known else step.whole(), *self._drawn(anew=not known)]
 
     def operation(self, step: str) -> str:
-        """The operation that a step names; empty for the work of an agent or a tool, and for a step that is
-        not known.
-        """
+        """The operation of a step; empty for an agent's or tool's step, and an unknown one."""
         return next(
             (str(spec.get("operation") or "") for spec in reversed(self.specs) if spec.get("id") == step), ""
         )

@@ -1,6 +1,4 @@
-"""The rows of a run's view, made when they are first needed: texts, calls, notices, approvals; and its
-budget.
-"""
+"""The rows of a run's view, built on first use: texts, calls, notices, approvals; and its budget."""
 
 from __future__ import annotations
 
@@ -133,9 +131,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 def preview_figures(event: e.KernelPreviewed) -> list[str]:
-    """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left
-    out.
-    """
+    """Return the figures of a preview as `data:` addresses; leaves out what is not an image."""
     given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
     return [
         f"data:{media};base64,{data}"

@@ -92,9 +92,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
 
 
 def _heights(children: dict[str, list[str]]) -> dict[str, float]:
-    """Return the height of each candidate: leaves one under the other, others in the middle of their
-    children.
-    """
+    """Return the height of each candidate: leaves in a column, others in the middle of their children."""
     found: dict[str, float] = {}
     line = 0
     todo: list[tuple[str, bool]] = [("", False)]

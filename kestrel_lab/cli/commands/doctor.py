@@ -264,9 +264,7 @@ def probe_barriers(lab: Lab) -> list[Finding]:
 
 
 def probe_redaction(lab: Lab) -> Finding:
-    """Check that the redactor hides the values of secret variables, or a made-up secret where there are
-    none.
-    """
+    """Check that the redactor hides the values of secret variables, or a made-up one."""
     known = secret_values(lab.session.env)
     redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
@@ -280,9 +278,7 @@ def probe_redaction(lab: Lab) -> Finding:
 
 
 def probe_web_barrier() -> Finding:
-    """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public
-    address.
-    """
+    """Check that the web tools refuse this machine, its network and cloud metadata, but no public address."""
     let_in = [address for address in _CLOSED if not address_refusal(address)]
     found = f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}"
     return _barrier(

@@ -1,6 +1,4 @@
-"""`kestrel mcp …`: servers of tools; those that are not configured; logins; being a server for other
-programs.
-"""
+"""`kestrel mcp …`: configured servers, the catalogue, logins, and serving this lab's tools."""
 
 from __future__ import annotations
 

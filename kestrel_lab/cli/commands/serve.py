@@ -1,6 +1,4 @@
-"""`kestrel serve` and `kestrel follow`: other programs, a page in a browser and this terminal as clients of
-the control protocol.
-"""
+"""`kestrel serve` and `kestrel follow`: programs, pages and terminals as protocol clients."""
 
 from __future__ import annotations
 
@@ -155,9 +153,7 @@ async def _serve_lines(
 
 
 class LinesScreen:
-    """The screen of `--control stdio`: events are JSON lines on standard output, decisions come on standard
-    input.
-    """
+    """The screen of `--control stdio`: events are JSON lines on stdout, decisions come on stdin."""
 
     approver: Approver | None = None
 
@@ -183,9 +179,7 @@ class LinesScreen:
         await self._opened.__aexit__(kind, error, trace)
 
     async def show(self, run: Run) -> Run:
-        """Write the run from its first line to `end`; raises `ApprovalRequired` when it asks and the input
-        has ended.
-        """
+        """Write the run from start to `end`; raises `ApprovalRequired` if it asks after the input ended."""
         from kestrel_lab.server.stdio import LineTransport
 
         self._attended.run = run.id

@@ -288,9 +288,7 @@ def _contains(whole: Json, part: Json) -> bool:
 
 
 def _are_equal(left: Json, right: Json) -> bool:
-    """Return whether values are equal, true and 1 being different; a loop, as values from models may be
-    deeper than Python's stack.
-    """
+    """Whether values are equal (true is not 1); iterative, since values may be deeper than Python's stack."""
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()

@@ -1,6 +1,4 @@
-"""Validation of YAML files by pydantic models; every mistake is reported with file, line, key and the nearest
-right spelling.
-"""
+"""Validation of YAML files by pydantic; each mistake has file, line, key and the nearest valid spelling."""
 
 from __future__ import annotations
 

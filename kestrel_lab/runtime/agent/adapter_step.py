@@ -131,13 +131,9 @@ class _Work:
         """Calls by the program's ids."""
         self._denied: set[str] = set()
         self._given: dict[str, ApprovalGiven] = {}
-        """By key of a call, the decision that came when the program no longer waited for it: it holds when it
-        asks again.
-        """
+        """Decisions that came after the program stopped waiting, by call key; used if it asks again."""
         self._held: deque[Told] = deque()
-        """What waits for results of earlier calls: a turn begins in the log when the one before it is
-        complete.
-        """
+        """Messages that wait for results of earlier calls: a turn is logged once the last one is complete."""
 
     async def ask_to_begin(self) -> None:
         """Ask once for leave of a program that asks for none itself, or that no sandbox holds."""
@@ -337,9 +333,7 @@ class _Work:
         return Decision(granted=True, args=args)
 
     def keep_decisions(self) -> None:
-        """Keep what was decided about calls that the program could not make any more, because the run had
-        stopped to wait.
-        """
+        """Keep decisions on calls that the program could not make because the run had stopped to wait."""
         for request in self._conversation.open_requests:
             given = self._ctx.state.decisions.get(request.id)
             if given is not None and request.id not in self._ctx.state.begun:

@@ -111,9 +111,7 @@ def _as_asked(value: Json, schema: dict[str, Json], fits: Any) -> Json:
 
 
 def read_typed(text: str, schema: dict[str, Json] | None, fits: Callable[[Json], object] | None) -> Json:
-    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` where it does
-    not.
-    """
+    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` if not."""
     value = read_json(text, schema)
     if fits is not None:
         fits(value)

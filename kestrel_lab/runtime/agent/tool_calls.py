@@ -1,6 +1,4 @@
-"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger
-allows.
-"""
+"""One turn's tool calls: prepared and approved together, run in parallel where their danger allows."""
 
 from __future__ import annotations
 
@@ -167,9 +165,7 @@ async def run_requests(
 async def _prepare_calls(
     requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer
 ) -> list[tuple[Call, Tool]]:
-    """Return the calls that `requests` mean, with their tools; those that mean none are answered with what is
-    wrong with them.
-    """
+    """Return the calls that `requests` mean, with their tools; invalid ones are answered with the error."""
     calls: list[tuple[Call, Tool]] = []
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
@@ -255,9 +251,7 @@ async def _await_here(
 def _prepare(
     request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None
 ) -> Call | Problem:
-    """Return the call that `request` means, or what is wrong with it; `offered` names the tools that the
-    model may ask for, `None` for all.
-    """
+    """Return the call that `request` means, or its error; `offered` names the allowed tools (`None`: all)."""
     if request.problem:
         return Problem(
             kind="invalid_arguments",
@@ -282,9 +276,7 @@ def _prepare(
 
 
 def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
-    """Return the arguments of a request with what they refer to of the answers before it in its turn; raises
-    `UsageError`.
-    """
+    """Return a request's arguments with references to earlier answers resolved; raises `UsageError`."""
     if not is_chained(request.args):
         return request.args
     conversation = ctx.state.conversation(step.id)
@@ -296,9 +288,7 @@ def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[
 
 
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
-    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was
-    asked for.
-    """
+    """The call with its commands' sandbox level; CRITICAL without a sandbox, unless that was asked for."""
     try:
         choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:
@@ -310,9 +300,7 @@ async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
 
 
 def _may_run_beside_others(call: Call, tool: Tool, toolbox: Toolbox) -> bool:
-    """Return whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run
-    alone.
-    """
+    """Whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run alone."""
     if call.danger > TOGETHER or not tool.parallel_safe:
         return False
     return tool.parts is None or all(
@@ -452,9 +440,7 @@ def _tool_handler(
 
 
 def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
-    """Return what a call whose tool raised answers, and its problem; code that the tool ran has an answer:
-    what it printed until then.
-    """
+    """Return answer and problem of a call that raised; code run by it is answered with its output so far."""
     shown = ctx.redactor.text
     if isinstance(error, CodeError):
         return shown(error.output), Problem(

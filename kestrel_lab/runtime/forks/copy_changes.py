@@ -330,9 +330,7 @@ class _Application:
             raise UsageError(f"nothing was applied, {one.path} could not be written: {error}") from error
 
     def _write(self, path: str, before: Entry | None, after: Entry | None, *, back: bool = False) -> None:
-        """Put `after` in the place of `before`, or `back` what was replaced; raises `OSError` where something
-        else is there.
-        """
+        """Replace `before` by `after`, or put it `back`; raises `OSError` if something else is there."""
         parent, name = posixpath.split(path)
         with self.place.directory(parent) as folder, lock_directory(folder, path):
             if not _same(_entry(folder, name), before, self.place.root / path):

@@ -89,9 +89,7 @@ def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int
 
 
 def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> FilesThen | None:
-    """Return the files as they were kept up to event `at`; `None` where nothing was, or it is not kept any
-    more.
-    """
+    """Return the files as kept up to event `at`; `None` if nothing was kept or it is gone."""
     entries: Snapshot | None = None
     last = 0
     for record in records[:at]:
@@ -131,9 +129,7 @@ def _apply(entries: Snapshot, changed: Mapping[str, Json], gone: Sequence[str]) 
 def _undone(
     entries: Snapshot, later: Sequence[Record], store: SessionStore, snapshots: SnapshotStore, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Undo in `entries` what file tools changed in `later` events; returns the paths, and what could not be
-    undone.
-    """
+    """Undo file tools' `later` changes in `entries`; returns paths, and what could not be undone."""
     undone, notes = dict[str, None](), list[str]()
     for effect in reversed(effects_of(later)):
         for path, before in effect.files.items():

@@ -34,9 +34,7 @@ from kestrel_lab.tools.sandbox.private_gitdir import remove_tree
 FOLDER: Final = "forks"
 """Under the home: a folder for each fork that has a copy, named after the run."""
 _DEPENDENCY_BYTES: Final = 100_000_000
-"""Of one folder of dependencies that are copied byte by byte; where the file system shares blocks there is no
-limit.
-"""
+"""Limit for one dependency folder that is copied bytewise; shared blocks have no limit."""
 _KEPT_BYTES: Final = 500_000_000
 """The same for single files that no snapshot keeps."""
 _CLONE: Final = 0x40049409
@@ -49,9 +47,7 @@ def copies_folder(home: Path, run_id: str) -> Path:
 
 
 def runs_with_copies(home: Path) -> list[str]:
-    """Return the ids of the runs that have a private copy under `home`; one that no log knows was being made
-    when its process was killed.
-    """
+    """Return the runs with a private copy under `home`; one unknown to the log was left half made."""
     with suppress(FileNotFoundError):
         return sorted(folder.name for folder in (home.resolve() / FOLDER).iterdir())
     return []
@@ -244,9 +240,7 @@ class _Copy:
         return entry._replace(content=target)
 
     def _repository(self, path: str) -> None:
-        """Make a git folder whole: objects are shared with the repository, hooks and settings that name
-        programs are left out.
-        """
+        """Complete a git folder: shares the repository's objects, leaves out hooks and program settings."""
         folder = self.place / path
         repository = Repository.around(self.live / PurePosixPath(path).parent)
         mine = (

@@ -121,9 +121,7 @@ class Sources:
         return found
 
     def kept(self, package: Package, wanted: str, packages: int) -> LockedPackage:
-        """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was
-        changed.
-        """
+        """Return the stored lock with the hash `wanted`; raises `InstallError` if it is gone or changed."""
         text = ""
         with suppress(OSError):
             text = (self._locks / wanted).read_text("utf-8")

@@ -124,9 +124,7 @@ class Expansion:
         return [finding, self._installing()]
 
     def allowed(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the tools of a step that names `named`; with `find_tool` among them, also the tools found so
-        far.
-        """
+        """Return a step's tools named `named`; with `find_tool` among them, also the tools found so far."""
         if FIND_TOOL not in named:
             return named
         found = [
@@ -293,9 +291,7 @@ class Expansion:
         return allowing_pattern(Package.from_json(event.package), self.sources.settings.allow)
 
     def found(self, server: str) -> McpCandidateFound:
-        """Return the candidate of that name; raises `ToolArgumentsError` where there is none that can be
-        installed.
-        """
+        """Return the candidate of that name; raises `ToolArgumentsError` if none can be installed."""
         known = self.ctx.state.candidates
         event = known.get(server)
         if event is None or not event.lock:
@@ -415,9 +411,7 @@ class InstallArguments:
         return _SCHEMA
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Return all arguments; raises `ToolArgumentsError` for a server that was not found, and for any
-        changed argument.
-        """
+        """Return all arguments; raises `ToolArgumentsError` for an unknown server or a changed argument."""
         server = args.get("server")
         if not isinstance(server, str):
             raise ToolArgumentsError(f"{MCP_INSTALL} takes server: a name that {FIND_TOOL} gives")

@@ -151,9 +151,7 @@ class McpServers:
             self._loop.submit(self._first(name)).result()
 
     def _is_approved(self, name: str) -> bool:
-        """Return whether the tools of a server are approved; raises `UsageError` for an unknown one, or one
-        of a file that is not.
-        """
+        """Whether a server's tools are approved; raises `UsageError` if it or its file is not known."""
         server = self._known(name)
         if self.approvals.tools(server.config) is not None:
             return True
@@ -166,9 +164,7 @@ class McpServers:
         return False
 
     async def check(self, name: str) -> ServerCheck:
-        """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot
-        be started.
-        """
+        """Start `name` and compare its tools with the approved ones; raises `DependencyError` if it fails."""
         server = self._known(name)
         watched = self._watched(name, server)
         connection = server.connection
@@ -222,9 +218,7 @@ class McpServers:
         return tuple(name for name in named if not self._is_approved(name))
 
     async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
-        """Start servers together for the first time and approve their tools; returns the errors of those that
-        cannot be started.
-        """
+        """Start servers together the first time and approve their tools; returns errors of failed ones."""
         names = tuple(names)
         ends = await asyncio.gather(
             *(self._loop.run(self._first(name)) for name in names), return_exceptions=True
@@ -332,9 +326,7 @@ class McpServers:
         return await self.check(name)
 
     def logout(self, name: str) -> bool:
-        """Remove the tokens of a server and the registration of its client; returns whether there were
-        any.
-        """
+        """Remove a server's tokens and client registration; returns whether there were any."""
         path = TokenFile.path_of(self._known(name).config, self._env)
         known = path.exists()
         path.unlink(missing_ok=True)
@@ -383,9 +375,7 @@ class McpServers:
         )
 
     def _reset(self) -> list[Server]:
-        """Replace every server by one that was never started; returns the replaced ones, which are to be
-        closed.
-        """
+        """Replace every server by one never started; returns the old ones, which must be closed."""
         with self._changing:
             before = self._servers
             self._servers = {name: self._server(server.config) for name, server in before.items()}

@@ -1,6 +1,4 @@
-"""Learning from a run without a model: corrected errors and a fingerprint of the workspace; and which notes
-may be kept.
-"""
+"""Learning from a run without a model: corrected errors and a fingerprint of the workspace."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ class _Failed:
 
 
 def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
-    """Return a note per corrected error: what failed, why, and with which arguments the same tool then
-    worked.
-    """
+    """Return a note per corrected error: what failed, why, and the arguments that worked."""
     asked: dict[str, dict[str, Json]] = {}
     called: dict[str, dict[str, Json]] = {}
     failed: dict[tuple[str, str], _Failed] = {}

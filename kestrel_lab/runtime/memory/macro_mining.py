@@ -1,6 +1,4 @@
-"""Macro mining: proposes macros for repeated tool sequences in the log, with their varying parts as
-parameters.
-"""
+"""Macro mining: proposes macros for repeated tool sequences, with varying parts as parameters."""
 
 from __future__ import annotations
 
@@ -235,9 +233,7 @@ def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro
 
 
 def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters: _Parameters) -> Json:
-    """Return an argument of call number `place`: a constant, a reference to an earlier result, or a
-    parameter.
-    """
+    """Return an argument of call `place`: a constant, a reference to an earlier result, or a parameter."""
     values = [calls[place].args[name] for calls in times]
     if len({dumps(value) for value in values}) == 1:
         return escape_template(values[0])
@@ -251,9 +247,7 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
 
 
 def _places(result: Json, value: Json) -> set[str]:
-    """Return the paths in `result` to exactly `value`; none for values such as `true` or an empty text, which
-    match by chance.
-    """
+    """Return the paths in `result` to exactly `value`; none for values that match by chance (`true`)."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)

@@ -1,6 +1,4 @@
-"""The operation `commit`: a model proposes notes to remember, rules decide on each, and the memory stores
-them with evidence.
-"""
+"""The operation `commit`: a model proposes notes, rules decide, the memory stores them with evidence."""
 
 from __future__ import annotations
 

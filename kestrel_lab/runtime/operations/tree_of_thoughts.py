@@ -1,6 +1,4 @@
-"""The operation `thoughts` (tree of thoughts): candidates are proposed and scored, and the best open one is
-expanded next.
-"""
+"""The operation `thoughts` (tree of thoughts): propose and score candidates, expand the best one."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Thought:
     note: str = ""
     """The remark of its scorer."""
     state: str = "open"
-    """`open`, `expanded` (others go on from it) or `closed_object`: scored low, failed, too deep or pushed
-    out by better ones.
-    """
+    """`open`, `expanded` (has children) or `closed`: scored low, failed, too deep or outranked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,9 +147,7 @@ def scored_candidates(scope: Scope, order: Order) -> list[Thought]:
 
 
 def prune_candidates(known: Sequence[Thought], order: Order) -> list[Thought]:
-    """Return the candidates with those closed that score low, are too deep, or are not among the best open
-    ones.
-    """
+    """Return the candidates; those with low scores, too deep or not among the best are closed."""
     able = [
         thought
         for thought in known
@@ -198,9 +192,7 @@ def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
 
 
 def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
-    """Return score, done and note from the answer of a scorer; raises `UsageError` that says which form it
-    must have.
-    """
+    """Return score, done and note of a scorer's answer; raises `UsageError` with the required form."""
     score = value.get("score") if isinstance(value, dict) else value
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"

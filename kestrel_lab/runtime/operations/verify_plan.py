@@ -177,9 +177,7 @@ def _join_instructions(instructions: str, more: str) -> str:
 
 
 def _with_claims(step: Step, contract: Contract | None) -> Step:
-    """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form
-    of its own.
-    """
+    """Return an agent step that must answer as claims with citations, unless it has a form."""
     if contract is not None or not step.goal or step.schema is not None:
         return step
     from kestrel_lab.answers.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for

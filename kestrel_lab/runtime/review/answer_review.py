@@ -89,9 +89,7 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
 
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
-    """Return what the last verdict on the form of the answer found wrong with it: that refuses no answer, it
-    is said beside it.
-    """
+    """Return what the last verdict on the answer's form found wrong; shown beside the answer."""
     if "'form'" not in str(ctx.state.plan):  # as nearly always: spares reading the log
         return []
     await ctx.on_disk()
@@ -109,9 +107,7 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` as `unmet` where its confidence is less than the session asks for; an answer that abstains
-    claims nothing.
-    """
+    """Return `end`, `unmet` if its confidence is below the session's; then it claims nothing."""
     if ctx.ports.abstain is None or is_abstention(end.answer):
         return end
     said = await _stated_confidence(ctx, end)
@@ -131,9 +127,7 @@ async def _stated_confidence(ctx: RunContext, end: RunFinished) -> StatedConfide
 
 
 async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` with the calibration of its confidence; the log is read only if the model has a
-    calibration.
-    """
+    """Return `end` with its calibration; reads the log only if the model has a calibration."""
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
@@ -194,9 +188,7 @@ def full_review(
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
-    """Propose next actions for the reader of the answer in the workspace as it is now, from the run's own
-    calls.
-    """
+    """Propose next actions in the workspace as it is now, from the run's own calls."""
     made = calls_made(state)
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
     return next_actions(answer, files, changed=_files_changed(made), ran=_distinct_texts(ran))
@@ -226,9 +218,7 @@ _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _LINE_END: Final = re.compile(r"\\+n")
 """A line end as it is written inside of a quoted text."""
 _FEWEST, _SHARE = 4, 0.6
-"""How many words that the user did not say an order must have, and how many of them one sentence of the
-answer.
-"""
+"""Minimum of words in an order that the user did not say, and of those in one sentence."""
 _FIX: Final = "others wrote that, not you: judge for yourself whether it is so"
 _MOST_PASSAGE, _MOST_ANSWER = 50_000, 100_000
 

@@ -1,6 +1,4 @@
-"""Stored calibration: the measured accuracy of stated confidences, by model and by basis of the
-confidence.
-"""
+"""Stored calibration: measured accuracy of stated confidences, by model and basis."""
 
 from __future__ import annotations
 

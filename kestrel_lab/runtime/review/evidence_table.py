@@ -76,9 +76,7 @@ _COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust",
 def evidence_table(
     records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims
 ) -> EvidenceTable:
-    """Return the claims of a stored run's answer with what they cite, by its log and the workspace as it is
-    now.
-    """
+    """Return a stored run's claims and citations, by its log and the workspace as it is now."""
     root = Path(workspace)
     subject = subject_of(
         records, answer=answer, goal=goal, root=root if workspace and root.is_dir() else None
@@ -87,9 +85,7 @@ def evidence_table(
 
 
 def claims_in(state: RunState) -> Claims:
-    """Return the claims of a run's answer where it was asked for as claims with citations: those of the last
-    agent that gave it.
-    """
+    """Return the claims of a run's answer, if asked for: those of the last agent that gave it."""
     if TITLE not in str(state.plan):  # as nearly always: spares making the plan
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
@@ -152,9 +148,7 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
 
 
 async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | None:
-    """Return what the run did so far, read from its log; `None` where the answer speaks of no action and no
-    call was refused or failed.
-    """
+    """Return the run's actions so far; `None` if the answer mentions none and no call failed."""
     from kestrel_lab.verification.claimed_actions import mentions_actions  # only where an answer is checked
 
     if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
@@ -177,9 +171,7 @@ def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
 
 
 async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Return `actions` behind those of the runs whose conversation this one goes on with, the nearest of
-    them.
-    """
+    """Return `actions` after those of the runs that this one continues, the nearest of them."""
     found, run = list[tuple[Action, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
         found.append(await asyncio.to_thread(_actions_in, ctx, run))
@@ -189,9 +181,7 @@ async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) ->
 
 
 def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
-    """Return whether an issue is about actions, which an earlier run of the same conversation may have
-    done.
-    """
+    """Whether an issue is about actions, which an earlier run of the conversation may have done."""
     return (
         ctx.state.started is not None
         and bool(ctx.state.started.follows)
@@ -205,9 +195,7 @@ MOST_EARLIER = 20
 
 
 async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
-    """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks:
-    then nothing is known of it.
-    """
+    """Issues found by the deterministic checks; raises `RunError` if one breaks: nothing is known then."""
     actions = await actions_done(ctx, answer)
 
     def found(actions: Sequence[Action] | None) -> tuple[Issue, ...]:
@@ -245,18 +233,14 @@ def _check_subject(subject: Subject) -> tuple[Issue, ...]:
 
 
 def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ...]:
-    """Return the spans that an answer cites, each once and as they are now, then the files that the run
-    `changed`.
-    """
+    """Return the cited spans, each once and as they are now, then the files that the run `changed`."""
     return (*_spans_now(subject, evidence_of(subject)), *changed_spans(subject, changed))
 
 
 def spans_for_model(
     subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()
 ) -> tuple[Span, ...]:
-    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of
-    tools; then the files that the run `changed`.
-    """
+    """Return the evidence shown to a model: cited spans, else tool answers; then `changed` files."""
     return (*(_spans_now(subject, backed) or subject.whole_spans), *changed_spans(subject, changed))
 
 
@@ -272,9 +256,7 @@ _HEAD, _AROUND = 1_200, 15
 
 
 def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
-    """Yield each file that the run changed as it is now; of a long one its beginning and what is around the
-    changed lines.
-    """
+    """Yield each changed file as it is now; of a long one the beginning and the changed lines."""
     added = {
         line[1:].strip()
         for span in subject.whole_spans

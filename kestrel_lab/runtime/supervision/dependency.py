@@ -38,9 +38,7 @@ class Pace:
 
 
 class Dependency:
-    """A watched dependency; `changed` is called with each change of its health, on the thread that notices
-    it.
-    """
+    """A watched dependency; `changed` is called with each health change, on the noticing thread."""
 
     def __init__(
         self,
@@ -151,9 +149,7 @@ class Dependency:
         )
 
     async def gate(self, until: float) -> None:
-        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic) or
-        after the last restart.
-        """
+        """Return once it works, restarted if needed; raises `DependencyError` at `until` (monotonic)."""
         pause = LOOK_S
         try:
             async with asyncio.timeout(until - time.monotonic()):

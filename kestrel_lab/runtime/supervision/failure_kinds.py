@@ -182,9 +182,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """Return an attribute of an error of foreign code, where a property may raise; `None` where there is
-    none.
-    """
+    """Return an attribute of a foreign error, whose properties may raise; `None` if there is none."""
     try:
         return getattr(holder, name, None)
     except Exception:  # foreign code  # noqa: BLE001

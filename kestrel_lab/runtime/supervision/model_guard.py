@@ -1,6 +1,4 @@
-"""Supervised model calls: circuit breaker, rate limits and call time per endpoint; a run waits for an
-endpoint that worked before.
-"""
+"""Supervised model calls: circuit breaker, rate limits and call times per endpoint."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def _stands_for_several(model: Model) -> bool:
 
 
 def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTime) -> Model:
-    """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at
-    the endpoint.
-    """
+    """Return `model` with its innermost one metered, so that pauses between attempts hold no slot."""
     inner = inner_model(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
@@ -149,9 +145,7 @@ class GuardedModel(ModelWrapper):
     idle: IdleTime = field(default_factory=IdleTime)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after
-        waiting in vain.
-        """
+        """Answer; raises the model's error, or `DependencyError` after waiting for an open breaker."""
         stream = Stream(on_delta)
         until, told, pause = math.inf, "", _FIRST_PAUSE_S
         while True:

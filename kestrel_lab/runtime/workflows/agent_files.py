@@ -106,9 +106,7 @@ def _shipped_agent(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> P
 
 
 def file_beside(folder: Path, name: str, kind: str = "agent") -> Path:
-    """Return a file that a workflow names, which must be in its folder or below, also through links; raises
-    `UsageError` for another.
-    """
+    """Return a file named by a workflow; raises `UsageError` if it is not below its folder."""
     pure = PurePosixPath(name)
     found = folder / name
     if (

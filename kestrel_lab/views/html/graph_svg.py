@@ -1,6 +1,4 @@
-"""The graph of notes and entities as an SVG: notes in a column on the left, entities on the right, lines
-between.
-"""
+"""The graph of notes and entities as an SVG: notes on the left, entities on the right."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequenc
 def _order_columns(
     left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequence[GraphLink]
 ) -> tuple[list[GraphNode], list[GraphNode]]:
-    """Both columns so that lines are short: each in the order of the middle of what it is tied to; what is
-    not tied last.
-    """
+    """Order both columns for short lines: by the mean position of their neighbours; loose ones last."""
     ours, theirs = list(left), list(right)
     for _ in range(_SWEEPS):
         for column, other in ((theirs, ours), (ours, theirs)):
@@ -92,9 +88,7 @@ def _tied_row(spot: GraphNode, tie: GraphLink, rows: Mapping[str, int]) -> list[
 
 
 def _curve(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, float, float | None]:
-    """Return the path of a line, and where its word stands: lines between two notes have one, and bend to the
-    right.
-    """
+    """Return the path of a line and the place of its label; lines between two notes bend to the right."""
     (x, y), (u, v) = start, end
     if x != u:
         middle = (x + u) / 2

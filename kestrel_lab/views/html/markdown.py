@@ -184,9 +184,7 @@ class GrowingText:
 
 
 class RenderedChanges:
-    """Adds to the changes of a view what a page shows of its texts: `html`, and of a growing one `settled`
-    and `tail`.
-    """
+    """Adds the HTML of texts to the changes of a view: `html`; of a growing text `settled` and `tail`."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -236,9 +234,7 @@ def _parser(styled: bool) -> MarkdownIt:
 
 
 def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
-    """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that
-    opens beside the page.
-    """
+    """Render headings two levels lower, cells without style, and links that open beside the page."""
     token = tokens[place]
     if token.type.startswith("heading"):
         return f"<{'/' if token.nesting < 0 else ''}h{min(6, int(token.tag[1]) + 2)}>"
@@ -254,9 +250,7 @@ def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any
 
 
 def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    """An image would be loaded from wherever the text says, which tells somebody there what was read here: a
-    link waits for a click.
-    """
+    """Render an image as a link: loading it would tell its server that the text was read."""
     address, label = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
     if not address.startswith(_WEB):
         return f"image: {label or escape(address)}"
@@ -275,9 +269,7 @@ def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) 
 
 
 def _mathml(source: str, block: bool) -> str:
-    """Return a formula as MathML, which browsers draw themselves; nothing for one that is not understood or
-    holds anything but MathML.
-    """
+    """Return a formula as MathML, which browsers draw; empty if it is not understood or holds other HTML."""
     from latex2mathml.converter import Converter
 
     if (
@@ -353,9 +345,7 @@ def _highlight_code(token: Any, span: Any) -> str:
 
 Claim = tuple[int, int, str, str]
 _SIGNS: Final = ("⸨⸩", "⦅⦆", "⟬⟭", "⧘⧙")
-"""Brackets that mark where claims begin and end while the text is parsed; punctuation, so that emphasis
-beside them stays emphasis.
-"""
+"""Marks of claims while the text is parsed; punctuation, so that emphasis beside them works."""
 
 
 # Marks: claims underlined by the state of their evidence, numbers linked to the call that gave them.
@@ -467,9 +457,7 @@ class _Marker:
                         yield token.copy(content=part)
 
     def _spanned(self, tokens: list[Token]) -> list[Token]:
-        """Return the tokens of the claim within a span; where they are not whole elements, each text in a
-        span of its own.
-        """
+        """Return the tokens of a claim in a span; if it cuts elements, each text gets a span of its own."""
         depth = [0]
         for token in tokens:
             depth.append(depth[-1] + token.nesting)
