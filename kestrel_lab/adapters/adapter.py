@@ -73,7 +73,7 @@ class Note:
     text: str
 
 
-Told = Turn | ToolDone | Note
+Reported = Turn | ToolDone | Note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class Task:
 
     prompt: str
     """What is said in the session that it goes on with."""
-    retold: str
+    transcript: str
     """The same for a new session: with the conversation before it, if there is one."""
     folder: Path
     """The workspace."""
@@ -126,7 +126,7 @@ class Task:
         """Return the prompt for a program that takes instructions in it, of a session that is taken up or of
         a new one.
         """
-        return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.retold)))
+        return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.transcript)))
 
 
 class Adapter(Model, Protocol):
@@ -145,7 +145,7 @@ class Adapter(Model, Protocol):
         """Raise `UsageError` where the program is not on this machine; `folder` is the workspace."""
         ...
 
-    def work(self, task: Task) -> AsyncIterator[Told]:
+    def work(self, task: Task) -> AsyncIterator[Reported]:
         """Yield what the program tells until it has answered; its process is gone when the iterator is
         closed.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Task, Told, ToolDone
+from kestrel_lab.adapters.adapter import Capabilities, Reported, Task, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -32,10 +32,10 @@ class _Reader(Reader):
         super().__init__(task)
         self._done: list[ToolDone] = []
 
-    def idle(self) -> Iterable[Told]:
+    def idle(self) -> Iterable[Reported]:
         return ()
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         kind, part, session = line.get("type"), line.get("part") or {}, str(line.get("sessionID") or "")
         if kind == "text":
             self.parts.text += str(part["text"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Task, Told, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Reported, Task, TurnParts
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
@@ -46,14 +46,14 @@ class Reader:
         """Return what is written to its input first."""
         return ()
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported | Permission]:
         """Return what a line tells.
 
         Raises `ModelError` or `LimitError` when it says that the program failed.
         """
         return ()
 
-    def idle(self) -> Iterable[Told]:
+    def idle(self) -> Iterable[Reported]:
         """Yield a turn that no end was told of; called while the program is silent, and at its end."""
         if self.parts.calls:  # the last answer has none: it is told with what was used
             yield self.parts.turn(ModelAnswer(model=self.model), self.session)
@@ -117,7 +117,7 @@ class ProgramAdapter:
         """Raise `UsageError` where the program is not on this machine."""
         require_program(self._command[0], folder, self.env, self.program.install)
 
-    async def work(self, task: Task) -> AsyncIterator[Told]:
+    async def work(self, task: Task) -> AsyncIterator[Reported]:
         """Start the program and yield what it tells; see `Adapter.work`."""
         reader = self.program.reader(task)
         argv = [*self._command, *self.program.arguments(task, self.model)]
@@ -129,19 +129,19 @@ class ProgramAdapter:
             if not first:  # it is told all on its command line, and would wait for the end of its input
                 running.program.stdin.close()
             async for line in running.lines():
-                for told in reader.idle() if line is None else self._understood(reader, line):
-                    if isinstance(told, Permission):
-                        await running.send(reader.reply(told, await task.ask(told)))
+                for reported in reader.idle() if line is None else self._understood(reader, line):
+                    if isinstance(reported, Permission):
+                        await running.send(reader.reply(reported, await task.ask(reported)))
                     else:
-                        yield told
+                        yield reported
                 if reader.ended:
                     break
-            for told in reader.idle():
-                yield told
+            for reported in reader.idle():
+                yield reported
             if not reader.ended:
                 raise ModelError(f"{self.name} ended without an answer: {await running.how_it_ended()}")
 
-    def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Told | Permission]:
+    def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Reported | Permission]:
         try:
             yield from reader.take(line)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:

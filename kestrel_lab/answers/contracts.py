@@ -23,7 +23,7 @@ _UNABLE: Final = (
 )
 _FIND: Final = r"(?:know|tell|say|find|determine|answer|verify|confirm|establish|locate)\b"
 _NOT: Final = r"(?:is|are|was|were|does|do|has|have|can|could)(?:n't| not)|cannot"
-_TOLD: Final = (
+_FACTS: Final = (
     r"(?:(?:been|be) "
     r")?(?:known|knowable|stated|mentioned|specified|given|documented|determined|answered|answerable|found|provided|"
     r"present|available|contained|covered|say|state|mention|specify|possible to "
@@ -31,7 +31,7 @@ _TOLD: Final = (
 )
 _ABSTAINS: Final = re.compile(
     rf"\b(?:i|we) {_UNABLE} {_FIND}"
-    rf"|\b(?:{_NOT}) {_TOLD}"
+    rf"|\b(?:{_NOT}) {_FACTS}"
     r"|\b(?:no|not enough|insufficient|too little) (?:information|evidence|answer|mention|data|record)\b"
     r"|^\W*(?:unknown|unanswerable|n/?a|i abstain|no answer)\b",
     re.IGNORECASE,

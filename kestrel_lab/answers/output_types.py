@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", default=Any)
 """The type of a run's value; `Any` where none was given."""
-MOST_TOLD: Final = 5
+MAX_MISTAKES: Final = 5
 """Mistakes of one answer that a model is told of."""
 
 
@@ -69,11 +69,11 @@ class OutputType(Generic[T]):
         try:
             return self._adapter.validate_json(dumps(found))
         except ValidationError as error:
-            told = [
+            mistakes = [
                 f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
                 for one in error.errors(include_url=False)
             ]
-            raise UsageError("; ".join(told[:MOST_TOLD])) from error
+            raise UsageError("; ".join(mistakes[:MAX_MISTAKES])) from error
 
     @property
     def instructions(self) -> str:

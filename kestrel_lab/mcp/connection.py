@@ -188,14 +188,14 @@ class Connection:
         async with self._working(ask, self.config.timeout_s) as person:
             result = await self._asked(lambda: self._after_addresses(send))
         answer = answer_of(result)
-        told = "".join(
+        declined = "".join(
             f"\n[nobody was here to answer, so this was declined: {one_line(text, 500)}]"
             for text in person.unanswered
         )
         if result.is_error:
             text = text_of(result.content)[0] or "the tool failed and does not say why"
-            raise ToolError(f"{text}{told}" + network_hint(self.config, self.level, text))
-        return replace(answer, value=f"{render_result(answer.value)}{told}") if told else answer
+            raise ToolError(f"{text}{declined}" + network_hint(self.config, self.level, text))
+        return replace(answer, value=f"{render_result(answer.value)}{declined}") if declined else answer
 
     async def resource(self, uri: str, ask: Ask | None = None) -> Answer:
         """Read a resource; without an address list resources and templates of addresses.
@@ -440,8 +440,8 @@ class Connection:
         from mcp import MCPError
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
-        told = client.server_capabilities.tools
-        if told is None or not told.list_changed:
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
             return
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with client.listen(tools_list_changed=True) as changes:
@@ -486,8 +486,8 @@ class Connection:
 
     def _with_last(self, what: str) -> str:
         last = "" if self._log is None else self._log.last
-        told = f"{what}; it said last: {last}" if last and last not in what else what
-        return told + network_hint(self.config, self.level, told)
+        reason = f"{what}; it said last: {last}" if last and last not in what else what
+        return reason + network_hint(self.config, self.level, reason)
 
 
 async def _cancel_and_wait(task: asyncio.Task[None]) -> None:

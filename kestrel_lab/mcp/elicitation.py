@@ -181,8 +181,8 @@ def _field_text(name: str, field: dict[str, Any]) -> str:
     )
     listed = f"of {', '.join(_choices(field))}" if field.get("type") == "array" else ""
     more = "; ".join(word for word in (kind, listed, one_line(str(field.get("format", "")), 40)) if word)
-    told = _text(field.get("description", ""))
-    return f"{_text(field.get('title') or name)}{f' ({more})' if more else ''}{f': {told}' if told else ''}"
+    title, description = _text(field.get("title") or name), _text(field.get("description", ""))
+    return f"{title}{f' ({more})' if more else ''}{f': {description}' if description else ''}"
 
 
 def _text(value: object) -> str:

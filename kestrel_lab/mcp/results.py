@@ -83,14 +83,14 @@ def _piece(block: Any, images: list[ImagePart]) -> str:
 
 def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
     """Add an image that models take to `images`; return its name in the text."""
-    told = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
+    summary = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
     if kind not in IMAGE_TYPES or len(data) > IMAGE_BYTES * 4 // 3 or len(images) >= _MOST_IMAGES:
-        return f"[{told}, not shown]"
+        return f"[{summary}, not shown]"
     try:
         images.append(ImagePart.of(base64.b64decode(data, validate=True), kind))
     except ValueError:
-        return f"[{told}, not shown: it is not Base64]"
-    return f"[{told}]"
+        return f"[{summary}, not shown: it is not Base64]"
+    return f"[{summary}]"
 
 
 def _is_same_json(text: str, value: Json) -> bool:

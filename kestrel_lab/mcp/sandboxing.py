@@ -157,8 +157,8 @@ def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
         todo += [found for word in _interpreter(file) if (found := _find_on_path(word, env)) is not None]
         with suppress(OSError, UnicodeDecodeError):
             settings = (file.parent.parent / "pyvenv.cfg").read_text("utf-8")
-            if told := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
-                todo.append(Path(told[1].strip()) / "python3")
+            if home := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
+                todo.append(Path(home[1].strip()) / "python3")
 
 
 def _interpreter(file: Path) -> list[str]:

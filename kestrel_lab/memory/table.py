@@ -258,10 +258,10 @@ def _row(note: Note) -> tuple[object, ...]:
 
 
 def _entities_of(note: Note) -> tuple[Entity, ...]:
-    told = [Entity("tag", tag.lower()) for tag in note.tags] + (
+    entities = [Entity("tag", tag.lower()) for tag in note.tags] + (
         [Entity("author", note.author.lower())] if note.author else []
     )
-    return tuple(dict.fromkeys((*told, *find_entities(note.text))))
+    return tuple(dict.fromkeys((*entities, *find_entities(note.text))))
 
 
 def _names_text(note: Note, named: tuple[Entity, ...]) -> str:

@@ -204,8 +204,8 @@ async def _make_cacheable(call: Call, proceed: Handler) -> Result:
 
 def _missing_replay(call: Call, why: str = "") -> Result:
     """What a call gets that is to be replayed and cannot be."""
-    told = (
+    message = (
         f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store "
         "one with cache mode use or refresh"
     )
-    return Result(error=Problem(kind="failed", message=told), cacheable=True)
+    return Result(error=Problem(kind="failed", message=message), cacheable=True)

@@ -88,9 +88,9 @@ class RecordAnswer(Struct, frozen=True):
         name, chars = result.whole, result.chars
         if cut and not name and self.store is not None and not self.keeps(call):
             name, chars = self.store(whole)
-            text += self._told(name, chars, most * 2 // 3, len(whole)) if name else ""
+            text += self._kept_whole(name, chars, most * 2 // 3, len(whole)) if name else ""
         elif name:
-            text += self._told(name, chars, 0, chars)
+            text += self._kept_whole(name, chars, 0, chars)
         if result.note:
             text += f"\n\n[{result.note}]"
         self.emit(
@@ -124,7 +124,7 @@ class RecordAnswer(Struct, frozen=True):
             [] if self.store is None else [image.as_json() for image in images if self.store(image.data)[0]]
         )
 
-    def _told(self, name: str, chars: int, offset: int, of: int) -> str:
+    def _kept_whole(self, name: str, chars: int, offset: int, of: int) -> str:
         """Return the note for the model about a text that is kept whole."""
         if not self.reader:
             return ""

@@ -185,14 +185,14 @@ class LearnedRouter:
 
     def save(self, path: str | Path) -> Path:
         """Write the router as JSON to `path` and return it."""
-        told = {
+        stored = {
             "format": FORMAT,
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self.scaling, name).tolist() for name in _SCALING},
             **{name: getattr(self, name).tolist() for name in _NUMBERS},
         }
         file = Path(path)
-        file.write_text(json.dumps(told, allow_nan=False) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(stored, allow_nan=False) + "\n", encoding="utf-8")
         return file
 
 
@@ -239,21 +239,21 @@ def read_router(path: str | Path, embedder: Callable[[], Any] | None = None) -> 
     return replace(router, embed=embed)
 
 
-def _router(told: Any) -> LearnedRouter:
+def _router(stored: Any) -> LearnedRouter:
     import numpy as np
 
-    if told["format"] != FORMAT:
-        raise ValueError(f"its format is {told['format']!r}, not {FORMAT!r}")
-    numbers = {name: np.array(told[name], dtype=float) for name in (*_SCALING, *_NUMBERS)}
-    models, prices = tuple(map(str, told["models"])), tuple(map(float, told["prices"]))
+    if stored["format"] != FORMAT:
+        raise ValueError(f"its format is {stored['format']!r}, not {FORMAT!r}")
+    numbers = {name: np.array(stored[name], dtype=float) for name in (*_SCALING, *_NUMBERS)}
+    models, prices = tuple(map(str, stored["models"])), tuple(map(float, stored["prices"]))
     router = LearnedRouter(
         models=models,
         prices=prices,
-        cost_weight=float(told["cost_weight"]),
-        single=str(told["single"]),
-        reason=str(told["reason"]),
-        embedder=str(told["embedder"]),
-        measured=dict(told["measured"]),
+        cost_weight=float(stored["cost_weight"]),
+        single=str(stored["single"]),
+        reason=str(stored["reason"]),
+        embedder=str(stored["embedder"]),
+        measured=dict(stored["measured"]),
         scaling=Scaling(**{name: numbers[name] for name in _SCALING}),
         weights=numbers["weights"],
         platt=numbers["platt"],

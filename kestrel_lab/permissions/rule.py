@@ -49,8 +49,10 @@ class Rule:
         """Return the rule in one line."""
         patterns = [(name, pattern.text) for name, commands in self.commands.items() for pattern in commands]
         patterns += [(name, value.text) for name, values in self.values.items() for value in values]
-        told = ", ".join(f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns)
-        return f"{self.verdict} {self.tool}{f' {told}' if told else ''}"
+        conditions = ", ".join(
+            f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns
+        )
+        return f"{self.verdict} {self.tool}{f' {conditions}' if conditions else ''}"
 
     @property
     def why(self) -> str:

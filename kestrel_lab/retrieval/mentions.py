@@ -37,8 +37,8 @@ _PLACE = re.compile(
     r"|Sphinx(?: version| "
     r"extensions)?)\s*(?:\*\*)?\s*[:=].{0,120}$|^\s*[\w.\[\]-]+(?:\s*==\s*|\s{1,40})v?\d+(?:\.\w+)+(?:[-+.]\w+)*(?:\s+\S+)?\s*$"
 )
-_TOLD_IN_CODE = 0.7
-_TOLD_IN_HEAD = 2.0
+_NAMED_IN_CODE = 0.7
+_NAMED_IN_HEAD = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def parse_question(text: str) -> Question:
     prose = _FENCE.sub("\n", telling)
     code = "\n".join(match[0] for match in _FENCE.finditer(telling))
     weights: dict[str, float] = {}
-    for piece, amount in ((head, _TOLD_IN_HEAD - 1), (prose, 1.0), (code, _TOLD_IN_CODE)):
+    for piece, amount in ((head, _NAMED_IN_HEAD - 1), (prose, 1.0), (code, _NAMED_IN_CODE)):
         for word, many in (search_terms(piece) if piece.strip() else {}).items():
             weights[word] = weights.get(word, 0.0) + many * amount
     return Question(text=text, head=head, telling=telling, weights=weights)
@@ -178,9 +178,9 @@ def find_mentions(query: str, telling: str, files: Mapping[int, str], definition
         found = places.paths(path)
         if len(found) <= _MOST_FILES:
             credit("path", found, 1 / max(1, len(found)), path)
-    told = _FRAME.sub(" ", telling)
-    dotted = list(dict.fromkeys(_DOTTED.findall(told)))
-    plain = _identifiers(told)
+    prose = _FRAME.sub(" ", telling)
+    dotted = list(dict.fromkeys(_DOTTED.findall(prose)))
+    plain = _identifiers(prose)
     lasts = {piece.lower() for name in dotted for piece in name.split(".")[-2:]}
     known = definitions({*lasts, *(name.lower() for name in plain)})
     for name in dotted:

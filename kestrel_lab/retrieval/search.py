@@ -26,7 +26,7 @@ from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank_files
 from kestrel_lab.retrieval.semantic import SemanticScorer
 
-TOLD_BEHIND = 100
+MAX_LISTED = 100
 """How many files behind the chosen ones a trace lists, and how many that hardly match."""
 FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
@@ -178,8 +178,8 @@ def score_text(parts: Mapping[str, float], weights: Weights, factor: float = 1.0
 
 def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
     """Return a ranking as a step of a trace."""
-    behind = enumerate(ranking.hits[top_k : top_k + TOLD_BEHIND], top_k + 1)
-    faint = ranking.files[ranking.clear : ranking.clear + TOLD_BEHIND]
+    behind = enumerate(ranking.hits[top_k : top_k + MAX_LISTED], top_k + 1)
+    faint = ranking.files[ranking.clear : ranking.clear + MAX_LISTED]
     dropped = {
         **{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind},
         **{one.path: FAINT for one in faint},
@@ -250,7 +250,7 @@ class Grep:
         rare = Counter(word for lines in found.values() for word in lines)
         ranked = sorted(found, key=lambda path: (-sum(1 / rare[word] for word in found[path]), path))
         hits = [hit for path in ranked[:top_k] if (hit := self._hit(path, found[path], words)) is not None]
-        behind = enumerate(ranked[top_k : top_k + TOLD_BEHIND], top_k + 1)
+        behind = enumerate(ranked[top_k : top_k + MAX_LISTED], top_k + 1)
         step = Step(
             retriever=self.name,
             query=query,

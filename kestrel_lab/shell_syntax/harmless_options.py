@@ -374,9 +374,9 @@ def _without_actions(command: Command) -> Command:
     return tuple(word for word in without_run_by_find(command) if word not in ("-exec", "-execdir"))
 
 
-def _read(told: str, never: str) -> Harmless:
+def _read(options: str, never: str) -> Harmless:
     words, letters, valued = set[str](), "", ""
-    for option in told.split():
+    for option in options.split():
         if option.startswith("--") or (option.rstrip(":") in _ONE_DASH):
             words.add(option)
         elif option.endswith(":"):
@@ -388,8 +388,8 @@ def _read(told: str, never: str) -> Harmless:
 
 _ONE_DASH = frozenset(
     word
-    for key, told in _SHOWN.items()
+    for key, options in _SHOWN.items()
     if key.split()[0] in WORDS_BEHIND_ONE_DASH
-    for word in told.split()
+    for word in options.split()
     if len(word) > 2
 )

@@ -198,29 +198,31 @@ def _check_around(node: Node, source: bytes) -> None:
 
 def _evaluating_part(command: Command, mark: str) -> str:
     """Return which part of a command makes it read a value as a program; empty if none does."""
-    told = [word is not None and mark in word for word in command]
-    if not any(told):
+    marked = [word is not None and mark in word for word in command]
+    if not any(marked):
         return ""
-    if command[0] is None or told[0]:
+    if command[0] is None or marked[0]:
         return "the name of a command"
     name = name_of(command[0])
     inner, programs = commands_in(command)
     if name in _EVALUATES or UNKNOWN in inner or any(mark in program for program in programs):
         return f"what {name} reads as a program"
     before = [word or "" for word in command]
-    behind = any(here and _CODE_OPTION.match(option) for here, option in zip(told[1:], before, strict=False))
-    joined = any(here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(told, before, strict=True))
+    behind = any(at and _CODE_OPTION.match(option) for at, option in zip(marked[1:], before, strict=False))
+    joined = any(
+        here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(marked, before, strict=True)
+    )
     if _INTERPRETERS.match(name) and (behind or joined):
         return f"a program of {name}"
     if (
         name == "git"
         and (setting := next((at for at, word in enumerate(command) if word and GIT_RUNS.fullmatch(word)), 0))
-        and any(told[setting:])
+        and any(marked[setting:])
     ):
         return "a command that git is to run"
     if name in SCRIPTED:
         script = script_place(command, SCRIPTED[name])
-        if any(told[: script + 1]):
+        if any(marked[: script + 1]):
             return f"a program of {name}"
     return ""
 

@@ -58,7 +58,7 @@ class TrialCassette:
         self._taken: dict[str, set[int]] = {}
         self._failed = False
         self._clock: datetime | None = None
-        self._untold = False
+        self._clock_unsaved = False
 
     @property
     def replays(self) -> bool:
@@ -84,19 +84,19 @@ class TrialCassette:
     def now(self) -> datetime:
         """Return the time of the recording, so that prompts are the same on another day."""
         if self._clock is None:
-            told = None if self._mode == "refresh" else self._cassette.clock(self._take)
+            stored = None if self._mode == "refresh" else self._cassette.clock(self._take)
             self._clock = (
-                datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
+                datetime.now(UTC).replace(microsecond=0) if stored is None else datetime.fromisoformat(stored)
             )
-            self._untold = told is None and not self.replays
+            self._clock_unsaved = stored is None and not self.replays
         return self._clock
 
     def _tell_time(self) -> None:
         """Record the time of the take before its first recording; a script, which is not recorded, leaves
         none.
         """
-        if self._untold and self._clock is not None:
-            self._untold = False
+        if self._clock_unsaved and self._clock is not None:
+            self._clock_unsaved = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: CassetteModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -231,26 +231,26 @@ def _message(message: Message) -> dict[str, Json]:
     """Return a message without the ids of calls, which differ in each run; results are in the order of their
     calls.
     """
-    told: dict[str, Json] = {"role": message.role, "text": message.text}
+    stored: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:
-        told["calls"] = [_call(call) for call in message.calls]
+        stored["calls"] = [_call(call) for call in message.calls]
     if message.name:
-        told["name"] = message.name
+        stored["name"] = message.name
     if message.thinking:
-        told["thinking"] = [part.as_json() for part in message.thinking]
+        stored["thinking"] = [part.as_json() for part in message.thinking]
     if message.images:
-        told["images"] = [image.as_json() for image in message.images]
-    return told
+        stored["images"] = [image.as_json() for image in message.images]
+    return stored
 
 
 def _call(call: ToolRequest) -> dict[str, Json]:
-    told: dict[str, Json] = {"name": call.name, "args": call.args}
-    return told | {name: value for name in ("problem", "signature") if (value := getattr(call, name))}
+    stored: dict[str, Json] = {"name": call.name, "args": call.args}
+    return stored | {name: value for name in ("problem", "signature") if (value := getattr(call, name))}
 
 
 def answer_content(answer: ModelAnswer) -> dict[str, Json]:
     """Return an answer as JSON, without default values."""
-    told: dict[str, Json] = {
+    stored: dict[str, Json] = {
         "text": answer.text,
         "calls": [_call(call) for call in answer.calls],
         "usage": _usage(answer.usage),
@@ -263,24 +263,24 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
         "routed": answer.routed,
         "thinking": [part.as_json() for part in answer.thinking],
     }
-    return {key: value for key, value in told.items() if value not in ("", [], {})}
+    return {key: value for key, value in stored.items() if value not in ("", [], {})}
 
 
-def answer_of(told: dict[str, Any]) -> ModelAnswer:
+def answer_of(stored: dict[str, Any]) -> ModelAnswer:
     """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of
     the recording.
     """
-    calls = told.get("calls", ())
-    tried = told.get("tried", ())
+    calls = stored.get("calls", ())
+    tried = stored.get("tried", ())
     return ModelAnswer(
-        text=told.get("text", ""),
+        text=stored.get("text", ""),
         calls=tuple(ToolRequest(id=f"call_{number}", **call) for number, call in enumerate(calls, 1)),
-        usage=Usage(**told.get("usage", {})),
-        model=told.get("model", ""),
-        finish=told.get("finish", "stop"),
+        usage=Usage(**stored.get("usage", {})),
+        model=stored.get("model", ""),
+        finish=stored.get("finish", "stop"),
         tried=tuple(TriedModel(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
-        routed=told.get("routed", ""),
-        thinking=tuple(ThinkingPart(**part) for part in told.get("thinking", ())),
+        routed=stored.get("routed", ""),
+        thinking=tuple(ThinkingPart(**part) for part in stored.get("thinking", ())),
         replayed=True,
     )
 
@@ -340,9 +340,9 @@ def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int
 def _other_tries(same: Sequence[RecordedCall], wanted: RecordedCall, repeat: int) -> str:
     epochs = sorted({one.take.epoch for one in same})
     if wanted.take.epoch not in epochs:
-        told = ", ".join(map(str, epochs))
+        others = ", ".join(map(str, epochs))
         return (
-            f"the same request was recorded in epoch {told}, and this is epoch {wanted.take.epoch}, "
+            f"the same request was recorded in epoch {others}, and this is epoch {wanted.take.epoch}, "
             "which needs an answer of its own"
         )
     most = max(one.repeat for one in same if one.take.epoch == wanted.take.epoch)

@@ -76,7 +76,7 @@ def _store_commit(connection: apsw.Connection, commit: Commit) -> None:
 
 
 def _log(folder: Path, span: str) -> Iterator[Commit]:
-    told = _git(
+    output = _git(
         folder,
         "log",
         "--no-merges",
@@ -88,7 +88,7 @@ def _log(folder: Path, span: str) -> Iterator[Commit]:
         "--format=%x01%H %ct %B%x02",
         span,
     )
-    for piece in told.split("\x01")[1:]:
+    for piece in output.split("\x01")[1:]:
         head, _, names = piece.partition("\x02")
         content, at, message = [*head.split(" ", 2), ""][:3]
         paths = tuple(name.strip("\n") for name in names.split("\0") if name.strip("\n"))

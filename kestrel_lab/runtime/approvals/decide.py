@@ -431,8 +431,8 @@ class RunApprovals:
         async with self._in_order:
             if asked.question not in ctx.state.questions:
                 preview, shows = await self._preview(call)
-                told = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
-                ctx.emit(told, urgent=True, shown=await question_with_notes(told, ctx))
+                question = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
+                ctx.emit(question, urgent=True, shown=await question_with_notes(question, ctx))
             asked = await question_with_notes(ctx.state.questions[asked.question], ctx)
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(

@@ -12,7 +12,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.retrieval.explain import FileExplanation, explain_missing, index_path, last_step_about
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.search import TOLD_BEHIND
+from kestrel_lab.retrieval.search import MAX_LISTED
 from kestrel_lab.retrieval.trace_events import retrievals_in
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -60,8 +60,8 @@ class RunRetrieval(PartsView):
                     reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}",
                     parts={},
                 )
-        if (told := last_step_about(asked.steps, name)) is not None:
-            return told
+        if (explained := last_step_about(asked.steps, name)) is not None:
+            return explained
         index = CodeIndex(self._workspace, self._home)
         if index.exists and self._workspace.is_dir() and (now := explain_missing(index, name)) is not None:
             return FileExplanation(
@@ -70,8 +70,8 @@ class RunRetrieval(PartsView):
                 reason=f"no step of the log names it; as the workspace is now, {now.reason}",
             )
         matched = max((step.found for step in asked.steps), default=0)
-        told_of = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
-        if matched <= told_of:
+        listed = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
+        if matched <= listed:
             return FileExplanation(
                 path=name,
                 state="unmatched",
@@ -80,7 +80,7 @@ class RunRetrieval(PartsView):
             )
         reason = (
             f"{matched} files matched, and the log tells of the chosen ones and the next "
-            f"{TOLD_BEHIND}: it is behind these, or did not match"
+            f"{MAX_LISTED}: it is behind these, or did not match"
         )
         return FileExplanation(
             path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}"

@@ -85,7 +85,7 @@ _EFFECTS = {
     "others": "it sends something out, or changes something elsewhere",
     "anything": "it can reach beyond the workspace",
 }
-_TOLD = "it tells a service what it asks for"
+_SENDS = "it tells a service what it asks for"
 _DOUBTED = "nobody has said whether it reaches others"
 _STANDING = "what it may do in your name"
 _FILES = "the files that are there"
@@ -148,7 +148,7 @@ def contained_flows(
     return {
         "untrusted": _shorten_list(context.untrusted),
         "private": _shorten_list(private),
-        "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD),
+        "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _SENDS),
     }
 
 

@@ -272,7 +272,7 @@ class Taint:
         self._sources = dict(earlier.get("sources", {}))
         texts = {body.get("call_id"): body.get("text", "") for body in earlier["messages"]}
         self.passages += [
-            Passage(text=texts[call], **told) for call, told in self._sources.items() if call in texts
+            Passage(text=texts[call], **about) for call, about in self._sources.items() if call in texts
         ]
 
     def _offered(self, tools: Iterable[Mapping[str, Json]]) -> None:
@@ -428,9 +428,9 @@ class Taint:
         """Whether an answer says more than it was told and than the user said: else it can hold no words of
         others.
         """
-        told = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
-        told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
-        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in told]) >= _NEWS
+        known = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
+        known |= {word for given in self.words for word in _WORD.findall(given.casefold())}
+        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in known]) >= _NEWS
 
     def _foreign(self, flow: Flow, args: Mapping[str, Json], source: str) -> str:
         """Whose words an answer holds if they are those of others; empty if not."""

@@ -93,10 +93,10 @@ class Swap:
         return {"before": self.before, "after": self.after, "below": self.below}
 
     @classmethod
-    def from_json(cls, told: dict[str, Json]) -> Swap:
+    def from_json(cls, stored: dict[str, Json]) -> Swap:
         """Return the change that an event tells of."""
         return cls(
-            cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"])
+            cast("Cell | None", stored["before"]), cast("Cell | None", stored["after"]), str(stored["below"])
         )
 
 
@@ -346,13 +346,13 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
     # kernel.
     for file in sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json")) if kernel else ():
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            os.kill(int(told["pid"]), 0)
-            with jupyter_client(told["url"], told.get("token", "")) as client:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            os.kill(int(stored["pid"]), 0)
+            with jupyter_client(stored["url"], stored.get("token", "")) as client:
                 sessions = client.get("api/sessions").raise_for_status().json()
             for session in sessions:
                 if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
-                    yield JupyterServer(told["url"], told.get("token", ""), session["path"])
+                    yield JupyterServer(stored["url"], stored.get("token", ""), session["path"])
         except (
             OSError,
             ValueError,

@@ -306,8 +306,8 @@ class LiveKernel:
         assert preview.store is not None
         problem = "what the preview computed cannot be taken over"
         try:
-            states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
-            values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
+            states = {name: decode_value(stored, preview.store) for name, stored in preview.states.items()}
+            values = {name: self._value(stored, preview) for name, stored in preview.adopted.items()}
             if bad := [
                 name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))
             ]:
@@ -322,15 +322,15 @@ class LiveKernel:
             raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error
         return values
 
-    def _value(self, told: Any, preview: Preview) -> Any:
-        if "deleted" in told:
+    def _value(self, stored: Any, preview: Preview) -> Any:
+        if "deleted" in stored:
             return _DELETED
-        if "same" in told:
-            return self.shell.user_ns[told["same"]]
-        if "module" in told:  # it is there already: importing one would run its code
-            return sys.modules[told["module"]]
+        if "same" in stored:
+            return self.shell.user_ns[stored["same"]]
+        if "module" in stored:  # it is there already: importing one would run its code
+            return sys.modules[stored["module"]]
         assert preview.store is not None
-        return decode_value(told["value"], preview.store)
+        return decode_value(stored["value"], preview.store)
 
     async def execute(
         self, code: str, workspace: str, run: str, call: str, *, show: bool = True

@@ -56,7 +56,7 @@ class _Client:
         """Send a request; returns its id."""
         return str(self._session.send(self._shell, kind, content)["header"]["msg_id"])
 
-    def told(self, seconds: float) -> dict[str, Any] | None:
+    def published(self, seconds: float) -> dict[str, Any] | None:
         """Return the next thing that the kernel tells everybody; `None` when there is none in time."""
         return self._next(self._iopub, seconds)
 
@@ -122,13 +122,13 @@ class OwnKernel:
 
     def listed(self) -> str:
         """Return a line for each variable."""
-        return self._told(f"{LIST}()")
+        return self._evaluated(f"{LIST}()")
 
     def inspected(self, name: str) -> str:
         """Return what is worth knowing of a variable; raises `ToolError` where there is none."""
-        return self._told(f"{INSPECT}({name!r})")
+        return self._evaluated(f"{INSPECT}({name!r})")
 
-    def _told(self, expression: str) -> str:
+    def _evaluated(self, expression: str) -> str:
         with self._lock:
             self._stopped.clear()
             if self._process is None or self._client is None:
@@ -139,10 +139,10 @@ class OwnKernel:
                 silent=True,
                 store_history=False,
                 allow_stdin=False,
-                user_expressions={"told": expression},
+                user_expressions={"value": expression},
             )
             self._collect(message, Output(), EXECUTE_S)
-            reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
+            reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("value", {})
         if reply.get("status") != "ok":
             raise ToolError(
                 f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
@@ -216,7 +216,7 @@ class OwnKernel:
             # request was heard.
             if (
                 self._client.reply(self._client.ask("kernel_info_request"), 1.0)
-                and self._client.told(1.0) is not None
+                and self._client.published(1.0) is not None
             ):
                 return
         said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
@@ -229,11 +229,11 @@ class OwnKernel:
         while True:
             assert self._process is not None
             assert self._client is not None
-            told = self._client.told(0.2)
+            published = self._client.published(0.2)
             if (
-                told is not None
-                and told["parent_header"].get("msg_id") == message
-                and _take_message(told, output)
+                published is not None
+                and published["parent_header"].get("msg_id") == message
+                and _take_message(published, output)
             ):
                 break
             if (code := self._process.poll()) is not None:
@@ -262,10 +262,10 @@ class OwnKernel:
             output.traceback = f"{interrupted} and was stopped\n{output.traceback}"
 
 
-def _take_message(told: dict[str, Any], output: Output) -> bool:
+def _take_message(published: dict[str, Any], output: Output) -> bool:
     """Take in one message; returns whether it was the last of its request."""
-    content = told["content"]
-    match told["msg_type"]:
+    content = published["content"]
+    match published["msg_type"]:
         case "stream":
             output.printing(content["name"], content["text"])
         case "display_data":

@@ -163,29 +163,29 @@ class PreviewJob:
         return Preview(code=self.code, generation=self.generation, problem=problem, seconds=seconds)
 
     def _read(self, store: Store, seconds: float, known: frozenset[str]) -> Preview:
-        told = cast("dict[str, Any]", store.header)
-        if PROBLEM in told:
-            return self._none(str(told[PROBLEM]), seconds)
-        images = [(str(media), base64.b64decode(content)) for media, content in told["images"]]
+        header = cast("dict[str, Any]", store.header)
+        if PROBLEM in header:
+            return self._none(str(header[PROBLEM]), seconds)
+        images = [(str(media), base64.b64decode(content)) for media, content in header["images"]]
         return Preview(
             code=self.code,
             generation=self.generation,
             seconds=seconds,
-            changes=tuple(Change(**change) for change in told["changes"]),
-            refused=tuple(map(str, told["refused"])),
-            error=str(told["error"]),
-            traceback=str(told["traceback"]),
-            printed=str(told["printed"]),
+            changes=tuple(Change(**change) for change in header["changes"]),
+            refused=tuple(map(str, header["refused"])),
+            error=str(header["error"]),
+            traceback=str(header["traceback"]),
+            printed=str(header["printed"]),
             images=tuple(
                 (media, content)
                 for media, content in images
                 if media in IMAGES and content.startswith(IMAGES[media])
             ),
-            shown=tuple(map(str, told["shown"])),
-            given=str(told["given"]),
-            unfit=str(told["unfit"]),
-            adopted=dict(told["adopted"]),
-            states=dict(told["states"]),
+            shown=tuple(map(str, header["shown"])),
+            given=str(header["given"]),
+            unfit=str(header["unfit"]),
+            adopted=dict(header["adopted"]),
+            states=dict(header["states"]),
             store=store,
             known=known,
         )

@@ -234,15 +234,15 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
     one.paused = None
     if store is None:
         return {}, dict.fromkeys(names, "the copy with its old state did not answer")
-    told = cast("dict[str, Any]", store.header)
-    if PROBLEM in told:
-        return {}, dict.fromkeys(names, str(told[PROBLEM]))
+    header = cast("dict[str, Any]", store.header)
+    if PROBLEM in header:
+        return {}, dict.fromkeys(names, str(header[PROBLEM]))
     values, failed = dict[str, Any](), dict[str, str]()
     for name in names:
-        if PROBLEM in told[name]:
-            failed[name] = str(told[name][PROBLEM])
+        if PROBLEM in header[name]:
+            failed[name] = str(header[name][PROBLEM])
         else:
-            values[name] = decode_value(cast("Json", told[name]["value"]), store)
+            values[name] = decode_value(cast("Json", header[name]["value"]), store)
     return values, failed
 
 
