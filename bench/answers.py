@@ -323,12 +323,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sample = mixed(outcomes, random.Random(asked.seed))
     low, high = wilson_interval(sum(sample), len(sample))
     print(f"planted, mixed: {sum(sample)} of {len(sample)} caught ({low:.1%} to {high:.1%})")
-    told = [*recorded(asked.recorded)] if asked.recorded else []
-    if told:
-        shown = [f"{place}: {one}" for place, issues in told for one in issues]
-        low, high = wilson_interval(beside := sum(bool(issues) for _, issues in told), len(told))
+    reported = [*recorded(asked.recorded)] if asked.recorded else []
+    if reported:
+        shown = [f"{place}: {one}" for place, issues in reported for one in issues]
+        low, high = wilson_interval(beside := sum(bool(issues) for _, issues in reported), len(reported))
         print(
-            f"recorded answers with a concern: {beside} of {len(told)} ({low:.2%} to {high:.2%})",
+            f"recorded answers with a concern: {beside} of {len(reported)} ({low:.2%} to {high:.2%})",
             *shown,
             sep="\n  ",
         )

@@ -54,7 +54,7 @@ def questions(repository: Path, begin: str, end: str) -> tuple[str, list[tuple[s
     """
     commit = _git(repository, "rev-list", "-1", "--first-parent", f"--before={begin}", "HEAD").strip()
     there = set(_git(repository, "ls-tree", "-r", "--name-only", commit).split("\n"))
-    told = _git(
+    reported = _git(
         repository,
         "log",
         "--no-merges",
@@ -66,7 +66,7 @@ def questions(repository: Path, begin: str, end: str) -> tuple[str, list[tuple[s
         f"{commit}..HEAD",
     )
     found = []
-    for piece in told.split("\x01")[1:]:
+    for piece in reported.split("\x01")[1:]:
         message, _, names = piece.partition("\x02")
         words = [word.strip("\n") for word in names.split("\0") if word.strip("\n")]
         touched = [

@@ -77,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: list[dict[str, Any]] = []
     if asked.model and rows:
         with Session(asked.out / "home") as session:
-            told = asyncio.run(judge_accuracy(session.registry.resolve_model(asked.model), rows))
-        print(told)
-        found = json.loads(told.frame.to_json(orient="records"))
+            reported = asyncio.run(judge_accuracy(session.registry.resolve_model(asked.model), rows))
+        print(reported)
+        found = json.loads(reported.frame.to_json(orient="records"))
     (asked.out / "faithfulness.json").write_text(
         json.dumps({"claims": sets, "judge": found}, indent=1) + "\n", encoding="utf-8"
     )

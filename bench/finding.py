@@ -18,7 +18,7 @@ from bench import answers, faithfulness, memory, retrieval, routing, tools
 from bench.numbers import Verdict
 from bench.rounds import Say
 
-Told = Any
+Reported = Any
 """What a bench wrote as JSON."""
 _SEARCH = "ours: search"
 BROKE = "broke: "
@@ -31,7 +31,7 @@ class Bound:
     """What one number has to be."""
 
     meaning: str
-    value: Callable[[Told], float]
+    value: Callable[[Reported], float]
     at_least: float | None = None
     at_most: float | None = None
     digits: int = 3
@@ -57,7 +57,7 @@ class Bench:
     main: Callable[[Sequence[str]], int]
     arguments: Callable[[Path | None, Path | None, Path], list[str]]
     """From data, repositories and the folder for results; data that is not there is `None`."""
-    told: str
+    reported: str
     """The file that it writes, in the folder for results."""
     bounds: tuple[Bound, ...]
     folder: str = ""
@@ -66,27 +66,27 @@ class Bench:
     """What its exit code 0 says; empty where that says nothing more than the bounds do."""
 
 
-def _accuracy(group: str) -> Callable[[Told], float]:
-    def value(told: Told) -> float:
-        row = told["localisation"][f"{_SEARCH} | {group}"]
+def _accuracy(group: str) -> Callable[[Reported], float]:
+    def value(reported: Reported) -> float:
+        row = reported["localisation"][f"{_SEARCH} | {group}"]
         return 100 * float(row["5"]) / float(row["issues"])
 
     return value
 
 
-def _whole(told: Told) -> Told:
+def _whole(reported: Reported) -> Reported:
     """The row of the whole way of finding notes: the last."""
-    return list(told["LoCoMo"].values())[-1]
+    return list(reported["LoCoMo"].values())[-1]
 
 
-def _share(counts: Told) -> float:
+def _share(counts: Reported) -> float:
     return float(counts["caught"]) / float(counts["planted"])
 
 
-def _least_apgr(told: Told) -> float:
+def _least_apgr(reported: Reported) -> float:
     """The worst repetition of the cross-validation."""
     return min(
-        values[0] for name, values in told["routellm_mmlu"]["apgr"].items() if name.startswith("learned")
+        values[0] for name, values in reported["routellm_mmlu"]["apgr"].items() if name.startswith("learned")
     )
 
 
@@ -97,11 +97,13 @@ BENCHES: dict[str, Bench] = {
             *("--data", str(data), "--out", str(out / "retrieval.json")),
             *(("--repositories", str(repositories)) if repositories else ()),
         ],
-        told="retrieval.json",
+        reported="retrieval.json",
         folder="scifact",
         bounds=(
             Bound(
-                meaning="SciFact nDCG@10", value=lambda told: told["scifact"]["ndcg"]["ours"], at_least=0.70
+                meaning="SciFact nDCG@10",
+                value=lambda reported: reported["scifact"]["ndcg"]["ours"],
+                at_least=0.70,
             ),
             Bound(
                 meaning="localisation, strict Acc@5, without sympy",
@@ -134,17 +136,17 @@ BENCHES: dict[str, Bench] = {
             "--out",
             str(out / "memory.json"),
         ],
-        told="memory.json",
+        reported="memory.json",
         bounds=(
             Bound(
                 meaning="LoCoMo recall@10",
-                value=lambda told: _whole(told)["-1@10"],
+                value=lambda reported: _whole(reported)["-1@10"],
                 at_least=0.80,
                 needs="memory",
             ),
             Bound(
                 meaning="LoCoMo recall@10, multi-hop",
-                value=lambda told: _whole(told)["1@10"],
+                value=lambda reported: _whole(reported)["1@10"],
                 at_least=0.45,
                 needs="memory",
             ),
@@ -154,7 +156,7 @@ BENCHES: dict[str, Bench] = {
     "tools": Bench(
         main=tools.main,
         arguments=lambda data, _, out: ["--data", f"{data}/tool_search", "--out", str(out / "tools.json")],
-        told="tools.json",
+        reported="tools.json",
         folder="tool_search",
         bounds=(),
         better="recall@5 better than plain BM25 in every category",
@@ -162,12 +164,12 @@ BENCHES: dict[str, Bench] = {
     "faithfulness": Bench(
         main=faithfulness.main,
         arguments=lambda data, _, out: [f"{data}/faithfulness", "--out", str(out)],
-        told="faithfulness.json",
+        reported="faithfulness.json",
         folder="faithfulness",
         bounds=(
             Bound(
                 meaning="claims with labels",
-                value=lambda told: sum(told["claims"].values()),
+                value=lambda reported: sum(reported["claims"].values()),
                 at_least=7_000,
                 needs="faithfulness",
             ),
@@ -177,18 +179,18 @@ BENCHES: dict[str, Bench] = {
     "routing": Bench(
         main=routing.main,
         arguments=lambda data, _, out: [f"{data}/routing", "--out", str(out)],
-        told="routing.json",
+        reported="routing.json",
         folder="routing",
         bounds=(
             Bound(meaning="RouteLLM's MMLU, APGR, length alone .586", value=_least_apgr, at_least=0.60),
             Bound(
                 meaning="LLMRouter's nine models, mean score, best single .621",
-                value=lambda told: told["llmrouter9_train"]["gain"]["score"],
+                value=lambda reported: reported["llmrouter9_train"]["gain"]["score"],
                 at_least=0.622,
             ),
             Bound(
                 meaning="the same, gain over the best single, lower end of 95 %",
-                value=lambda told: told["llmrouter9_train"]["gain"]["gain_low"],
+                value=lambda reported: reported["llmrouter9_train"]["gain"]["gain_low"],
                 at_least=0.001,
             ),
         ),
@@ -196,18 +198,18 @@ BENCHES: dict[str, Bench] = {
     "answers": Bench(
         main=answers.main,
         arguments=lambda data, repositories, out: [f"{data}/answers", str(repositories), "--out", str(out)],
-        told="answers.json",
+        reported="answers.json",
         folder="answers",
         bounds=(
             Bound(
                 meaning="true answers with a concern",
-                value=lambda told: told["true"]["accused"] / told["true"]["answers"],
+                value=lambda reported: reported["true"]["accused"] / reported["true"]["answers"],
                 at_most=0.03,
             ),
             *(
                 Bound(
                     meaning=f"planted, {kind}: caught",
-                    value=lambda told, kind=kind: _share(told["planted"][kind]),
+                    value=lambda reported, kind=kind: _share(reported["planted"][kind]),
                     at_least=0.95,
                 )  # type: ignore[misc]
                 for kind in ("file", "line past the end", "quote")
@@ -231,10 +233,10 @@ def run(
             continue
         say(f"{name}: measured on {data or 'what the project has'}")
         there = data if data is not None and not _missing(bench.folder or name, data, repositories) else None
-        (out / bench.told).unlink(missing_ok=True)  # what an earlier run told is not taken for this one's
+        (out / bench.reported).unlink(missing_ok=True)  # what an earlier run told is not taken for this one's
         try:
             code = bench.main(bench.arguments(there, repositories, out))
-            told = json.loads((out / bench.told).read_text(encoding="utf-8"))
+            reported = json.loads((out / bench.reported).read_text(encoding="utf-8"))
         except (Exception, SystemExit) as error:  # the others are to be measured all the same  # noqa: BLE001
             traceback.print_exc()
             found += _skipped(name, bench, f"{BROKE}{type(error).__name__}: {error}")
@@ -249,15 +251,17 @@ def run(
                     met=code == 0,
                 )
             )
-        found += [_judged(name, bound, told, data, repositories) for bound in bench.bounds]
+        found += [_judged(name, bound, reported, data, repositories) for bound in bench.bounds]
     return found
 
 
-def _judged(name: str, bound: Bound, told: Told, data: Path | None, repositories: Path | None) -> Verdict:
+def _judged(
+    name: str, bound: Bound, reported: Reported, data: Path | None, repositories: Path | None
+) -> Verdict:
     if bound.needs and (why := _missing(bound.needs, data, repositories)):
         return _without(name, bound, why)
     try:
-        value = float(bound.value(told))
+        value = float(bound.value(reported))
     except (KeyError, IndexError, ZeroDivisionError) as error:
         return _without(name, bound, f"the bench did not tell it ({type(error).__name__}: {error})")
     return Verdict(

@@ -187,7 +187,7 @@ def tell(*rows: dict[str, float]) -> None:
     print("MEASURED " + json.dumps(rows), flush=True)
 
 
-def told(output: str) -> list[dict[str, float]] | None:
+def reported(output: str) -> list[dict[str, float]] | None:
     """What a program told, or `None` if it told nothing."""
     lines = [line for line in output.splitlines() if line.startswith("MEASURED ")]
     return json.loads(lines[-1].removeprefix("MEASURED ")) if lines else None

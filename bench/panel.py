@@ -180,9 +180,11 @@ def _clicked(page: Page, cell: int) -> float:
         page.get_by_role("button", name="Approve", exact=True).click()
         clicks.append(float(page.evaluate("() => window.clickedAt")))
     run_cell(page, cell + 1)
-    told = page.locator(".jp-Notebook .jp-Cell").nth(cell + 1).locator(".jp-OutputArea", has_text="CALLED")
-    told.first.wait_for(timeout=60_000)
-    calls = map(float, told.first.inner_text().partition("CALLED ")[2].split())
+    reported = (
+        page.locator(".jp-Notebook .jp-Cell").nth(cell + 1).locator(".jp-OutputArea", has_text="CALLED")
+    )
+    reported.first.wait_for(timeout=60_000)
+    calls = map(float, reported.first.inner_text().partition("CALLED ")[2].split())
     return median(called - click for click, called in zip(clicks, calls, strict=True)) * 1000
 
 

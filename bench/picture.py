@@ -30,10 +30,10 @@ _FILES = {
         "from shop.cart import Line, total\n\n\ndef test_total_counts_quantities():\n"
         '    assert total([Line("apple", 0.5, quantity=4), Line("pear", 1.0)]) == 3.0\n'
     ),
-    "mend.yaml": (
+    "fix.yaml": (
         "kind: sequential\nsteps:\n"
         '  - {id: find, goal: "Find the cause: {{goal}}", produces: [cause]}\n'
-        '  - {id: mend, goal: "Mend the code.", consumes: [cause]}\n'
+        '  - {id: fix, goal: "Fix the code.", consumes: [cause]}\n'
         '  - {id: test, goal: "Run the tests and report."}\n'
     ),
 }
@@ -49,7 +49,7 @@ TURNS = {
 ("read_file", {"path": "tests/test_cart.py"})],
         "`total` adds up prices and leaves the quantities out [shop/cart.py:13].",
     ],
-    "Mend": [[("edit_file", {"path": "shop/cart.py", "old": OLD, "new": NEW})], "Each price is multiplied by \
+    "Fix": [[("edit_file", {"path": "shop/cart.py", "old": OLD, "new": NEW})], "Each price is multiplied by \
 its quantity now [shop/cart.py:13]."],
     "Run": [
         [("bash", {"command": "python -m pytest -q tests"})],
@@ -64,8 +64,8 @@ def says(request):
 lab = Lab(model=ScriptedModel(says))
 """
 _GOAL = (
-    "%%kestrel --plan mend.yaml --as run\nA customer was charged for one apple instead of four. Find "
-    "out why, and mend it."
+    "%%kestrel --plan fix.yaml --as run\nA customer was charged for one apple instead of four. Find "
+    "out why, and fix it."
 )
 _PLAIN = (
     ".jp-Notebook .jp-Toolbar, .jp-Collapser { visibility: hidden } .jp-Cell, .jp-Notebook::after { "

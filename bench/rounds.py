@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.environments import ROOT, Environment, environment, version
-from bench.job import told
+from bench.job import reported
 from bench.machine import load
 from bench.spec import Benchmark, Probe, Row
 
@@ -131,7 +131,7 @@ def _measure(python: Path, probe: Probe, *, quick: bool, work: Path) -> list[dic
             )
         except subprocess.TimeoutExpired:
             return f"not done after {_PROGRAM_S} s"
-    found = told(done.stdout)
+    found = reported(done.stdout)
     if done.returncode == 0 and found is not None and len(found) == len(probe.rows):
         return found
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()

@@ -80,18 +80,18 @@ def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
     frame = read_routing(file)
     prompts, models = frame["scenario"].nunique(), set(frame["config"])
     print(f"{file.name}: {prompts:,} prompts, {len(models)} models", flush=True)
-    told: dict[str, Any] = {"prompts": prompts}
+    reported: dict[str, Any] = {"prompts": prompts}
     held_out = None
     try:
         fitted = fit_router(frame, repeats=asked.repeats, vectors=not asked.no_vectors)
     except UsageError as error:
-        told["learned"] = str(error)
+        reported["learned"] = str(error)
         print(f"  {error}")
     else:
         print(f"  {fitted!r}".replace("\n", "\n  "), flush=True)
         held_out = fitted.held_out
         rows = {row["name"]: row for row in fitted.router.measured["rows"]}
-        told |= {
+        reported |= {
             "gain": rows["router"],
             "length": rows[LENGTH],
             "calibration": fitted.router.measured["calibration"],
@@ -100,12 +100,14 @@ def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
         curves = two_models(frame, held_out)
         for curve in curves:
             print(f"  {curve!r}")
-        told["apgr"] = {curve.name: [curve.apgr.mean, curve.apgr.low, curve.apgr.high] for curve in curves}
+        reported["apgr"] = {
+            curve.name: [curve.apgr.mean, curve.apgr.low, curve.apgr.high] for curve in curves
+        }
         routers_figure(curves).savefig(out / f"{file.stem}.png", dpi=120)
     if asked.tasks and held_out is not None:
-        told["unseen tasks"] = unseen_tasks(frame, vectors=not asked.no_vectors)
-        print(f"  tasks that the router never saw: {told['unseen tasks']}", flush=True)
-    return told
+        reported["unseen tasks"] = unseen_tasks(frame, vectors=not asked.no_vectors)
+        print(f"  tasks that the router never saw: {reported['unseen tasks']}", flush=True)
+    return reported
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -129,8 +131,8 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     asked = parser.parse_args(words)
     asked.out.mkdir(parents=True, exist_ok=True)
-    told = {file.stem: measure(file, asked.out, asked) for file in sorted(asked.data.glob("*.jsonl"))}
-    (asked.out / "routing.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    reported = {file.stem: measure(file, asked.out, asked) for file in sorted(asked.data.glob("*.jsonl"))}
+    (asked.out / "routing.json").write_text(json.dumps(reported, indent=1), encoding="utf-8")
     return 0
 
 

@@ -116,11 +116,11 @@ def main() -> None:
     folder, quick = asked(sys.argv[1:])
     found = asyncio.run(measure(folder.resolve(), 5 if quick else 50))
     middle = {way: statistics.median(times) for way, times in found.items()}
-    told = {
+    reported = {
         way: {"ms": middle[way], "added_ms": middle[way] - middle[_PLAIN], "fastest_ms": times[0]}
         for way, times in found.items()
     }
-    tell(*(told.get(row.name, {}) for row in BENCHMARK.probes[0].rows))
+    tell(*(reported.get(row.name, {}) for row in BENCHMARK.probes[0].rows))
 
 
 if __name__ == "__main__":

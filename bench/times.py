@@ -130,10 +130,10 @@ def recognizers(rows: Sequence[Asked]) -> tuple[list[Answer], float | None, str]
     )
     if "MEASURED " not in done.stdout:
         return [], None, (done.stderr.strip().splitlines() or ["it told nothing"])[-1]
-    told = json.loads(done.stdout.partition("MEASURED ")[2])
+    reported = json.loads(done.stdout.partition("MEASURED ")[2])
     return (
-        [None if value is None else (_padded(value), "either") for value in told["answers"]],
-        told["ms"],
+        [None if value is None else (_padded(value), "either") for value in reported["answers"]],
+        reported["ms"],
         "",
     )
 

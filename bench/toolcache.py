@@ -103,12 +103,12 @@ def main() -> None:
         file.write_text(f"def f{number}() -> int:\n    return {number}\n" * 40)
     time.sleep(0.2)  # what has just changed is not cached
     caching = ToolCaching(asked.folder / "cache", "use", asked.server, RuntimeSupervisor())
-    told = []
+    reported = []
     for name, args in CALLS:
         hit, call = asyncio.run(measure(root, caching, name, args, times if name != "grep" else times // 10))
-        told.append({"hit_ms": hit, "call_ms": call})
+        reported.append({"hit_ms": hit, "call_ms": call})
     caching.close()
-    tell(*told)
+    tell(*reported)
 
 
 if __name__ == "__main__":

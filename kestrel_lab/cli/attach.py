@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         ApprovalWanted,
         Decided,
         Delta,
+        JobProgress,
         Question,
         Refused,
         ServerMessage,
-        Told,
     )
 
 
@@ -77,10 +77,10 @@ class TerminalClient:
             self._error(cast("Refused", message))
         elif kind == "accepted":
             self._settle(cast("Accepted", message).re, "")
-        elif kind == "progress" and cast("Told", message).done is not None:
-            told = cast("Told", message)
-            reporter = self._reporters.setdefault(told.job, PlainReporter(self._console))
-            reporter(told.done or 0, told.total or 0, f"{told.job}: {told.text}")
+        elif kind == "progress" and cast("JobProgress", message).done is not None:
+            progress = cast("JobProgress", message)
+            reporter = self._reporters.setdefault(progress.job, PlainReporter(self._console))
+            reporter(progress.done or 0, progress.total or 0, f"{progress.job}: {progress.text}")
         elif (event := getattr(message, "event", None)) is not None:
             if kind == "decided":
                 self._decided(cast("Decided", message))

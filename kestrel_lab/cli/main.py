@@ -368,7 +368,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _as_json(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
-        "status": run.report.standing.word,
+        "status": run.report.status.word,
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,

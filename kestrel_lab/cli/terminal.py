@@ -107,8 +107,8 @@ class TerminalDisplay:
             f" · {head.usage} · {formatting.format_duration(self._lasted)}",
         )
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
-        told = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
-        return line if told else line.append(f"\n{head.reason}")
+        shown_before = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
+        return line if shown_before else line.append(f"\n{head.reason}")
 
     @property
     def _lasted(self) -> float:

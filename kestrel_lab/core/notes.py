@@ -72,14 +72,14 @@ class Note:
 
     def named(self) -> dict[str, Json]:
         """Return what the log keeps of the note: all but its text, which can be forgotten."""
-        told = {
+        kept = {
             "id": self.id,
             "kind": self.kind,
             "confidence": round(self.confidence, 2),
             "run": self.run,
             "at": self.at,
         }
-        return cast("dict[str, Json]", told | ({"taint": self.taint} if self.taint else {}))
+        return cast("dict[str, Json]", kept | ({"taint": self.taint} if self.taint else {}))
 
     def referred(self) -> dict[str, Json]:
         """`named`, with the reference that becomes its words when a model is asked."""

@@ -370,13 +370,13 @@ class Plan:
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """The plain form in IPython, and beside the drawing in a stored notebook."""
         names, rows = self.table()
-        told = [
+        details = [
             "; ".join(f"{name} {text}" for name, text in zip(names[3:], row[3:], strict=True) if text)
             for row in rows
         ]
         lines = [
             f"  {row[0]}: {sanitize_text(f'{row[2]} ({more})' if more else row[2])}"
-            for row, more in zip(rows, told, strict=True)
+            for row, more in zip(rows, details, strict=True)
         ]
         printer.text("\n".join([self._headline, *lines]))
 

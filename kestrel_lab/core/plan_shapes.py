@@ -221,11 +221,11 @@ def router_plan(
             "a router takes the route otherwise=… where it is less sure than below=…: give both, and a "
             "route that is there"
         )
-    told = "\n".join(f"- {name}: {purposes.get(name) or name}" for name in ids)
+    choices = "\n".join(f"- {name}: {purposes.get(name) or name}" for name in ids)
     made = router.step.produces[-1]
     step = replace(
         router.step,
-        goal=f"{router.step.goal}\n\nDo not do this yourself: choose who does.\n{told}",
+        goal=f"{router.step.goal}\n\nDo not do this yourself: choose who does.\n{choices}",
         schema={
             "type": "object",
             "properties": {

@@ -159,14 +159,14 @@ class Conversation:
         """
         shown, summary, upto = {**self.results, **results}, summary or self.summary, upto or self.upto
         system = self.messages[:1] if upto and self.messages[0].role == "system" else []
-        told = (
+        summarised = (
             [Message(role="user", text=f"Summary of the conversation so far:\n{summary}")] if summary else []
         )
         rest = [
             replace(one, text=shown[one.call_id]) if one.role == "tool" and one.call_id in shown else one
             for one in self.messages[upto:]
         ]
-        return [*system, *told, *rest]
+        return [*system, *summarised, *rest]
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:

@@ -137,13 +137,13 @@ def full_conversation(read: Read, run_id: str, earlier: _Earlier) -> dict[str, J
                 "in the log. See: kestrel doctor"
             )
         earlier = _earlier_of(earlier["since"], body)
-    told = dict(earlier)
+    found = dict(earlier)
     for one in reversed(later):
-        told = {
-            name: _join_values(told.get(name), one["kept"].get(name, 0), value)
+        found = {
+            name: _join_values(found.get(name), one["kept"].get(name, 0), value)
             for name, value in one["added"].items()
         }
-    return told
+    return found
 
 
 def _join_values(before: Json, kept: int, added: Json) -> Json:
@@ -154,10 +154,10 @@ def _join_values(before: Json, kept: int, added: Json) -> Json:
 
 def _earlier_of(run_id: str, body: str) -> _Earlier:
     try:
-        told = loads(body)
+        found = loads(body)
     except ValueError as error:
         raise StoreError(f"event 1 of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
-    return cast("_Earlier", told.get("earlier", {})) if isinstance(told, dict) else {}
+    return cast("_Earlier", found.get("earlier", {})) if isinstance(found, dict) else {}
 
 
 def changed_base(read: Read, earlier: _Earlier, checked: Mapping[str, str] | None = None) -> str:

@@ -88,13 +88,13 @@ def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> Non
     if home != own_home(place, env):
         return
     status = place.stat()
-    told = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
+    identity = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
     record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
     with suppress(OSError):  # a home that is read only is for looking at
-        if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == told:
+        if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == identity:
             return
         private_folder(home.parent)
-        temporary.write_text(f"{json.dumps(told, indent=1)}\n", encoding="utf-8")
+        temporary.write_text(f"{json.dumps(identity, indent=1)}\n", encoding="utf-8")
         temporary.replace(record)
 
 
@@ -109,9 +109,9 @@ def known_homes(env: Mapping[str, str]) -> Iterator[KnownHome]:
 def read_record(folder: Path) -> KnownHome | None:
     """Return what a home says of its workspace; `None` for a folder that says nothing."""
     try:
-        told = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        inode = (int(told["device"]), int(told["inode"]))
-        return KnownHome(folder=folder, workspace=Path(str(told["workspace"])), inode=inode)
+        identity = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        inode = (int(identity["device"]), int(identity["inode"]))
+        return KnownHome(folder=folder, workspace=Path(str(identity["workspace"])), inode=inode)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 SCHEMES = ("postgresql", "postgres")
-_TOLD = 200
+_SHOWN = 200
 """Characters of what a server says that are shown."""
 _LOCK = 7_290_113_058_264_001
 """Held by whoever makes tables: `IF NOT EXISTS` fails where two do so at once."""
@@ -63,12 +63,12 @@ class Postgres:
             self._url, statement_cache_size=0, command_timeout=command_s, server_settings=settings
         )
 
-    def told(self, error: Exception) -> str:
+    def problem_text(self, error: Exception) -> str:
         """Return what went wrong with the server, in one line without the password."""
         if isinstance(error, TimeoutError):
             return f"{self.where}: it did not answer in time"
         why = Redactor(url_secrets(self._url)).text(str(error) or type(error).__name__)
-        return f"{self.where}: {one_line(why, _TOLD)}"
+        return f"{self.where}: {one_line(why, _SHOWN)}"
 
 
 async def make_tables(connection: Connection, table: str, script: str) -> None:

@@ -103,7 +103,7 @@ class PostgresStore:
         try:
             return await self._loop.run(self._answer(work))
         except self._server.errors as error:
-            raise CacheStoreError(self._server.told(error)) from error
+            raise CacheStoreError(self._server.problem_text(error)) from error
 
     async def _answer(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         async with self._free:

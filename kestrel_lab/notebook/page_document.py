@@ -60,8 +60,8 @@ class PageDocument:
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
         """Change a cell in the page; `ConflictError` where it is not as expected."""
-        told: dict[str, Any] = {**swap.as_json(), "force": force}
-        answer = self._asked({"op": "swap", **told}, ANSWER_S)
+        request: dict[str, Any] = {**swap.as_json(), "force": force}
+        answer = self._asked({"op": "swap", **request}, ANSWER_S)
         if answer.get("conflict"):
             raise ConflictError(
                 f"cell {swap.cell} {answer['conflict']}: nothing was changed; read the notebook again"

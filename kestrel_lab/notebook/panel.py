@@ -439,7 +439,7 @@ class ChatBox:
             placeholder="Ask something …", layout=widgets.Layout(flex="1 1 auto", width="auto")
         )
         self._button = widgets.Button(description="Ask", button_style="primary")
-        self._text.on_msg(self._told)
+        self._text.on_msg(self._received)
         self._button.on_click(lambda _: self._wanted())
         self._box = widgets.VBox([self._turns, widgets.HBox([self._text, self._button]), self._problem])
 
@@ -451,7 +451,7 @@ class ChatBox:
             {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)},
         )
 
-    def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+    def _received(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         if content.get("event") == "submit":
             self._wanted()
 

@@ -237,19 +237,19 @@ class Bar:
         transcript: Callable[[str], str] | None = None,
     ) -> None:
         board = board or Board()
-        told = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
+        progress = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
         rates = {config: board.rate(config) for config in board.configs}
         rows = [
             (name, [tiles.get(config, Tile()) for config in rates])
             for name, tiles in list(board.tiles.items())[:_MOST_ROWS]
         ]
         heads = [{"name": config, "rate": rate} for config, rate in rates.items()]
-        self.text = "\n".join([told, *(f"  {config}: {rate}" for config, rate in rates.items())])
+        self.text = "\n".join([progress, *(f"  {config}: {rate}" for config, rate in rates.items())])
         parts = template_macros("board.html")
-        self.head = str(parts.head(done, total, told, heads))
+        self.head = str(parts.head(done, total, progress, heads))
         opened = {} if transcript is None else _transcripts(board, transcript)
         self.html = str(
-            parts.board(done, total, told, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened)
+            parts.board(done, total, progress, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened)
         )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:

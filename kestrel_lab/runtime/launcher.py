@@ -36,7 +36,7 @@ from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_o
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
-from kestrel_lab.runtime.context.budget import Dearest
+from kestrel_lab.runtime.context.budget import MaxUsageByModel
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
@@ -92,7 +92,7 @@ class Launcher:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._dearest: Dearest = {}
+        self._max_usage: MaxUsageByModel = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, goal: str, options: RunOptions) -> Run:
@@ -489,7 +489,7 @@ class Launcher:
             files=session.files,
             history=FileHistory(session.recorders, workspace),
             guidance_files=guidance_names(session.options.guidance_files),
-            dearest=self._dearest,
+            max_usage=self._max_usage,
             checkpoint_every=session.options.checkpoint_every,
         )
 

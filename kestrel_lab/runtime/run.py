@@ -408,6 +408,6 @@ class Run(Generic[T]):
         """No Markdown form: it would be rendered with remote images."""
 
     def __str__(self) -> str:
-        return f"run {self.id}: {self.report.standing}" + (
+        return f"run {self.id}: {self.report.status}" + (
             f", {html.unescape(one_line(self.reason))}" if self.reason else ""
         )

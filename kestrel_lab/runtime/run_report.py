@@ -100,7 +100,7 @@ class RunReport:
         return started.model if kind == "real" else f"{started.model} ({kind})"
 
     @property
-    def standing(self) -> VisibleStatus:
+    def status(self) -> VisibleStatus:
         """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on
         it.
         """
@@ -117,7 +117,7 @@ class RunReport:
 
         See `resume`.
         """
-        return self.standing.word == INTERRUPTED
+        return self.status.word == INTERRUPTED
 
     @property
     def way_on(self) -> str:
@@ -185,12 +185,12 @@ class RunReport:
         view = view_of(records)
         if view.cites:
             view.mark(self.evidence.claims)
-        stands = self.standing
-        if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
+        shown = self.status
+        if shown.word == INTERRUPTED:  # also where its process was killed and could not say so
             view.interrupt(records[-1].at)
-        if hint := stands.note or self.way_on:
+        if hint := shown.note or self.way_on:
             view.head.change(
-                status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint
+                status=shown.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint
             )
         return view
 

@@ -126,7 +126,7 @@ class AcpAgent:
         self._runs[session_id] = run
         telling = _Telling(self._client, session_id, run)
         try:
-            await telling.told()
+            await telling.finish()
         finally:
             del self._runs[session_id]
         used = run.usage
@@ -184,7 +184,7 @@ class _Telling:
         self.stop = "end_turn"
         """Why the turn ended, in the protocol's words."""
 
-    async def told(self) -> None:
+    async def finish(self) -> None:
         """Return once the run has ended and all of it is told."""
         stop = self._run.subscribe(self._events.put_nowait)
         ending = asyncio.ensure_future(self._run.wait())

@@ -33,8 +33,10 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     found = session.store.query(_ASKED, (row.id, message.question))
     if not found:
-        told = f"run {row.id} has not asked {message.question!r}"
-        return message.refused("unknown_question", told, todo="take `question` from the message that asked")
+        problem = f"run {row.id} has not asked {message.question!r}"
+        return message.refused(
+            "unknown_question", problem, todo="take `question` from the message that asked"
+        )
     asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
     if (refused := _already_decided(session, message) or _refuse_unfit(row, asked, message)) is not None:
         return refused
@@ -89,9 +91,9 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
-        told = "the key is not the key of the waiting call: the call has changed since you saw it"
+        problem = "the key is not the key of the waiting call: the call has changed since you saw it"
         return message.refused(
-            "changed", told, todo="look at the call again and send the key that comes with it"
+            "changed", problem, todo="look at the call again and send the key that comes with it"
         )
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
@@ -141,8 +143,8 @@ async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:
-        told = f"another process works on run {row.id}: stop it there, or take the run over"
-        return message.refused("at_work_elsewhere", told, todo="send `cancel` with `force`")
+        problem = f"another process works on run {row.id}: stop it there, or take the run over"
+        return message.refused("at_work_elsewhere", problem, todo="send `cancel` with `force`")
     if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
         return message.refused(
             "at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again"

@@ -38,7 +38,7 @@ class Link:
         self._how = how
         self._person = person
         self._queue: asyncio.Queue[protocol.ServerMessage | object | None] = asyncio.Queue(_ROOM)
-        self._reports: dict[str, protocol.Told] = {}
+        self._reports: dict[str, protocol.JobProgress] = {}
         """The newest progress message of each job; it replaces older ones."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Background tasks of the client: one per followed run, by id, and that of the list of runs under the
@@ -106,7 +106,7 @@ class Link:
             except EOFError:
                 return
 
-    def report(self, message: protocol.Told) -> None:
+    def report(self, message: protocol.JobProgress) -> None:
         """Queue the progress of a job for a client that watches; it replaces the job's older progress, and
         the call never waits.
         """
@@ -128,9 +128,9 @@ class Link:
         """Wait until every event that the log has of the followed runs has been queued for the client."""
         for name, follower in list(self._followed.items()):
             if (task := self._tasks.get(name)) is not None:
-                told = asyncio.create_task(follower.settled.wait())
-                await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
-                told.cancel()
+                at_end = asyncio.create_task(follower.settled.wait())
+                await asyncio.wait({task, at_end}, return_when=asyncio.FIRST_COMPLETED)
+                at_end.cancel()
 
     async def quiet(self) -> None:
         """Wait until the client has received all of these messages as well."""

@@ -139,7 +139,7 @@ class Control:
         self.followers: set[Follower] = set()
         self._own: dict[str, asyncio.Task[None]] = {}
         """The runs that were started here and have not ended."""
-        self.jobs: dict[str, protocol.Told] = {}
+        self.jobs: dict[str, protocol.JobProgress] = {}
         """The newest progress of each running job, for clients that connect later."""
 
     async def __aenter__(self) -> Self:
@@ -193,7 +193,7 @@ class Control:
         """
         loop = asyncio.get_running_loop()
 
-        def tell(message: protocol.Told) -> None:
+        def tell(message: protocol.JobProgress) -> None:
             self.jobs[job] = message
             if message.done == message.total:
                 del self.jobs[job]
@@ -202,7 +202,7 @@ class Control:
 
         def report(done: int, total: int, note: str) -> None:
             fraction = done / total if total else None
-            message = protocol.Told(
+            message = protocol.JobProgress(
                 job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
             )
             loop.call_soon_threadsafe(tell, message)
@@ -268,7 +268,7 @@ class Control:
         found = ends[0]
         if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):
             for link in self.links:
-                link.report(protocol.Told(run=run.id, job=run.id, at=time.time(), text=str(found)))
+                link.report(protocol.JobProgress(run=run.id, job=run.id, at=time.time(), text=str(found)))
 
     def _hear(self, run: Run, event: Event) -> None:
         if isinstance(event, ModelDelta):
@@ -344,6 +344,6 @@ class RunList:
             cost_usd=sums.meter.cost_usd,
             unpriced=sums.meter.unpriced,
             waiting=0 if ended else len(sums.meter.questions),
-            standing=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
+            visible_status=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
             worked_on=not ended and at_work(owner, run_id),
         )

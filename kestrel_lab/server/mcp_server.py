@@ -94,7 +94,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
         run = begin()
     except (KestrelError, ValueError) as error:
         return _text_result(str(error), failed=True)
-    told: set[asyncio.Task[None]] = set()
+    sending: set[asyncio.Task[None]] = set()
     count = 0
 
     def tell(event: Event) -> None:
@@ -102,8 +102,8 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
         if (text := _progress(event)) is not None:
             count += 1
             task = asyncio.get_running_loop().create_task(ctx.session.report_progress(count, None, text))
-            told.add(task)
-            task.add_done_callback(told.discard)
+            sending.add(task)
+            task.add_done_callback(sending.discard)
 
     stop = run.subscribe(tell)
     try:
@@ -121,7 +121,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
         return _text_result(str(error), failed=True)
     finally:
         stop()
-        await asyncio.gather(*told, return_exceptions=True)
+        await asyncio.gather(*sending, return_exceptions=True)
     return _call_result(run, session)
 
 

@@ -212,7 +212,7 @@ class RunSummary(BaseModel):
     cost_usd: float
     unpriced: int = Field(description="Model calls whose price is not known.")
     waiting: int = Field(description="Questions that wait for a person.")
-    standing: str = Field(
+    visible_status: str = Field(
         description="`status`, or INTERRUPTED or UNKNOWN where no process of this machine works on a run "
         "that "
         "goes on."
@@ -336,7 +336,7 @@ class Decided(Happened):
     answer: str | None
 
 
-class Told(_FromServer):
+class JobProgress(_FromServer):
     """The progress of a tool of a run, whose event has a number, or of another long job."""
 
     type: Literal["progress"] = "progress"
@@ -416,7 +416,7 @@ ServerMessage = (
     | Question
     | ApprovalWanted
     | Decided
-    | Told
+    | JobProgress
     | Delta
     | View
     | Ended

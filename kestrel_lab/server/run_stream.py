@@ -18,7 +18,16 @@ from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_status import visible_status
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.run_report import RunReport
-from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
+from kestrel_lab.server.protocol import (
+    ApprovalWanted,
+    Decided,
+    Delta,
+    Ended,
+    Happened,
+    JobProgress,
+    Question,
+    View,
+)
 from kestrel_lab.views.formatting import answer_options
 from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.rows import Change
@@ -126,7 +135,7 @@ _STREAMED: Final = 200_000
 it.
 """
 
-RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended
+RunMessage = Happened | Question | ApprovalWanted | Decided | JobProgress | Delta | View | Ended
 
 
 def message_of(record: e.Record, patience_s: float | None = None) -> RunMessage:
@@ -158,7 +167,7 @@ def message_of(record: e.Record, patience_s: float | None = None) -> RunMessage:
             how = {"granted": event.granted, "by": event.by, "reason": event.reason, "answer": event.answer}
             return Decided.model_validate({**common, "question": event.question or event.call, **how})
         case e.Progress():
-            return Told.model_validate({**common, "text": event.text, "fraction": event.fraction})
+            return JobProgress.model_validate({**common, "text": event.text, "fraction": event.fraction})
     return Happened.model_validate(common)
 
 
@@ -227,7 +236,7 @@ class Follower:
             count = self._tail.count
             ended, records = await asyncio.to_thread(self._news)
             if self._view is None:
-                for message in self._told(records):
+                for message in self._messages_of(records):
                     yield message
             elif (shown := await self._shown(self._view, records, whole=first)) is not None:
                 yield shown
@@ -242,7 +251,7 @@ class Follower:
         ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
         return ended, self._store.records(self.run, after=self._seen)
 
-    def _told(self, records: list[e.Record]) -> Iterator[RunMessage]:
+    def _messages_of(self, records: list[e.Record]) -> Iterator[RunMessage]:
         for record in records:
             self._note(record)
             self._seen = record.seq

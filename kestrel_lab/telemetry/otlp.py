@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import Event, Record, RunInterrupted, RunStarted, StateTransition, Told
+from kestrel_lab.core.events.union import (
+    Event,
+    LiveEvent,
+    Record,
+    RunInterrupted,
+    RunStarted,
+    StateTransition,
+)
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import escape_surrogates
 from kestrel_lab.host.version import __version__
@@ -87,7 +94,7 @@ class LiveExport:
 
     def __call__(self, run: ExportedRun, event: Event) -> None:
         """Take an event of a run in, and queue the spans that end with it."""
-        if isinstance(event, Told):
+        if isinstance(event, LiveEvent):
             return
         fold = self._folds.get(run.id) or self._fold(run, event)
         for span in _readable(fold.take(event, time.time())):

@@ -52,12 +52,12 @@ class Badge:
     suite: str = ""
 
     def __str__(self) -> str:
-        told = {
+        result = {
             "wrong": f"{format_count(self.concerns, 'concern')}",
             "unchecked": "not checked",
             "nothing to check": "not checked: it names no place, quote or action that can be compared",
         }.get(self.word, "no error found by the checks")
-        parts = [told, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
+        parts = [result, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
         parts.append(
             "" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited"
         )
@@ -102,11 +102,11 @@ def _looked_word(end: RunFinished) -> Word:
 
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
-    told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
-    end = next((event for event in reversed(told) if isinstance(event, RunFinished)), RunFinished(outcome=""))
-    last = {event.verifier: event.passed for event in told if isinstance(event, VerifierFinished)}
+    ends = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
+    end = next((event for event in reversed(ends) if isinstance(event, RunFinished)), RunFinished(outcome=""))
+    last = {event.verifier: event.passed for event in ends if isinstance(event, VerifierFinished)}
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
-    found, known = stated_confidence(told), cast("dict[str, Any]", end.calibrated)
+    found, known = stated_confidence(ends), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next(
         (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),

@@ -108,7 +108,7 @@ def containment_text(asked: ApprovalAsked) -> str:
     if not asked.contained:
         return ""
 
-    def told(key: str) -> str:
+    def names_in(key: str) -> str:
         value = asked.contained.get(key)
         return (
             ", ".join(sanitize_text(str(item)) for item in value)
@@ -131,8 +131,8 @@ def containment_text(asked: ApprovalAsked) -> str:
         else ""
     )
     return (
-        f"The model has read what others wrote ({told('untrusted')}) and can know what is private "
-        f"({told('private')}); {told('effect')}.{together}{task}"
+        f"The model has read what others wrote ({names_in('untrusted')}) and can know what is private "
+        f"({names_in('private')}); {names_in('effect')}.{together}{task}"
     )
 
 

@@ -96,11 +96,11 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa
                 f"{one.get('member')} for {one.get('vote')}: {one.get('reason')}" for one in event.dissent
             ]
             tally = ", ".join(f"{member} {number}" for member, number in event.votes.items())
-            told = (
+            found = (
                 f"decided{' on a split vote' if event.split else ''} ({tally}): {event.decision}. "
                 f"{event.reason}"
             )
-            return _row("warning" if event.split else "info", told, against, step=event.step)
+            return _row("warning" if event.split else "info", found, against, step=event.step)
         case e.ModelEscalated():
             return _row(
                 "info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step
@@ -137,9 +137,9 @@ def _compaction_row(event: e.ContextCompacted) -> NoticeRow:
     what = " and ".join(
         part for part in (left_out, "what came before summarised" if event.summary else "") if part
     )
-    told = what or "nothing could be left out"
+    found = what or "nothing could be left out"
     text = (
-        f"context compacted: {told}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+        f"context compacted: {found}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
     )
     return _row("info", text, step=event.step)
 
@@ -275,9 +275,9 @@ def _weight(claim: Mapping[str, Json]) -> str:
 
 
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
-    told = [sanitize_short(item, 500) for item in items]
+    found = [sanitize_short(item, 500) for item in items]
     return NoticeRow(
-        id="", step=step, level=level, text=sanitize_short(text, 500), items=[item for item in told if item]
+        id="", step=step, level=level, text=sanitize_short(text, 500), items=[item for item in found if item]
     )
 
 

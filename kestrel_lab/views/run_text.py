@@ -44,11 +44,11 @@ def run_text(view: RunView) -> str:
             *last,
         ]
 
-    def told(row: Row) -> str:
+    def row_text(row: Row) -> str:
         step = view.steps.get(row.step) if several and not isinstance(row, StageRow) else None
         return "\n".join(_row(row, f"{step.name}: " if step else ""))
 
-    first, left_out, last = first_and_last([*view.rows.values()], told, _SAVED_CHARS)
+    first, left_out, last = first_and_last([*view.rows.values()], row_text, _SAVED_CHARS)
     lines += [line for line in (*first, left_out_line(view, left_out) if left_out else "", *last) if line]
     for ask in view.asks.values():
         lines += _question_lines(ask)
@@ -98,10 +98,10 @@ def _question_lines(ask: QuestionRow) -> list[str]:
         for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))
     ]
     whence = [f"  {place}: {one_line(words, 300)}" for place, words in ask.origins]
-    told = [f"  {ask.why}"] if ask.why else []
+    row_text = [f"  {ask.why}"] if ask.why else []
     return [
         f"waits for approval: {ask.tool} ({ask.danger})",
-        *told,
+        *row_text,
         *args,
         *(["  sources:"] if whence else []),
         *whence,

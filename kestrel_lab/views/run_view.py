@@ -494,15 +494,15 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     )
     acted = notices.actions_done(view.actions.actions) if answer and view.given else None
     changes += [
-        row_builders.added_row(view, told)
-        for told in (
+        row_builders.added_row(view, notice)
+        for notice in (
             sure,
             notices.claims_row(event.claims),
             acted,
             notices.concerns_row(event),
             notices.next_steps(event),
         )
-        if told is not None
+        if notice is not None
     ]
     reason = formatting.sanitize_short(event.reason, 1_000)
     return [

@@ -30,7 +30,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.server.client import Link
-from kestrel_lab.server.protocol import Accepted, Delta, Ended, Refused, ServerMessage, Told
+from kestrel_lab.server.protocol import Accepted, Delta, Ended, JobProgress, Refused, ServerMessage
 from kestrel_lab.server.run_stream import message_of
 
 Step = ServerMessage | Callable[["Server"], Any]
@@ -135,8 +135,8 @@ def test_a_terminal_asks_for_the_run_and_the_progress_of_jobs() -> None:
     ("message", "line"),
     [
         (told(ToolAnswered(call="t", step="s", tool="grep", text="found it")), "grep"),
-        (Told(job="suite", at=1.0, text="case 3", done=3, total=9), "3/9 suite: case 3\n"),
-        (Told(job="suite", at=1.0, text="begins", done=0), "0/0 suite: begins\n"),
+        (JobProgress(job="suite", at=1.0, text="case 3", done=3, total=9), "3/9 suite: case 3\n"),
+        (JobProgress(job="suite", at=1.0, text="begins", done=0), "0/0 suite: begins\n"),
         (
             Refused(code="refused", message="the log is locked", todo="try again."),
             "the log is locked. try again\n",
@@ -157,7 +157,8 @@ def test_each_message_is_shown(message: ServerMessage, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Accepted(re="of nobody"), Told(job="suite", at=1.0, text="idle"), told(Progress(text="half"))]
+    "message",
+    [Accepted(re="of nobody"), JobProgress(job="suite", at=1.0, text="idle"), told(Progress(text="half"))],
 )
 def test_what_is_nothing_to_read_is_not_printed(message: ServerMessage) -> None:
     """Replies, and progress that has no number."""

@@ -257,7 +257,7 @@ def test_a_cleaning_that_is_refused_at_once_is_tried_again(
     ],
 )
 def test_a_version_that_may_damage_a_log_is_not_used(sqlite: str, damages: bool, tmp_path: Path) -> None:
-    """Those before the mend and those that it was not brought back to; the log is not even made."""
+    """Those before the fix and those that it was not brought back to; the log is not even made."""
     assert may_damage(sqlite) == damages
     if damages:
         with pytest.raises(

@@ -455,7 +455,7 @@ RECURSIVE = {
     ],
 )
 def test_one_odd_tool_takes_no_other_with_it(odd: Any, refused: str, tmp_path: Path) -> None:
-    """A definition is mended where it says enough, else left out by name with the reason; all others can be
+    """A definition is fixed where it says enough, else left out by name with the reason; all others can be
     called.
     """
 

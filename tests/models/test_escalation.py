@@ -99,7 +99,7 @@ def test_the_next_one_takes_over(turn: ModelAnswer | Exception, reason: str, use
 
 
 def test_the_callers_fault_is_not_passed_on() -> None:
-    """A refused key or request is raised at once: another model would not mend it, and the caller must
+    """A refused key or request is raised at once: another model would not fix it, and the caller must
     know.
     """
     spare = Plays("b", GOOD)

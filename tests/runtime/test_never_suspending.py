@@ -100,7 +100,7 @@ def test_a_deadline_is_kept_by_steps_that_grow(session: Session, tmp_path: Path)
     assert (run.outcome, looks(run) < 600) == ("limit", True)
 
 
-def test_the_mutant_that_does_not_give_way_passes_every_deadline(
+def test_the_mutant_that_does_not_yield_passes_every_deadline(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a turn neither lets the loop turn over nor looks at the clock, the same run goes on to the end of
@@ -110,7 +110,7 @@ def test_the_mutant_that_does_not_give_way_passes_every_deadline(
     async def stay(_: RunContext, **_options: object) -> None:
         return
 
-    monkeypatch.setattr(RunContext, "give_way", stay)
+    monkeypatch.setattr(RunContext, "yield_control", stay)
     monkeypatch.setattr(RunContext, "_check_going", lambda _: None)
     monkeypatch.setitem(globals(), "MANY", 1_000)
     run = session.run_sync("go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=0.05, **UNBOUND))  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_a_turn_stays_cheap(
     """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain
     function that Ctrl-C can stop.
 
-    The dearest are calls whose author has read what may be words of others: the files of the workspace are
+    The most expensive are calls whose author has read what may be words of others: the files of the workspace are
     watched.
     """
 

@@ -98,7 +98,7 @@ def test_nothing_is_decided_where_nothing_waits(session: Session) -> None:
 def test_a_report_says_how_to_go_on_with_a_run_that_reached_a_limit(session: Session) -> None:
     """The option that raises it, on the command line and in code; a run that went well has no way on."""
     good = run(session, "done")
-    assert (good.report.way_on, good.report.interrupted, good.report.standing.word) == ("", False, "COMPLETE")
+    assert (good.report.way_on, good.report.interrupted, good.report.status.word) == ("", False, "COMPLETE")
     stopped = run(session, READ, READ, READ, limits=Limits(cycles=2))
     assert stopped.report.way_on == (
         f"go on with a higher limit: kestrel run --resume {stopped.id} --cycles N, or: await "

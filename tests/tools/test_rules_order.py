@@ -302,7 +302,7 @@ def test_a_yes_is_for_the_call_that_it_was_given_for() -> None:
         assert decision_applies(RunState(decisions={"q": told}, bound={"q": "key"}), "q", one, "another")
 
 
-def test_standing_leave_is_for_a_tool_a_call_or_calls_like_it() -> None:
+def test_standing_approval_is_for_a_tool_a_call_or_calls_like_it() -> None:
     """Calls like it only while commands are held in; nothing that was said of another tool."""
     assert not is_allowed_for_run(RunState(), bash(), "key")
     assert is_allowed_for_run(RunState(always={"bash"}), bash(), "key") and not is_allowed_for_run(

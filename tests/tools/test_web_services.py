@@ -308,11 +308,11 @@ def test_pull_requests_of_one_repository_are_read() -> None:
     pull = {
         "number": 7,
         "state": "closed",
-        "title": "Mend it",
+        "title": "Fix it",
         "body": "It was broken.",
         "merged_at": "2026-01-02T03:04:05Z",
         "user": {"login": "octocat"},
-        "head": {"label": "octocat:mend"},
+        "head": {"label": "octocat:fix"},
         "base": {"ref": "main"},
         "changed_files": 2,
         "additions": 10,
@@ -330,12 +330,12 @@ def test_pull_requests_of_one_repository_are_read() -> None:
             GITHUB_REPO="Hello-World",
         )
         assert use(tools, "fetch_pull_request", number=7).split("\n") == [
-            "#7 [merged 2026-01-02T03:04:05Z] Mend it (by octocat)",
-            "octocat:mend → main: 2 files, +10 −3",
+            "#7 [merged 2026-01-02T03:04:05Z] Fix it (by octocat)",
+            "octocat:fix → main: 2 files, +10 −3",
             "",
             "It was broken.",
         ]
-        assert use(tools, "list_merged_prs", base="main") == "#7 merged 2026-01-02T03:04:05Z: Mend it"
+        assert use(tools, "list_merged_prs", base="main") == "#7 merged 2026-01-02T03:04:05Z: Fix it"
         assert (
             server.asked[1].target
             == f"{path}?state=closed&sort=updated&direction=desc&per_page=100&base=main"

@@ -80,8 +80,8 @@ def state_summary(states: Iterable[str]) -> str:
     """Return the number of steps by state: `Plan of 3 steps: 2 ok, 1 running`."""
     counts = Counter(states)
     total = counts.total()
-    told = ", ".join(f"{number} {state}" for state, number in counts.items() if state)
-    return f"Plan of {total} step{'' if total == 1 else 's'}" + (f": {told}" if told else "")
+    counted = ", ".join(f"{number} {state}" for state, number in counts.items() if state)
+    return f"Plan of {total} step{'' if total == 1 else 's'}" + (f": {counted}" if counted else "")
 
 
 def text_description(layout: Layout) -> str:

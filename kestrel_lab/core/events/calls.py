@@ -99,9 +99,7 @@ class ToolCalled(Event, frozen=True, kw_only=True):
     sandbox: str = ""
     """The level that its commands are held in at; empty for a tool that starts none."""
     leave: str = ""
-    """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for
-    nobody's leave.
-    """
+    """Who approved the call (a person, a rule or a policy), and why; empty if no approval was needed."""
 
 
 class ToolDelta(Event, frozen=True, kw_only=True):

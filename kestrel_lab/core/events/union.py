@@ -66,8 +66,8 @@ from kestrel_lab.core.events.run import (
 )
 from kestrel_lab.core.json_types import FrozenStruct, Json, dumps
 
-Told = ModelDelta | ToolDelta
-"""Events that listeners are told and no log has."""
+LiveEvent = ModelDelta | ToolDelta
+"""Events that listeners receive and no log keeps."""
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__subclasses__()}
 """Every event class by its name in the log."""

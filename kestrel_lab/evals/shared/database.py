@@ -171,7 +171,7 @@ class ResultsDatabase:
         except KestrelError:
             raise
         except self._server.errors as error:
-            raise StoreError(self._server.told(error)) from error
+            raise StoreError(self._server.problem_text(error)) from error
 
 
 @asynccontextmanager

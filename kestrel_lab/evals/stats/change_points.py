@@ -2,7 +2,7 @@
 
 Binary segmentation with a permutation test: of all places, the one where the means before and after differ
 most is taken for a step if so large a difference is rare when the order is shuffled; where there is none, the
-stretch whose mean differs most from the rest on both sides (a fall that was mended later) is looked for in
+stretch whose mean differs most from the rest on both sides (a fall that was fixed later) is looked for in
 the same way. Then the parts are searched. Half of the level goes to each of the two questions, and the parts
 share the level of the whole. Sources: L. Ju. Vostrikova, Soviet Mathematics Doklady 24 (1981) 55-59; for
 stretches and shuffling, A. B. Olshen, E. S. Venkatraman, R. Lucito and M. Wigler, Circular binary

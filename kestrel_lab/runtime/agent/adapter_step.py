@@ -192,7 +192,7 @@ class _Work:
 
     async def take(self, reported: Reported) -> None:
         """Record what the program tells, in an order that a conversation can have."""
-        await self._ctx.give_way()
+        await self._ctx.yield_control()
         late = isinstance(reported, Turn) or (
             isinstance(reported, ToolDone) and reported.call not in self._ours
         )

@@ -50,11 +50,11 @@ async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str
         return await run_adapter(step, model, ctx, approvals)
     conversation = ctx.state.conversation(step.id)
     while True:
-        gave_way = False
+        yielded = False
         asked = conversation.requests
         if asked:
             await call_hooks(ctx, "before_act", step.id)
-            gave_way = await run_turn(step, conversation, ctx, approvals)
+            yielded = await run_turn(step, conversation, ctx, approvals)
         elif conversation.messages[-1].role == "assistant":
             await call_hooks(ctx, "before_decide", step.id)
             done = (
@@ -86,7 +86,7 @@ async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str
         if observed:
             await call_hooks(ctx, "after_act", step.id, answers=answers)
             await call_hooks(ctx, "before_observe", step.id, answers=answers)
-        await ctx.give_way(turn=not gave_way)
+        await ctx.yield_control(turn=not yielded)
         await make_room(
             step, ctx.model_of(step), conversation, ctx, lambda asker, asking: _final_text(asker, asking, ctx)
         )

@@ -85,7 +85,7 @@ async def run_requests(
 ) -> bool:
     """Answer `requests`, at most as many as may run at once. Contract: `run_turn`."""
     if len(requests) == 1:
-        await ctx.give_way()
+        await ctx.yield_control()
     else:  # several calls become tasks, which let the event loop turn over
         ctx.check_going()
     state, toolbox = ctx.state, ctx.tools
@@ -160,7 +160,7 @@ async def run_requests(
         await one(calls[0])
         return False
     if pure := all(call.effect == "pure" for call in calls):
-        await ctx.give_way()
+        await ctx.yield_control()
     return await _await_all(calls, one, as_tasks=not pure)
 
 

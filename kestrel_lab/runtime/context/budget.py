@@ -17,7 +17,7 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.run_state import RunState
 
 MARGIN = 2.0
-"""How many times as much as the dearest call of a model so far the next one may use: conversations grow."""
+"""How many times the largest call of a model so far its next call may use: conversations grow."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class SpentBudget:
     tokens: float = 0
 
 
-Dearest = dict[str, SpentBudget]
+MaxUsageByModel = dict[str, SpentBudget]
 """The most that one call has used, by model; shared by the runs of a session."""
 
 
@@ -47,13 +47,13 @@ class Allowance:
     """The model calls of a run that are under way, and whether there is room for one more.
 
     Turns are never more than the limit. Dollars and tokens pass theirs by one call at most, as long as no
-    call uses more than `MARGIN` times what the dearest of its model did: where the rest is too small for all
-    that are under way, one waits for the other. Of a real model that nobody has asked yet nothing is known,
-    so its first call is made alone.
+    call uses more than `MARGIN` times what the largest call of its model did: where the rest is too small for
+    all that are under way, one waits for the other. The first call of a real model is made alone, since
+    nothing is known about its size.
     """
 
-    def __init__(self, limits: Limits, state: RunState, dearest: Dearest) -> None:
-        self._limits, self._state, self._dearest = limits, state, dearest
+    def __init__(self, limits: Limits, state: RunState, max_usage: MaxUsageByModel) -> None:
+        self._limits, self._state, self._max_usage = limits, state, max_usage
         self._calls: dict[str, _UnderWay] = {}
         self._ended = asyncio.Event()
 
@@ -93,14 +93,14 @@ class Allowance:
         ) and (limits.tokens is None or usage.tokens + sum(one.tokens for one in may_use) <= limits.tokens)
 
     def _may_use(self, model: Model) -> SpentBudget:
-        if (known := self._dearest.get(model.name)) is not None:
+        if (known := self._max_usage.get(model.name)) is not None:
             return SpentBudget(MARGIN * known.cost_usd, MARGIN * known.tokens)
         return SpentBudget(math.inf, math.inf) if model.kind == "real" else SpentBudget()
 
     def end(self, call: str) -> None:
         """Count a call that was reserved as ended."""
         if (ended := self._calls.pop(call)).answered:
-            known = self._dearest.setdefault(ended.model.name, SpentBudget())
+            known = self._max_usage.setdefault(ended.model.name, SpentBudget())
             known.cost_usd, known.tokens = (
                 max(known.cost_usd, ended.used.cost_usd),
                 max(known.tokens, ended.used.tokens),

@@ -18,9 +18,9 @@ from kestrel_lab.core.events.union import (
     BudgetWarned,
     CheckpointSaved,
     Event,
+    LiveEvent,
     ModelAnswered,
     StateTransition,
-    Told,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
@@ -34,7 +34,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
 from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock, seconds_left
+from kestrel_lab.runtime.context.budget import Allowance, MaxUsageByModel, WorkClock, seconds_left
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
@@ -127,7 +127,7 @@ class RunContext:
     """Tells agents of guidance in folders; `None` for a workspace without guidance."""
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """By name, the skills that its agents can load."""
-    dearest: Dearest = field(default_factory=dict)
+    max_usage: MaxUsageByModel = field(default_factory=dict)
     """What calls of models used at most."""
     limits: Limits = field(init=False)
     resolve: Callable[[str], Model] = field(init=False)
@@ -176,7 +176,7 @@ class RunContext:
         self.clock = WorkClock(
             seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
         )
-        self.allowance = Allowance(limits, state, self.dearest)
+        self.allowance = Allowance(limits, state, self.max_usage)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
         self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.containment == "strict"))
@@ -198,7 +198,7 @@ class RunContext:
         """
         if _OF_KIND[type(event)]:
             event = without_secrets(event, self.redactor)
-        if not isinstance(event, Told):
+        if not isinstance(event, LiveEvent):
             at = time.time()
             self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
             self._queued = True
@@ -263,7 +263,7 @@ class RunContext:
         finally:
             self.clock.release()
 
-    async def give_way(self, *, turn: bool = True) -> None:
+    async def yield_control(self, *, turn: bool = True) -> None:
         """Let the event loop turn over before the next model call, and before a single tool call; not without
         `turn`.
 
@@ -319,7 +319,7 @@ class RunContext:
         return LimitError(limit, f"the limit of {getattr(self.limits, limit):g} {what} is reached")
 
     def check_going(self) -> None:
-        """Raise what `give_way` raises, without letting anything else go on first."""
+        """Raise what `yield_control` raises, without letting anything else go on first."""
         if self.stopping:  # whoever was cancelled took no notice
             raise asyncio.CancelledError
         self._check_going()

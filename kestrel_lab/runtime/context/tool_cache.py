@@ -46,7 +46,7 @@ is gone.
 
 
 class ToolCaching:
-    """One shelf for all runs of a session, opened when the first call is looked up."""
+    """One store for all runs of a session, opened when the first call is looked up."""
 
     def __init__(self, folder: Path, mode: str, url: str | None, supervisor: RuntimeSupervisor) -> None:
         """Keep answers in `folder`, or on the server at `url`.
@@ -55,7 +55,7 @@ class ToolCaching:
         """
         self.mode = mode
         self._folder, self._supervisor = folder, supervisor
-        self._shelf: CacheStore | None = (
+        self._store: CacheStore | None = (
             None if not url else PostgresStore(url) if is_postgres(url) else RedisStore(url)
         )
         self._flights = PendingCalls()
@@ -74,7 +74,7 @@ class ToolCaching:
     @property
     def where(self) -> str:
         """A folder or an address, as people may see it."""
-        return self._shelf.where if isinstance(self._shelf, RedisStore | PostgresStore) else str(self._folder)
+        return self._store.where if isinstance(self._store, RedisStore | PostgresStore) else str(self._folder)
 
     def layers(
         self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit
@@ -88,25 +88,25 @@ class ToolCaching:
             tool = toolbox.get(call.target)
             return await cache_key(tool, call, scope, self._pin(tool)) if is_cacheable(tool) else None
 
-        return (ToolCache(WatchedShelf(self._open, self._watched(), emit), place, emit, mode, self._flights),)
+        return (ToolCache(WatchedStore(self._open, self._watched(), emit), place, emit, mode, self._flights),)
 
     def clear(self) -> None:
         """Forget all answers that are kept in the folder; those on a server stay."""
-        if not isinstance(self._shelf, RedisStore | PostgresStore) and (self._folder / "cache.db").exists():
-            shelf = self._shelf if isinstance(self._shelf, DiskStore) else DiskStore(self._folder)
-            shelf.clear()
-            if shelf is not self._shelf:
-                shelf.close()
+        if not isinstance(self._store, RedisStore | PostgresStore) and (self._folder / "cache.db").exists():
+            store = self._store if isinstance(self._store, DiskStore) else DiskStore(self._folder)
+            store.clear()
+            if store is not self._store:
+                store.close()
 
     def close(self) -> None:
         """Close what is open."""
-        if self._shelf is not None:
-            self._shelf.close()
+        if self._store is not None:
+            self._store.close()
 
     def _open(self) -> CacheStore:
-        if self._shelf is None:
-            self._shelf = DiskStore(self._folder)
-        return self._shelf
+        if self._store is None:
+            self._store = DiskStore(self._folder)
+        return self._store
 
     def _watched(self) -> Dependency:
         advice = f"Runs go on without stored answers; look at {self.where}, or set cache to off."
@@ -123,8 +123,8 @@ class ToolCaching:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedShelf:
-    """A shelf that is a miss while it fails: its health is told, no call waits for it long, and none fails
+class WatchedStore:
+    """A store that is a miss while it fails: its health is told, no call waits for it long, and none fails
     for it.
     """
 
@@ -134,11 +134,11 @@ class WatchedShelf:
 
     async def get(self, key: str) -> str | None:
         """The text under `key`, or `None`."""
-        return await self._ask(lambda shelf: shelf.get(key))
+        return await self._ask(lambda store: store.get(key))
 
     async def set(self, key: str, value: str, ttl_s: float | None) -> None:
         """Keep `value` if that can be done."""
-        await self._ask(lambda shelf: shelf.set(key, value, ttl_s))
+        await self._ask(lambda store: store.set(key, value, ttl_s))
 
     def close(self) -> None:
         """Leave it open: it is the session's."""

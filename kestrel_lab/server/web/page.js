@@ -156,7 +156,7 @@ function entry(run) {
       put(goal, now.goal.trim().slice(0, 200) || "(no goal)");
       goal.title = now.goal.slice(0, 2000);
       const lost = LIVE.has(now.status) && !now.worked_on;
-      put(state, WORD[now.standing] || now.standing);
+      put(state, WORD[now.visible_status] || now.visible_status);
       root.classList.toggle("lost", lost);
       this.tick(Date.now() / 1000);
       this.sift();
@@ -188,7 +188,7 @@ function tools() {
   const run = runs.get(shown?.id)?.run;
   at("tools").hidden = !shown;
   at("resume").hidden = !(canStart && run && LIVE.has(run.status) && !run.worked_on);
-  put(at("way"), !canStart && run?.standing === "INTERRUPTED" ? "Nobody works on it. To go on, type: kestrel run --resume " + run.id : "");
+  put(at("way"), !canStart && run?.visible_status === "INTERRUPTED" ? "Nobody works on it. To go on, type: kestrel run --resume " + run.id : "");
 }
 
 function choose(id, jump) {
@@ -325,7 +325,7 @@ function open() {
     } else if (message.type === "progress" && message.done != null) job(message);
     else if (message.type === "error") complain(told(message));
     at("none").hidden = runs.size > 0;
-    const waiting = [...runs.values()].filter(({ run: { standing } }) => standing === "WAITING_APPROVAL").length;
+    const waiting = [...runs.values()].filter(({ run: { visible_status } }) => visible_status === "WAITING_APPROVAL").length;
     document.title = (waiting ? "(" + waiting + ") " : "") + "kestrel";
   }, connection);
 }

@@ -257,12 +257,12 @@ def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) ->
     """An image would be loaded from wherever the text says, which tells somebody there what was read here: a
     link waits for a click.
     """
-    address, told = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
+    address, label = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
     if not address.startswith(_WEB):
-        return f"image: {told or escape(address)}"
+        return f"image: {label or escape(address)}"
     return (
         f'<a href="{escape(address)}" title="{escape(address)}" target="_blank">image: '
-        f"{told or escape(address)}</a>"
+        f"{label or escape(address)}</a>"
     )
 
 
@@ -488,14 +488,14 @@ class _Marker:
         ]
 
     def _open(self) -> Token:
-        _, _, state, told = self._claim or (0, 0, "uncited", "")
+        _, _, state, label = self._claim or (0, 0, "uncited", "")
         attrs = {"class": f"kst-claim kst-{state}"}
         if self._styled:
             attrs["style"] = f"border-bottom:{STATES[state]}"
-        if told:
-            attrs["data-shown"] = told
-        if told and self._first:  # one stop for the keyboard, one description for who listens
-            attrs |= {"tabindex": "0", "role": "mark", "aria-description": told}
+        if label:
+            attrs["data-shown"] = label
+        if label and self._first:  # one stop for the keyboard, one description for who listens
+            attrs |= {"tabindex": "0", "role": "mark", "aria-description": label}
             self._first = False
         return _token("span_open", "span", 1, attrs)
 

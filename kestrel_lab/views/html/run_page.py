@@ -120,18 +120,18 @@ def _fold_rows(view: RunView, rows: list[Any], limit: int | None) -> dict[str, A
     )
     shown = answer or _LAST_ROWS
     if limit is None or len(rows) - shown <= _MOST_ROWS:
-        return {"earlier": [], "told": "", "rows": rows}
+        return {"earlier": [], "summary": "", "rows": rows}
     calls = sum(isinstance(row, CallRow) for row in view.rows.values())
     empty = sum(isinstance(row, TextRow) and not row.text for row in view.rows.values())
     failed = sum(isinstance(row, CallRow) and row.state in ("error", "denied") for row in view.rows.values())
-    told = " · ".join(
+    summary = " · ".join(
         [
             format_count(len(view.rows) - shown - empty, "earlier row"),
             format_count(calls, "call"),
             *([f"{failed} failed or denied"] if failed else []),
         ]
     )
-    return {"earlier": rows[:-shown], "told": told, "rows": rows[-shown:]}
+    return {"earlier": rows[:-shown], "summary": summary, "rows": rows[-shown:]}
 
 
 def _shorten(text: str) -> str:

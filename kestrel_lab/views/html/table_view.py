@@ -38,18 +38,18 @@ class PartsView:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        told = [
+        blocks = [
             table_text(*part) if isinstance(part, Table) else sanitize_text(part) for part in self.parts()
         ]
-        return "\n".join([self.headline, *told] if self.headline else told)
+        return "\n".join([self.headline, *blocks] if self.headline else blocks)
 
     def _repr_html_(self) -> str:
-        told = [
+        blocks = [
             table_html(*part) if isinstance(part, Table) else paragraph_html(part)
             for part in self.parts()
             if part
         ]
-        return "".join([headline_html(self.headline), *told] if self.headline else told)
+        return "".join([headline_html(self.headline), *blocks] if self.headline else blocks)
 
 
 class TableView(PartsView):

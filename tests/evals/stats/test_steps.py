@@ -64,7 +64,7 @@ def test_a_real_step_is_found_where_it_is():
     assert sum(len(steps) > 1 for steps in found) <= 8
 
 
-def test_a_fall_that_was_mended_is_two_steps():
+def test_a_fall_that_was_fixed_is_two_steps():
     """From 80 % to 40 % for four commits and back: both ends are seen in 36 of 40, and which way each
     goes.
     """

@@ -331,7 +331,7 @@ def test_a_clear_step_is_found_where_it_is(at):
     assert (one.at, one.before, one.after) == (1, pytest.approx(0.1), pytest.approx(3.1))
 
 
-def test_a_fall_that_was_mended_is_two_steps():
+def test_a_fall_that_was_fixed_is_two_steps():
     """A stretch that differs from both sides of it begins and ends where it does."""
     history = [[0.1 * (n % 3), 0.1 * ((n + 1) % 3), 0.05] for n in range(16)]
     steps = find_steps(

@@ -173,7 +173,7 @@ def test_a_call_that_may_have_happened_is_asked_about(
     )
 
 
-def test_standing_leave_names_itself(session: Session, workspace: Path) -> None:
+def test_standing_approval_names_itself(session: Session, workspace: Path) -> None:
     """For the tool it was given for, not for one of which each call is judged by itself; where the policy
     allows, that is who did.
     """

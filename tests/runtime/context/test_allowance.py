@@ -116,7 +116,7 @@ def test_with_room_for_all_they_are_made_together(tmp_path: Path) -> None:
     assert free.most == WIDE
 
 
-def test_a_call_may_cost_twice_as_much_as_the_dearest(tmp_path: Path) -> None:
+def test_a_call_may_cost_twice_as_much_as_the_largest(tmp_path: Path) -> None:
     """Calls that become dearer, each up to twice as dear, do not pass the limit by more than one either."""
     model = Priced([0.01, 0.02, 0.02, 0.04, 0.04, 0.08])
     run = carried_out(tmp_path, model, AFTER_ONE, Limits(cost_usd=0.1))

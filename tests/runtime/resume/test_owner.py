@@ -77,7 +77,7 @@ def told(session: Session, run_id: str) -> dict[str, str]:
         "text": repr(run.report),
         "html": html.unescape(run._repr_html_()),
         "str": str(run),
-        "list": listed.standing,
+        "list": listed.visible_status,
     }
 
 
@@ -119,7 +119,7 @@ async def _resumed(session: Session, run_id: str) -> str:
         ("nonsense", "INTERRUPTED"),
     ],
 )
-def test_standing_goes_by_host_number_and_beginning_of_the_owner(owner: str, word: str) -> None:
+def test_status_goes_by_host_number_and_beginning_of_the_owner(owner: str, word: str) -> None:
     """A process is the same only if it began when the owner did; of other machines nothing is claimed.
 
     Ended and waiting runs stand as they are.

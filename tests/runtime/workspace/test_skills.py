@@ -171,7 +171,7 @@ WRONG = {
 def test_an_invalid_skill_is_listed_with_its_error_and_fails_no_run(
     session: Session, place: Path, text: str, why: str
 ) -> None:
-    """Agents are not told of it, and `kestrel skills` says what to mend."""
+    """Agents are not told of it, and `kestrel skills` says what to fix."""
     put(place / ".agents/skills", "good")
     (place / ".agents/skills/x").mkdir(parents=True)
     (place / ".agents/skills/x/SKILL.md").write_text(text)
