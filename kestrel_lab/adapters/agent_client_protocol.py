@@ -45,7 +45,7 @@ from kestrel_lab.host.version import __version__
 ACP: Final = "acp"
 _PROGRAMS: Final = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
 _PLACES: Final = (".{}", ".config/{}", ".local/share/{}", ".local/state/{}", ".cache/{}")
-"""Where programs keep their settings and sessions below the home folder."""
+"""Folders below the home folder where programs keep settings and sessions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,11 +76,11 @@ class AcpAdapter:
         raise not_a_model_error(self.name)
 
     def check(self, folder: Path) -> None:
-        """Raise `UsageError` where the program is not on this machine."""
+        """Raise `UsageError` if the program is not installed."""
         require_program(shlex.split(self.command)[0], folder, self.env, "")
 
     async def work(self, task: Task) -> AsyncIterator[Reported]:
-        """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
+        """Start the program, prompt it and yield what it reports; see `Adapter.work`."""
         argv = shlex.split(self.command)
         # Its input and output are the protocol. Many agents are written for a terminal and look for one
         # elsewhere.
@@ -159,7 +159,7 @@ class _Question:
 
 
 class _Client:
-    """The client's side of a session: turns what the agent tells into what an adapter tells, in order."""
+    """Client side of a session: converts the agent's messages to `Reported` values, in order."""
 
     def __init__(self) -> None:
         self.reported: asyncio.Queue[Reported | _Question | str | None] = asyncio.Queue()
@@ -167,12 +167,12 @@ class _Client:
         self._parts = TurnParts()
         self._kinds: dict[str, str] = {}
         self._open: set[str] = set()
-        """Calls that were told and have no result yet."""
+        """Calls reported without a result so far."""
         self._content: dict[str, str] = {}
         self._cost: float | None = None
 
     def on_connect(self, conn: Any) -> None:
-        """Do nothing: the connection is known."""
+        """No-op: the connection is known already."""
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
         """Take one piece of news."""
@@ -230,7 +230,7 @@ class _Client:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any
     ) -> Any:
-        """Ask whoever decides in the run."""
+        """Ask the run for a decision on a call."""
         from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
         known = tool_call.tool_call_id

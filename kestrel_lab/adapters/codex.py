@@ -1,4 +1,4 @@
-"""Codex as a runner: `codex exec --json`, which asks nobody and tells threads, turns and items.
+"""Codex as a runner: `codex exec --json`, without approvals; it reports threads, turns and items.
 
 Source: Codex's documentation of its non-interactive mode; lines compared with those of version 0.169.
 """

@@ -1,7 +1,7 @@
-"""Gemini CLI as a runner: `gemini --output-format stream-json`, which asks nobody; with approvals it is
-`acp:gemini --acp`.
+"""Gemini CLI as a runner, without approvals: `gemini --output-format stream-json`.
 
-Source: Gemini CLI's documentation of its headless mode; lines compared with those of version 0.61.
+With approvals use `acp:gemini --acp`. Source: Gemini CLI's documentation of its headless mode; lines compared
+with those of version 0.61.
 """
 
 from __future__ import annotations

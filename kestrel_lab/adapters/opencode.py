@@ -1,7 +1,7 @@
-"""OpenCode as a runner: `opencode run --format json`, which asks nobody; with approvals it is `acp:opencode
-acp`.
+"""OpenCode as a runner, without approvals: `opencode run --format json`.
 
-Source: OpenCode's documentation of its command line; lines compared with those of version 1.18.
+With approvals use `acp:opencode acp`. Source: OpenCode's documentation of its command line; lines compared
+with those of version 1.18.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 
 
 class _Reader(Reader):
-    """Tells a turn at its end: a call is told once it is done, with its result."""
+    """Yields a turn at its end: OpenCode reports a call together with its result."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -127,7 +127,7 @@ class _Places:
                 self._modules[module.rsplit(".", 1)[-1]].append(("." + module, number))
 
     def paths(self, written: str) -> list[int]:
-        """Return the files whose path ends like `written`, the front of which may be of another machine."""
+        """Return files whose path ends like `written`; its front may be from another machine."""
         pieces = [
             piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")
         ]
@@ -152,9 +152,7 @@ class _Places:
 
 
 def find_mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
-    """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its
-    `telling` part.
-    """
+    """Find mentions of these files (paths by number) in `query`; symbols only in its `telling` part."""
     places = _Places(files)
     scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
     because: dict[int, dict[str, None]] = defaultdict(dict)
@@ -222,7 +220,7 @@ def _same_case(name: str, full: Collection[str]) -> bool:
 
 
 def _identifiers(text: str) -> dict[str, float]:
-    """Return names that are marked as code or can be nothing else, with their certainty."""
+    """Return names marked as code or unmistakable, with their certainty."""
     found: dict[str, float] = {}
     for match in _CODE.finditer(text):
         block = match[0].startswith("```")

@@ -57,25 +57,21 @@ _INTERPRETERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a reference stands."""
+    """Position of a reference."""
 
     before: str
     after: str
     begins: bool
-    """Whether a value that begins with `-` would be an option here."""
+    """True if a value that starts with `-` would be an option here."""
 
 
 def check_command(args: Mapping[str, Json]) -> None:
-    """Raise `UsageError` where the command among the arguments of a call refers to a value in a place that
-    cannot be made safe.
-    """
+    """Raise `UsageError` if a command refers to a value in a position where no quoting is safe."""
     _command(args)
 
 
 def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the arguments of a call with their references filled in, those of its command quoted; raises
-    `UsageError`.
-    """
+    """Return the arguments with references filled in, quoted in the command; raises `UsageError`."""
     parts = _command(args)
     if not parts:
         return cast("dict[str, Json]", render_template(dict(args), scope))
@@ -119,9 +115,7 @@ def _quote_value(value: Json, place: _Place, name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
-    """Return how each reference, `None`, is to be quoted; raises `UsageError` for one in a place where
-    nothing helps.
-    """
+    """Return how to quote each reference, `None`; raises `UsageError` where no quoting is safe."""
     mark = "kestrelvalue"
     while any(mark in part for part in parts if part):
         mark += "x"
@@ -228,9 +222,7 @@ def _evaluating_part(command: Command, mark: str) -> str:
 
 
 def _check_injection(text: str, marks: list[str], places: list[_Place]) -> None:
-    """Check that a value full of shell characters does not change which commands are read; raises
-    `UsageError`.
-    """
+    """Raise `UsageError` if a value full of shell characters would change the parsed commands."""
     probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
     tried = text
     for mark, place in zip(marks, places, strict=True):

@@ -316,7 +316,7 @@ class _Work:
         request = asked.request
         known = self._ours.get(request.id)
         name = (
-            known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"
+            known.id if known is not None else f"{self._step.id}.{self._conversation.cycles}.sub.{request.id}"
         )  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
         self._approvals.of_programs[name] = self._adapter.capabilities.edits
