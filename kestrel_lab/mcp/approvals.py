@@ -147,7 +147,7 @@ class Approvals:
         return cls(place / "kestrel" / "mcp.json")
 
     def tools(self, server: ServerConfig) -> dict[str, Definition] | None:
-        """Return the approved tools of `server`; `None` unless exactly this command or address is approved."""
+        """Return the approved tools of `server`; `None` unless exactly this command or address was."""
         found = self._read().get(server.key)
         if not isinstance(found, dict) or not isinstance(found.get("tools"), dict):
             return None

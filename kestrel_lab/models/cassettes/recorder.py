@@ -46,8 +46,8 @@ class TrialCassette:
         self.replayed = 0
         """The number of answers from the cassette."""
         self.missing: list[str] = []
-        """What a replay asked for and the cassette does not have, one line each; also where the caller went
-        on without an answer.
+        """Requests of a replay missing in the cassette, one line each, also if the caller continued without
+        an answer.
         """
         self._cassette, self._mode, self._take = cassette, mode, take
         hide = folder_hidden(workspace)
@@ -62,7 +62,7 @@ class TrialCassette:
 
     @property
     def replays(self) -> bool:
-        """Whether no model is ever called."""
+        """True if no model is ever called."""
         return self._mode == "replay"
 
     def around(self, model: Model, spelled: str | None = None) -> Model:
@@ -92,16 +92,15 @@ class TrialCassette:
         return self._clock
 
     def _tell_time(self) -> None:
-        """Record the time of the take before its first recording; a script, which is not recorded, leaves
-        none.
-        """
+        """Record the time of the take before its first call; scripts, which are not recorded, have none."""
         if self._clock_unsaved and self._clock is not None:
             self._clock_unsaved = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: CassetteModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request
-        that was not recorded.
+        """Return the recorded answer or the model's.
+
+        Raises the model's error, or `ModelError` for an unrecorded request.
         """
         said = self._content(model.name, request)
         wanted = RecordedCall(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
@@ -180,13 +179,11 @@ class CassetteModel:
 
     @property
     def kind(self) -> ModelKind:
-        """`replay` where the model is never called; otherwise the model's own, and each answer says whether
-        it is replayed.
-        """
+        """`replay` if the model is never called, else the model's kind; answers tell if they are replayed."""
         return "replay" if self.tape.replays else self.model.kind
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer from the tape or by the model, as the tape's mode says."""
+        """Answer from the cassette or by the model, depending on the mode."""
         return await self.tape.ask(self, request, on_delta)
 
 
@@ -228,9 +225,7 @@ def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
 
 
 def _message(message: Message) -> dict[str, Json]:
-    """Return a message without the ids of calls, which differ in each run; results are in the order of their
-    calls.
-    """
+    """Return a message without call ids, which differ in each run; results follow their calls' order."""
     stored: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:
         stored["calls"] = [_call(call) for call in message.calls]
@@ -267,9 +262,7 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
 
 
 def answer_of(stored: dict[str, Any]) -> ModelAnswer:
-    """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of
-    the recording.
-    """
+    """Return the answer stored by `answer_content`, marked as replayed, with the recorded usage."""
     calls = stored.get("calls", ())
     tried = stored.get("tried", ())
     return ModelAnswer(
@@ -301,9 +294,7 @@ _Request = dict[str, Any]
 
 
 def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int) -> str:
-    """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to
-    do.
-    """
+    """Return why `wanted` is not on the cassette, the difference to the nearest recording, and what to do."""
     where = (
         f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette "
         f"{Path(*cassette.path.parts[-3:])}"
@@ -425,7 +416,7 @@ def _lines(old: str, new: str) -> Iterator[str]:
 
 
 def _line_around_difference(line: str, other: str) -> str:
-    """Return the line; a long one from the place where it differs from `other`."""
+    """Return the line; a long one from its first difference to `other`."""
     if len(line) <= _WIDTH:
         return one_line(line, _WIDTH)
     at = next((end for end in range(0, len(line), 40) if line[: end + 40] not in other), 0)

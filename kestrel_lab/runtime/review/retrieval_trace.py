@@ -37,11 +37,11 @@ class RunRetrieval(PartsView):
         self._workspace, self._home = workspace, home
 
     def explain(self, path: str, question: int = -1) -> FileExplanation:
-        """Why `path` was or was not found, by the log; `question` says for which one, the last by default.
+        """Explain by the log why `path` was or was not found; `question` selects the search, by default the
+        last.
 
-        What the log cannot know, such as whether an ignore rule names the file, is looked up in the workspace
-        as it is now, and said so. Raises `UsageError` where nothing was looked up, or there is no such
-        question.
+        What the log cannot tell, such as an ignore rule, is read from the current workspace, and marked so.
+        Raises `UsageError` without searches or for an unknown question.
         """
         if not self.questions:
             raise UsageError(_NOTHING)
