@@ -27,7 +27,7 @@ from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights,
 from kestrel_lab.retrieval.semantic import SemanticScorer
 
 MAX_LISTED = 100
-"""How many files behind the chosen ones a trace lists, and how many that hardly match."""
+"""Number of files listed in a trace after the chosen ones, and of files that hardly match."""
 FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
     body=0.2,
@@ -66,8 +66,8 @@ _WORDS = {
 
 
 class Search:
-    """A `Retriever` over an index: words of text, titles, paths and symbols, what is named outright, and the
-    log of changes.
+    """A `Retriever` over an index: words of texts, titles, paths and symbols, explicit names, commit
+    messages.
     """
 
     name = "search"
@@ -99,7 +99,7 @@ class Search:
         return self._index.read(lambda connection: rank_files(connection, query, self._weights, self._alike))
 
     def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
-        """Return the best place of each of these files; none for a file that is gone or no longer text."""
+        """Return the best place of each file; none for a deleted or binary file."""
         found = []
         words = query_words(query)
         for one in files:
@@ -158,9 +158,7 @@ def file_excerpt(path: str, text: tuple[str, bytes], first: int, last: int, word
 
 
 def hit_reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
-    """Return why a file was found: what the question names of it, the words in its excerpt, else its
-    strongest signals.
-    """
+    """Return why a file was found: names in the question, words in the excerpt, else strongest signals."""
     if one.named:
         return "the question names " + ", ".join(one.named[:3])
     if seen:
@@ -303,7 +301,7 @@ class Grep:
 
 
 def check_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
-    """Read each hit's file again; return the hits that still hold, and the others with the reason."""
+    """Read each hit's file again; return the valid hits, and the others with the reason."""
     words, kept, dropped = query_words(query), [], {}
     for hit in hits:
         text = read_text(folder, hit.path)

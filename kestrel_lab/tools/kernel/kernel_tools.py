@@ -110,9 +110,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
-    """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held
-    in.
-    """
+    """Preview a call's code in the notebook's kernel; a separate kernel is sandboxed and needs none."""
     live = live_kernel_of(ctx)
     return None if live is None else await preview_code(live, str(args["code"]), ctx)
 

@@ -82,11 +82,11 @@ def read_places(workspace: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlaces:
-    """What a locked process may read."""
+    """Paths a locked process may read."""
 
     read: tuple[str, ...]
     listed: tuple[str, ...] = ()
-    """Folders of which it may read the names only, beside those that are below `read`."""
+    """Folders whose names it may list, besides those below `read`."""
 
 
 def preview_places(workspace: str) -> ReadPlaces:
@@ -131,9 +131,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def is_special_file(path: str | bytes) -> bool:
-    """Return whether reading or writing it has an effect on whoever is at its other end: a pipe, a socket or
-    a device, but for `/dev/null` and its like.
-    """
+    """Return true for a pipe, socket or device (except `/dev/null` etc.): reading it affects others."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -222,7 +220,7 @@ def _unshare_memory() -> None:
 
 
 class _Mapping(NamedTuple):
-    """Memory of this process: where it begins, how large it is, and what part of which file it shows."""
+    """A memory mapping of this process: address, size, and mapped part of a file."""
 
     start: int
     size: int
