@@ -1,3 +1,1 @@
-"""Adapters: other people's agents, which work on a goal in a program of their own and whose messages become
-the events of a run.
-"""
+"""Adapters run other agents' programs on a goal and record their messages as events of the run."""

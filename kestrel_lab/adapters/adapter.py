@@ -1,6 +1,4 @@
-"""The Protocol of an adapter: an agent program that works on a goal by itself, and what it tells while it
-does.
-"""
+"""Protocol of an adapter: runs another agent's program on a goal and yields what the program reports."""
 
 from __future__ import annotations
 
@@ -16,19 +14,17 @@ from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 Resume = Literal["", "end", "any"]
-"""Where a program can take up a session of its own: nowhere, where it ended, or behind any of its messages in
-a copy of it.
-"""
+"""Where a program can resume its session: nowhere, at its end, or at any message in a copy of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What an agent program offers to whoever runs it."""
+    """Features of an agent program."""
 
     streams: bool = False
     """Text comes in pieces while it is written."""
     tools: bool = True
-    """Its tool calls and their results are told."""
+    """The program reports its tool calls and their results."""
     approvals: bool = False
     """It asks before a risky call and waits for the answer.
 
@@ -48,11 +44,9 @@ class Turn:
 
     answer: ModelAnswer
     session: str = ""
-    """By what the program can go on behind this answer; empty where it cannot."""
+    """Session id from which the program can continue after this answer; empty if it cannot."""
     counted: bool = True
-    """Whether `answer.usage` is what was used; a program that counts once does so in its last answer, for all
-    of them.
-    """
+    """True if `answer.usage` is known. A program that reports usage once does so in its last answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,24 +62,22 @@ class ToolDone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Something that the program tells beside the conversation."""
+    """Text that the program reports outside the conversation."""
 
     text: str
 
 
-Told = Turn | ToolDone | Note
+Reported = Turn | ToolDone | Note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Permission:
-    """A call that the program may not make without leave."""
+    """A call that the program asks to make."""
 
     request: ToolRequest
     danger: Danger = Danger.HIGH
     lasting: bool = False
-    """Whether the program takes a yes for the later calls of that kind too: it offers no yes for this one
-    only.
-    """
+    """True if the program has no yes for a single call: a yes also covers later calls of the kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,11 +92,11 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What a program is to do, and how far it may go."""
+    """Work for a program, with its limits."""
 
     prompt: str
-    """What is said in the session that it goes on with."""
-    retold: str
+    """Prompt for a session that is continued."""
+    transcript: str
     """The same for a new session: with the conversation before it, if there is one."""
     folder: Path
     """The workspace."""
@@ -117,16 +109,14 @@ class Task:
     session: str = ""
     """The session to go on with; empty for a new one."""
     copy: bool = False
-    """Whether that session belongs to another run and has to stay as it is."""
+    """True if the session belongs to another run, so the program must work on a copy."""
     turns: int | None = None
-    """Most turns that are left; a program that cannot be told is ended when it has made them."""
+    """Turns left. A program that has no option for it is ended after that many."""
     cost_usd: float | None = None
 
     def said(self, *, resumed: bool) -> str:
-        """Return the prompt for a program that takes instructions in it, of a session that is taken up or of
-        a new one.
-        """
-        return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.retold)))
+        """Return the prompt, with the instructions in it, for a resumed or a new session."""
+        return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.transcript)))
 
 
 class Adapter(Model, Protocol):
@@ -138,26 +128,25 @@ class Adapter(Model, Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the program offers."""
+        """Features of the program."""
         ...
 
     def check(self, folder: Path) -> None:
-        """Raise `UsageError` where the program is not on this machine; `folder` is the workspace."""
+        """Raise `UsageError` if the program is not installed; `folder` is the workspace."""
         ...
 
-    def work(self, task: Task) -> AsyncIterator[Told]:
-        """Yield what the program tells until it has answered; its process is gone when the iterator is
-        closed.
+    def work(self, task: Task) -> AsyncIterator[Reported]:
+        """Yield what the program reports until it has answered; closing the iterator ends its process.
 
-        Raises `ModelError` when it fails, `UsageError` when it is not installed or cannot be started, and
-        `LimitError` when it says that a limit it was given is reached.
+        Raises `ModelError` if the program fails, `UsageError` if it cannot be started, and `LimitError` if it
+        reports that it reached a limit.
         """
         ...
 
 
 def is_adapter(model: object) -> TypeGuard[Adapter]:
-    """Return whether a model is an adapter; `isinstance` with a Protocol asks for each of its members, in
-    every run.
+    """Return true if `model` is an adapter. Faster than `isinstance` with a Protocol, which checks each
+    member.
     """
     return hasattr(model, "work")
 
@@ -170,22 +159,18 @@ DANGERS: Mapping[str, Danger] = {
     "move": Danger.MEDIUM,
     "switch_mode": Danger.MEDIUM,
 }
-"""Danger by kind of call, as the agent client protocol names kinds; any other kind (execute, delete, fetch,
-other) is HIGH.
-"""
+"""Danger by kind of call, named as in the agent client protocol; any other kind is HIGH."""
 
 
 @dataclass
 class TurnParts:
-    """The parts of a turn that a program tells one by one."""
+    """Collects the parts of a turn that a program reports one by one."""
 
     text: str = ""
     calls: dict[str, ToolRequest] = field(default_factory=dict)
 
     def turn(self, answer: ModelAnswer | None = None, session: str = "", *, counted: bool = True) -> Turn:
-        """Return the turn of all parts so far, with what else is known of it in `answer`, and begin the
-        next.
-        """
+        """Return the turn of all parts so far, completed from `answer`, and start the next turn."""
         known = answer or ModelAnswer()
         whole = ModelAnswer(
             text=self.text,

@@ -19,8 +19,8 @@ from kestrel_lab.adapters.adapter import (
     Capabilities,
     Decision,
     Permission,
+    Reported,
     Task,
-    Told,
     ToolDone,
     TurnParts,
 )
@@ -45,7 +45,7 @@ from kestrel_lab.host.version import __version__
 ACP: Final = "acp"
 _PROGRAMS: Final = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
 _PLACES: Final = (".{}", ".config/{}", ".local/share/{}", ".local/state/{}", ".cache/{}")
-"""Where programs keep their settings and sessions below the home folder."""
+"""Folders below the home folder where programs keep settings and sessions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,26 +76,26 @@ class AcpAdapter:
         raise not_a_model_error(self.name)
 
     def check(self, folder: Path) -> None:
-        """Raise `UsageError` where the program is not on this machine."""
+        """Raise `UsageError` if the program is not installed."""
         require_program(shlex.split(self.command)[0], folder, self.env, "")
 
-    async def work(self, task: Task) -> AsyncIterator[Told]:
-        """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
+    async def work(self, task: Task) -> AsyncIterator[Reported]:
+        """Start the program, prompt it and yield what it reports; see `Adapter.work`."""
         argv = shlex.split(self.command)
         # Its input and output are the protocol. Many agents are written for a terminal and look for one
         # elsewhere.
         async with agent_process(argv, task, self.env, self._state(argv[0]), terminal=True) as running:
             client = _Client()
             prompting = asyncio.ensure_future(self._prompt(client, running, task))
-            prompting.add_done_callback(lambda _: client.told.put_nowait(None))
+            prompting.add_done_callback(lambda _: client.reported.put_nowait(None))
             try:
-                while (told := await client.told.get()) is not None:
-                    if isinstance(told, _Question):
-                        told.answer.set_result(await task.ask(told.permission))
-                    elif isinstance(told, str):
-                        task.delta(told)
+                while (reported := await client.reported.get()) is not None:
+                    if isinstance(reported, _Question):
+                        reported.answer.set_result(await task.ask(reported.permission))
+                    elif isinstance(reported, str):
+                        task.delta(reported)
                     else:
-                        yield told
+                        yield reported
                 prompting.result()
             finally:
                 prompting.cancel()
@@ -159,20 +159,20 @@ class _Question:
 
 
 class _Client:
-    """The client's side of a session: turns what the agent tells into what an adapter tells, in order."""
+    """Client side of a session: converts the agent's messages to `Reported` values, in order."""
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[Told | _Question | str | None] = asyncio.Queue()
+        self.reported: asyncio.Queue[Reported | _Question | str | None] = asyncio.Queue()
         self.session, self.silent = "", False
         self._parts = TurnParts()
         self._kinds: dict[str, str] = {}
         self._open: set[str] = set()
-        """Calls that were told and have no result yet."""
+        """Calls reported without a result so far."""
         self._content: dict[str, str] = {}
         self._cost: float | None = None
 
     def on_connect(self, conn: Any) -> None:
-        """Do nothing: the connection is known."""
+        """No-op: the connection is known already."""
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
         """Take one piece of news."""
@@ -184,7 +184,7 @@ class _Client:
                 if self._parts.calls:
                     self._flush()
                 self._parts.text += text
-                self.told.put_nowait(text)
+                self.reported.put_nowait(text)
             case "tool_call" | "tool_call_update":
                 self._call(update)
             case "usage_update" if update.cost is not None and update.cost.currency == "USD":
@@ -219,18 +219,18 @@ class _Client:
             text = self._content.pop(known, "") or (
                 "" if update.raw_output is None else str(update.raw_output)
             )
-            self.told.put_nowait(
+            self.reported.put_nowait(
                 ToolDone(call=known, text=text, error=update.status == "failed", session=self.session)
             )
 
     def _flush(self) -> None:
         self._open.update(self._parts.calls)
-        self.told.put_nowait(self._parts.turn(session=self.session))
+        self.reported.put_nowait(self._parts.turn(session=self.session))
 
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any
     ) -> Any:
-        """Ask whoever decides in the run."""
+        """Ask the run for a decision on a call."""
         from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
         known = tool_call.tool_call_id
@@ -249,7 +249,7 @@ class _Client:
             Permission(request=request, danger=danger, lasting=lasting),
             asyncio.get_running_loop().create_future(),
         )
-        self.told.put_nowait(question)
+        self.reported.put_nowait(question)
         decided = await question.answer
         word = "allow" if decided.granted else "reject"
         option = by_kind.get(f"{word}_once", by_kind.get(f"{word}_always"))
@@ -272,7 +272,7 @@ class _Client:
         if self._parts.calls:
             self._flush()
         last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
-        self.told.put_nowait(last)
+        self.reported.put_nowait(last)
         if done.stop_reason in ("refusal", "max_tokens", "max_turn_requests", "cancelled"):
             raise ModelError(f"the agent stopped: {done.stop_reason}")
 

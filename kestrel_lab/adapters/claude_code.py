@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Task, Told, ToolDone
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Reported, Task, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import LimitError, ModelError
@@ -71,7 +71,7 @@ class _Reader(Reader):
         ]
         content = [
             *images,
-            {"type": "text", "text": self.task.prompt if self.task.session else self.task.retold},
+            {"type": "text", "text": self.task.prompt if self.task.session else self.task.transcript},
         ]
         return [
             {
@@ -87,7 +87,7 @@ class _Reader(Reader):
             },
         ]
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported | Permission]:
         self.session = str(line.get("session_id") or self.session)
         kind = line.get("type")
         if line.get("parent_tool_use_id"):
@@ -123,7 +123,7 @@ class _Reader(Reader):
         elif kind == "result":
             yield from self._result(line)
 
-    def _assistant(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def _assistant(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         message = line["message"]
         if self.parts and message.get("id") != self._message:
             yield from self.idle()
@@ -141,15 +141,15 @@ class _Reader(Reader):
         )
         self._place = f"{self.session}@{line.get('uuid') or ''}"
 
-    def idle(self) -> Iterable[Told]:
+    def idle(self) -> Iterable[Reported]:
         if self.parts.calls:  # the last answer has none: it is told with what was spent
             yield self._turn(self._answer.usage)
 
-    def _turn(self, usage: Usage) -> Told:
+    def _turn(self, usage: Usage) -> Reported:
         self._used += usage
         return self.parts.turn(replace(self._answer, usage=usage), self._place)
 
-    def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def _result(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         self.ended = True
         if finish := _FINISHES.get(
             str(line.get("stop_reason"))
@@ -189,7 +189,7 @@ class _Reader(Reader):
         }
 
 
-def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Told]:
+def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Reported]:
     content = line.get("message", {}).get("content")
     for part in content if isinstance(content, list) else ():
         if part.get("type") == "tool_use":

@@ -1,4 +1,4 @@
-"""Codex as a runner: `codex exec --json`, which asks nobody and tells threads, turns and items.
+"""Codex as a runner: `codex exec --json`, without approvals; it reports threads, turns and items.
 
 Source: Codex's documentation of its non-interactive mode; lines compared with those of version 0.169.
 """
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone
+from kestrel_lab.adapters.adapter import Capabilities, Note, Reported, Task, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -46,9 +46,9 @@ class _Reader(Reader):
         # A session that is taken up goes on counting where it was counted last.
         counted = task.session.partition("@")[2]
         self._before = [int(number) for number in counted.split(",")] if counted else [0, 0, 0, 0]
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         kind = line.get("type")
         if kind == "thread.started":
             self.session = str(line["thread_id"])
@@ -72,7 +72,7 @@ class _Reader(Reader):
         elif kind == "error":
             yield Note(text=f"codex: {line.get('message')}")
 
-    def _item(self, item: Mapping[str, Any], *, done: bool) -> Iterable[Told]:
+    def _item(self, item: Mapping[str, Any], *, done: bool) -> Iterable[Reported]:
         kind, known = str(item["type"]), str(item["id"])
         if kind in _NO_CALL:
             if kind == "agent_message" and done:
@@ -82,8 +82,8 @@ class _Reader(Reader):
             elif kind == "error" and done:
                 yield Note(text=f"codex: {item['message']}")
             return
-        if known not in self._told:
-            self._told.add(known)
+        if known not in self._reported:
+            self._reported.add(known)
             name = str(item.get("tool") or kind)
             args = (
                 item.get("arguments")

@@ -1,7 +1,7 @@
-"""Gemini CLI as a runner: `gemini --output-format stream-json`, which asks nobody; with approvals it is
-`acp:gemini --acp`.
+"""Gemini CLI as a runner, without approvals: `gemini --output-format stream-json`.
 
-Source: Gemini CLI's documentation of its headless mode; lines compared with those of version 0.61.
+With approvals use `acp:gemini --acp`. Source: Gemini CLI's documentation of its headless mode; lines compared
+with those of version 0.61.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone
+from kestrel_lab.adapters.adapter import Capabilities, Note, Reported, Task, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -31,7 +31,7 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 
 
 class _Reader(Reader):
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         kind = line.get("type")
         if kind == "init":
             self.session, self.model = str(line["session_id"]), str(line.get("model") or "")
@@ -56,7 +56,7 @@ class _Reader(Reader):
         elif kind == "result":
             yield from self._result(line)
 
-    def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def _result(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         self.ended = True
         yield from self.idle()
         stats = line.get("stats") or {}

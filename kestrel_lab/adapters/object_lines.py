@@ -9,16 +9,14 @@ from typing import Any
 
 
 class ObjectLines(asyncio.StreamReader):
-    """A stream as `acp` reads it, without the lines that hold another JSON value than an object; `refused`
-    gets these.
-    """
+    """Stream for the library `acp` that drops JSON lines other than objects and passes them to `refused`."""
 
     def __init__(self, stream: asyncio.StreamReader, refused: Callable[[bytes], None]) -> None:
         # Not the constructor of a stream: `acp` wants the class, and everything is the other stream's.
         self._stream, self._refused = stream, refused
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:
-        """Return the next line; what is no JSON at all is the library's to tell of."""
+        """Return the next line that is an object or no JSON at all; the library reports the latter."""
         while True:
             try:
                 line = await self._stream.readuntil(separator)
@@ -37,7 +35,7 @@ class ObjectLines(asyncio.StreamReader):
 
 
 def is_object(line: bytes) -> bool:
-    """Whether a line may be a message: an object, empty, or no JSON."""
+    """Return true if a line may be a message: an object, empty, or no JSON."""
     if line.lstrip()[:1] in (b"{", b""):
         return True
     try:

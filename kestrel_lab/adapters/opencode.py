@@ -1,7 +1,7 @@
-"""OpenCode as a runner: `opencode run --format json`, which asks nobody; with approvals it is `acp:opencode
-acp`.
+"""OpenCode as a runner, without approvals: `opencode run --format json`.
 
-Source: OpenCode's documentation of its command line; lines compared with those of version 1.18.
+With approvals use `acp:opencode acp`. Source: OpenCode's documentation of its command line; lines compared
+with those of version 1.18.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Task, Told, ToolDone
+from kestrel_lab.adapters.adapter import Capabilities, Reported, Task, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -26,16 +26,16 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 
 
 class _Reader(Reader):
-    """Tells a turn at its end: a call is told once it is done, with its result."""
+    """Yields a turn at its end: OpenCode reports a call together with its result."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._done: list[ToolDone] = []
 
-    def idle(self) -> Iterable[Told]:
+    def idle(self) -> Iterable[Reported]:
         return ()
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         kind, part, session = line.get("type"), line.get("part") or {}, str(line.get("sessionID") or "")
         if kind == "text":
             self.parts.text += str(part["text"])

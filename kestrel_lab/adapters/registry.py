@@ -1,6 +1,4 @@
-"""Registry of adapters: the names under which other people's agents are runners, wherever a model or a runner
-is named.
-"""
+"""Registry of adapters: names of agents that can be used as a model or runner."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ from kestrel_lab.adapters.subprocess_reader import AgentProgram, ProgramAdapter
 
 
 def adapter_factories(env: Mapping[str, str]) -> dict[str, Callable[[str], Adapter]]:
-    """Return what makes the adapter of each name; programs are started with `env`, in which they find their
-    keys.
+    """Return a factory of the adapter for each name; programs get their keys from `env`.
 
-    Each is given what stands behind the name's colon: a model within the program, or the command of an ACP
+    A factory takes the text after the colon of the name: a model of the program, or the command of an ACP
     agent.
     """
 

@@ -1,6 +1,4 @@
-"""Subprocess reader: an agent program in the sandbox, its JSON lines one by one, and no process left
-behind.
-"""
+"""Runs an agent program in the sandbox, reads its JSON lines and ends all its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Task, Told, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Reported, Task, TurnParts
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
@@ -27,7 +25,7 @@ from kestrel_lab.tools.sandbox.levels import Level
 LONGEST: Final = 64 * 1024 * 1024
 """Bytes of a line: results of tools may be whole files."""
 _IDLE_S: Final = 0.3
-"""Seconds without a line after which a turn that has begun is told: the calls of one turn come together."""
+"""Seconds of silence after which an open turn is yielded: a program writes the calls of a turn together."""
 _LAST_WORDS: Final = 2_000
 _ENV: Final = "/usr/bin/env"
 
@@ -36,7 +34,7 @@ class Reader:
     """Understands the lines of one program while it works on one task. By itself it understands none."""
 
     ended = False
-    """Whether the program has said that it is done."""
+    """True if the program has reported its end."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.parts = task, TurnParts()
@@ -46,15 +44,15 @@ class Reader:
         """Return what is written to its input first."""
         return ()
 
-    def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
-        """Return what a line tells.
+    def take(self, line: Mapping[str, Any]) -> Iterable[Reported | Permission]:
+        """Yield what a line reports.
 
-        Raises `ModelError` or `LimitError` when it says that the program failed.
+        Raises `ModelError` or `LimitError` if the line reports a failure.
         """
         return ()
 
-    def idle(self) -> Iterable[Told]:
-        """Yield a turn that no end was told of; called while the program is silent, and at its end."""
+    def idle(self) -> Iterable[Reported]:
+        """Yield a turn that has no reported end; called when the program is silent and at its end."""
         if self.parts.calls:  # the last answer has none: it is told with what was used
             yield self.parts.turn(ModelAnswer(model=self.model), self.session)
 
@@ -65,22 +63,20 @@ class Reader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentProgram:
-    """An agent program: how it is called, what it may touch beside the workspace, and who understands its
-    lines.
-    """
+    """An agent program: its command line, the paths it may write, and the reader of its lines."""
 
     name: str
     executable: str
     capabilities: Capabilities
     arguments: Callable[[Task, str], Sequence[str]]
-    """What follows the executable for a task and a model; the model's name may be empty."""
+    """Arguments of the executable for a task and a model; the model's name may be empty."""
     reader: Callable[[Task], Reader]
     state: tuple[str, ...]
     """Files and folders in the home folder that hold its settings, login and sessions."""
     install: str
-    """How it is installed."""
+    """Command that installs it."""
     terminal: bool = False
-    """Whether it refuses to work, or to run commands, without a terminal."""
+    """True if it does not work, or runs no commands, without a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,10 +86,10 @@ class ProgramAdapter:
     program: AgentProgram
     env: Mapping[str, str]
     model: str = ""
-    """The model within the program; its own choice where empty."""
+    """Model of the program; empty for its default."""
     kind: ModelKind = "real"
     command: tuple[str, ...] = ()
-    """What is started in place of the program: a recording that plays its part, say."""
+    """Command started in place of the program, such as a recording in tests."""
 
     @property
     def name(self) -> str:
@@ -114,11 +110,11 @@ class ProgramAdapter:
         return self.command or (self.program.executable,)
 
     def check(self, folder: Path) -> None:
-        """Raise `UsageError` where the program is not on this machine."""
+        """Raise `UsageError` if the program is not installed."""
         require_program(self._command[0], folder, self.env, self.program.install)
 
-    async def work(self, task: Task) -> AsyncIterator[Told]:
-        """Start the program and yield what it tells; see `Adapter.work`."""
+    async def work(self, task: Task) -> AsyncIterator[Reported]:
+        """Start the program and yield what it reports; see `Adapter.work`."""
         reader = self.program.reader(task)
         argv = [*self._command, *self.program.arguments(task, self.model)]
         async with agent_process(
@@ -129,19 +125,19 @@ class ProgramAdapter:
             if not first:  # it is told all on its command line, and would wait for the end of its input
                 running.program.stdin.close()
             async for line in running.lines():
-                for told in reader.idle() if line is None else self._understood(reader, line):
-                    if isinstance(told, Permission):
-                        await running.send(reader.reply(told, await task.ask(told)))
+                for reported in reader.idle() if line is None else self._understood(reader, line):
+                    if isinstance(reported, Permission):
+                        await running.send(reader.reply(reported, await task.ask(reported)))
                     else:
-                        yield told
+                        yield reported
                 if reader.ended:
                     break
-            for told in reader.idle():
-                yield told
+            for reported in reader.idle():
+                yield reported
             if not reader.ended:
                 raise ModelError(f"{self.name} ended without an answer: {await running.how_it_ended()}")
 
-    def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Told | Permission]:
+    def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Reported | Permission]:
         try:
             yield from reader.take(line)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
@@ -168,14 +164,12 @@ class RunningProgram:
     """The end of what it wrote to its standard error, and of its lines that are no JSON."""
 
     async def send(self, line: Mapping[str, Any]) -> None:
-        """Write a line; a program that has closed its input says why in its output."""
+        """Write a line. No error if the program closed its input: its output says why."""
         with suppress(OSError):
             await self.program.write(json.dumps(line).encode() + b"\n")
 
     async def lines(self) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Yield the objects that it writes, and `None` whenever it falls silent; returns at the end of its
-        output.
-        """
+        """Yield the program's JSON objects, and `None` when it falls silent, until its output ends."""
         reading = asyncio.ensure_future(self._line())
         try:
             while True:
@@ -223,7 +217,7 @@ class RunningProgram:
 
 
 def require_program(executable: str, folder: Path, env: Mapping[str, str], install: str) -> None:
-    """Raise `UsageError` where a program is not there, with the command that installs it."""
+    """Raise `UsageError` with the install command if a program is not found."""
     try:
         program_path(executable, folder, env)
     except FileNotFoundError as error:
@@ -237,11 +231,10 @@ def require_program(executable: str, folder: Path, env: Mapping[str, str], insta
 async def agent_process(
     argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool = False
 ) -> AsyncIterator[RunningProgram]:
-    """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
+    """Start a program at the sandbox level of the task; on exit, end it and all its descendants.
 
-    Beside the workspace it writes its own `state`, which are paths below the home folder. With `terminal` it
-    has one: its standard error, which nobody sees and nobody types into. Raises `UsageError` where it cannot
-    be started.
+    It may write the workspace and `state`, paths below the home folder. With `terminal`, its standard error
+    is a terminal without a user. Raises `UsageError` if it cannot be started.
     """
     try:
         running = RunningProgram(

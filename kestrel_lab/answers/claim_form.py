@@ -22,7 +22,7 @@ has no citations; it is shown as uncited."""
 
 
 class Place(BaseModel):
-    """What a claim cites."""
+    """A place that a claim cites."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,7 +34,7 @@ class Place(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, given: object) -> object:
-        """Models that no strict schema binds leave out what does not apply."""
+        """Fill in fields that do not apply: models without a strict schema omit them."""
         return {**dict.fromkeys(cls.model_fields, ""), **given} if isinstance(given, dict) else given
 
     @model_validator(mode="after")

@@ -20,11 +20,9 @@ def asks_for_claims(schema: Mapping[str, Any] | None) -> bool:
 
 
 def claims_given(value: Json) -> list[Mapping[str, Any]]:
-    """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of
-    any other.
+    """Return the claims of an answer in the form of `claim_form`, as a value or in a text; empty for others.
 
-    A citation may lack what does not apply, where the form has empty texts; keys that the form does not have
-    are left out.
+    Citations may omit fields that do not apply; unknown keys are dropped.
     """
     if isinstance(value, str):
         return next(filter(None, map(claims_given, values_in(value))), [])
@@ -47,9 +45,7 @@ def _is_claim(one: Mapping[str, Any]) -> bool:
 
 
 def as_markdown(claims: list[Mapping[str, Any]]) -> str:
-    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square
-    brackets.
-    """
+    """Return the answer as Markdown: one paragraph per claim, with its citations in square brackets."""
     return "\n\n".join(_paragraph(claim) for claim in claims)
 
 

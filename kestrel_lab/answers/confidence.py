@@ -18,7 +18,7 @@ from typing import Literal
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
 
 Basis = Literal["verdict", "claims"]
-"""What a confidence rests on; those of another basis mean something else, and are not calibrated together."""
+"""Basis of a confidence. Confidences of different bases are calibrated separately."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class StatedConfidence:
 
 
 def stated_confidence(events: Iterable[Event]) -> StatedConfidence | None:
-    """Return the confidence that a run's events state; `None` where nothing says how sure the answer is."""
+    """Return the confidence that a run's events state; `None` if they state none."""
     last: dict[str, VerifierFinished] = {}
     end: RunFinished | None = None
     for event in events:

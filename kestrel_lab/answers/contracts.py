@@ -1,6 +1,4 @@
-"""Contracts for answers: what a kind of answer has to hold, in words for whoever writes it and as a check for
-whoever reads it.
-"""
+"""Contracts for answers: the required content of a kind of answer, as instructions and as a check."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _UNABLE: Final = (
 )
 _FIND: Final = r"(?:know|tell|say|find|determine|answer|verify|confirm|establish|locate)\b"
 _NOT: Final = r"(?:is|are|was|were|does|do|has|have|can|could)(?:n't| not)|cannot"
-_TOLD: Final = (
+_FACTS: Final = (
     r"(?:(?:been|be) "
     r")?(?:known|knowable|stated|mentioned|specified|given|documented|determined|answered|answerable|found|provided|"
     r"present|available|contained|covered|say|state|mention|specify|possible to "
@@ -31,28 +29,26 @@ _TOLD: Final = (
 )
 _ABSTAINS: Final = re.compile(
     rf"\b(?:i|we) {_UNABLE} {_FIND}"
-    rf"|\b(?:{_NOT}) {_TOLD}"
+    rf"|\b(?:{_NOT}) {_FACTS}"
     r"|\b(?:no|not enough|insufficient|too little) (?:information|evidence|answer|mention|data|record)\b"
     r"|^\W*(?:unknown|unanswerable|n/?a|i abstain|no answer)\b",
     re.IGNORECASE,
 )
 _SENTENCES: Final = 2
-"""An agent that does not know says so at once; "could not find" further down tells of a search on the way to
-an answer.
+"""Sentences searched for an abstention: agents say at once that they do not know, while a later "could not
+find" reports a search on the way.
 """
 
 
 def is_abstention(answer: str) -> bool:
-    """Whether `answer` says that it does not know."""
+    """Return true if `answer` says that it does not know."""
     text = answer.strip().replace("’", "'")
     first = " ".join(re.split(r"(?<=[.!?])\s+", text, maxsplit=_SENTENCES)[:_SENTENCES])
     return _ABSTAINS.search(first) is not None
 
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
-"""Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts
-it right.
-"""
+"""Takes sections by heading, the whole answer and the workspace; yields issues, worded for the author."""
 
 BRIEF_WORDS: Final = 150
 _FIRST_WORDS: Final = 60
@@ -61,7 +57,7 @@ _LONGEST: Final = 2_000
 """Lines, and characters of one, in which files and sources are looked for."""
 _HEADING: Final = re.compile(r"^#{1,4}[ \t]+(\S.{0,300}?)[ \t]*#*[ \t]*$", re.MULTILINE)
 _BOLD: Final = re.compile(r"^[ \t]*(?:\*\*|__)(\S[^*\n]{0,80}?)(?:\*\*|__):?[ \t]*$", re.MULTILINE)
-"""A line in bold that stands for a heading, in an answer that has no headings."""
+"""A bold line used as a heading in an answer without headings."""
 _FENCE: Final = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _NUMBERED: Final = re.compile(r"^\s{0,3}(\d+)[.)]\s+(.+)$", re.MULTILINE)
 _ITEM: Final = re.compile(r"^\s{0,3}[-*+]\s+(.+)$", re.MULTILINE)
@@ -71,17 +67,17 @@ _SOURCE: Final = re.compile(r"https?://\S|\[[^\]\n]+\]|`[^`\n]+`|\b[\w./-]+\.\w{
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """The form that an answer has to have. An answer that says that it does not know keeps every contract."""
+    """Required form of an answer. An answer that abstains always passes."""
 
     name: str
     instructions: str
-    """Told to whoever answers."""
+    """Instructions for the author."""
     sections: tuple[str, ...]
     """Headings that it has, in this order; none for an answer in one piece."""
     check: Check
 
     def issues(self, answer: str, workspace: Path) -> tuple[str, ...]:
-        """Return what is wrong with the form of `answer`; nothing if it keeps the contract.
+        """Return what is wrong with the form of `answer`; empty if it is right.
 
         Reads files, changes nothing.
         """
@@ -114,11 +110,9 @@ _DECORATION: Final = re.compile(r"^[\W_]*(?:(?:\d+|[ivx]+)[.):]\s*)?[*_]*|[\s*_:
 
 
 def sections_of(answer: str) -> dict[str, str]:
-    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code
-    are none.
+    """Return the text under each heading of a Markdown answer, by lower-case heading; code is skipped.
 
-    Numbers and marks around a heading make no difference, and lines in bold are headings where there are no
-    others.
+    Numbers and marks around a heading are ignored. Bold lines count as headings if there are no others.
     """
     found = [*_HEADING.finditer(_prose(answer))] or [*_BOLD.finditer(_prose(answer))]
     marks = [(match.start(), match.end(), _DECORATION.sub("", match[1]).strip().lower()) for match in found]
@@ -203,7 +197,7 @@ def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
 
 
 def _missing_files(text: str, workspace: Path) -> Iterator[str]:
-    """Files that are named as if they were there; a line that says that they are new is believed."""
+    """Return files that are named as existing but missing; lines that call them new are skipped."""
     files = Files(workspace)
     for line in _prose(text).splitlines()[:_MOST_LINES]:
         if _NEW.search(line):
@@ -281,9 +275,7 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {
 
 
 def contract_named(name: str, *others: str) -> Contract:
-    """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others`
-    that may stand in its place.
-    """
+    """Return the contract of that name; raises `UsageError` that suggests the nearest name."""
     if (found := CONTRACTS.get(name)) is None:
         raise UsageError(f"there is no answer form {name!r}; {did_you_mean(name, [*CONTRACTS, *others])}")
     return found
@@ -329,11 +321,10 @@ def answer_forms() -> str:
 
 
 def patch_problem(patch: str, folder: Path) -> str:
-    """Why `patch`, a unified diff, does not fit the files of `folder`; empty if it does, or is applied there
-    already.
+    """Return why `patch`, a unified diff, does not apply in `folder`; empty if it applies or is applied.
 
-    `git apply --check` decides, in a folder that need not be a repository; nothing is changed. Context lines
-    have to be as they are in the files, line numbers may be off.
+    Runs `git apply --check`, which needs no repository and changes nothing. Context lines must match; line
+    numbers may be off.
     """
     text = patch if patch.endswith("\n") else f"{patch}\n"
     said = _check(text, folder)

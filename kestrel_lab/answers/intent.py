@@ -38,12 +38,12 @@ _THING: Final = (
     r"|options?|flags?|types?|bugs?|code|configs?|endpoints?|api)"
 )
 _CARRIED_OUT: Final = rf"(?!.*\b(?:and|then) (?:then )?(?:{_EDIT}|execute|carry|do|follow|start|begin|run)\b)"
-"""Not where what is planned is also to be done."""
+"""Excludes goals whose plan is also to be carried out."""
 _ASKS: Final = (
     r"^(?!(?:what|which|where|who|whose|when|why|is|are|was|were|does|do|did|has|have|had|how "
     r"(?:does|do|did|is|are|was|many|much))\b)"
 )
-"""Not where something is asked about that is there."""
+"""Excludes questions about things that exist."""
 _RULES: Final[tuple[tuple[Intent, float, str], ...]] = (
     ("edit", 3, rf"^{_POLITE}{_EDIT}\b"),
     ("edit", 2, rf"[,;:.] {_POLITE}{_EDIT} \w"),
@@ -175,17 +175,17 @@ class IntentGuess:
 
     intent: Intent
     share: float
-    """How much of what speaks for any intent speaks for this one, from 0 to 1.
+    """Share of all evidence that supports this intent, from 0 to 1.
 
     A weight of rules, not a probability.
     """
     by: str = "rules"
-    """`rules`, or `model` where a model decided between what rules left open."""
+    """`rules`, or `model` if a model decided what the rules left open."""
 
 
 @cache
 def _rules() -> tuple[tuple[Intent, float, re.Pattern[str]], ...]:
-    """Compile the rules, which takes longer than importing this module: only where a goal is classified."""
+    """Compile the rules on first use: that takes longer than importing this module."""
     return tuple(
         (intent, weight, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
         for intent, weight, pattern in _RULES
@@ -195,8 +195,7 @@ def _rules() -> tuple[tuple[Intent, float, re.Pattern[str]], ...]:
 def guess_intent(goal: str) -> IntentGuess:
     """Return the intent of `goal`, by rules over its first 2,000 characters.
 
-    Where nothing speaks for anything it is a question, or a change of what is, if it is long and asks
-    nothing.
+    Without evidence it is a question, or, if it is long and asks nothing, a change.
     """
     text = re.sub(r"```.*?(?:```|\Z)", " ", goal[:2000], flags=re.DOTALL).strip()
     votes: Counter[Intent] = Counter()
@@ -212,7 +211,7 @@ def guess_intent(goal: str) -> IntentGuess:
 
 
 async def decide_intent(goal: str, second: Second | None = None) -> IntentGuess:
-    """`guess_intent`, and where that is unsure what `second` says, if it says one of the intents."""
+    """Return `guess_intent`, or, if that is unsure, the intent that `second` returns."""
     first = guess_intent(goal)
     if second is None or first.share >= UNSURE:
         return first

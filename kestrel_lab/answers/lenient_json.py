@@ -15,17 +15,16 @@ from kestrel_lab.core.json_types import Json, readable
 
 Schema = Mapping[str, Any]
 _DEPTH: Final = 30
-"""Levels of a value that are gone through."""
+"""Deepest level of a value that is converted."""
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?")
 _TRUTHS: Final[Mapping[str, bool]] = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def fit_to_schema(value: Json, schema: Schema) -> Json:
-    """Return `value` as the schema has it, as far as only one reading of it is possible.
+    """Return `value` converted to the schema, as far as there is one reading of it.
 
-    Keys that the schema excludes are left out, and optional ones that are null; keys and words of an enum are
-    read in any case; numbers and truth values may be texts, a number may stand for a text, and a single value
-    for a list of one. Whether the result fits is for whoever validates it.
+    Excluded keys and optional nulls are dropped; keys and enum words match in any case; texts may become
+    numbers or booleans, numbers texts, and a single value a list of one. The caller validates the result.
     """
     return _fitted(value, schema, schema, _DEPTH)
 
@@ -88,9 +87,7 @@ def _object(value: dict[str, Json], schema: Schema, root: Schema, depth: int) ->
 
 
 def _same_key(key: str, value: Mapping[str, Json], known: Mapping[str, Schema]) -> str:
-    """The key of the schema that differs in case only; the key itself where there is none, or that one is
-    given too.
-    """
+    """Return the schema's key that differs only in case; `key` itself if there is none or both are given."""
     same = [name for name in known if _plain(name) == _plain(key) and name not in value]
     given = [other for other in value if other not in known and _plain(other) == _plain(key)]
     return same[0] if len(same) == len(given) == 1 else key
@@ -134,7 +131,7 @@ def _scalar(value: Json, kinds: frozenset[str], schema: Schema) -> Json:
 
 
 def _number(text: str, kind: str, schema: Schema) -> Json:
-    """The number that a text is; a percentage where the schema asks for a share."""
+    """Return the number in a text; a percentage becomes a share if the schema asks for one."""
     digits = text.removesuffix("%").strip()
     if not _NUMBER.fullmatch(digits):
         return text

@@ -1,6 +1,4 @@
-"""Next actions of the reader of an answer: commands that can be run here, files that exist, tests that exist
-for them.
-"""
+"""Next actions for the reader of an answer: runnable commands, existing files and their tests."""
 
 from __future__ import annotations
 
@@ -44,12 +42,12 @@ class NextAction:
 def next_actions(
     answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()
 ) -> tuple[NextAction, ...]:
-    """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is
-    run.
+    """Return at most `MOST` actions for the reader of `answer`: tests, then commands, then files; runs
+    nothing.
 
-    `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed
-    again. A command is proposed only if its program is on PATH or in the workspace, a file only if it is
-    there, a test only if it is there and bears the name of a file that was changed or named.
+    `changed` are files the run wrote; `ran` are commands it ran, which are not proposed. A command is
+    proposed if its program is installed, a file if it exists, a test if it exists and is named after a
+    changed or mentioned file.
     """
     answer = answer[:_MOST_CHARS]
     named = [path for name in file_names(answer)[:_MOST_NAMED] for path in files.named(name)[:1]]

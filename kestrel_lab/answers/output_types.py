@@ -1,6 +1,6 @@
-"""Output types: what a run's answer has to be, as a Python type or a JSON Schema, and its value once it is.
+"""Output types: the required type or JSON Schema of a run's answer, and the parsed value.
 
-Pydantic makes the schema of a type and validates against it; it is imported only where a type is given.
+Pydantic makes the schema of a type and validates against it; it is imported only if a type is given.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     OutputForm = UnionType | _SpecialForm | Mapping[str, Any] | str
-    """What may be given beside a type: `A | B`, `Literal[...]`, a JSON Schema, the name `module:Type` of a
-    type that is imported.
+    """Accepted besides a type: `A | B`, `Literal[...]`, a JSON Schema, or the name `module:Type` of an
+    imported type.
     """
 
 T = TypeVar("T", default=Any)
-"""The type of a run's value; `Any` where none was given."""
-MOST_TOLD: Final = 5
-"""Mistakes of one answer that a model is told of."""
+"""Type of a run's value; `Any` if none was given."""
+MAX_MISTAKES: Final = 5
+"""Mistakes of one answer that are reported to the model."""
 
 
 class OutputType(Generic[T]):
-    """What an answer has to be."""
+    """Required form of an answer."""
 
     def __init__(self, schema: dict[str, Json], adapter: TypeAdapter[T] | None = None) -> None:
         self.schema = schema
@@ -41,9 +41,7 @@ class OutputType(Generic[T]):
 
     @classmethod
     def of(cls, form: Any) -> OutputType[Any] | None:
-        """Return `form` as an output type, `None` for `None`; raises `UsageError` for what is neither a type
-        nor a JSON Schema.
-        """
+        """Return `form` as an output type, `None` for `None`; raises `UsageError` for anything else."""
         if form is None or isinstance(form, OutputType):
             return form
         if isinstance(form, Mapping):
@@ -69,15 +67,15 @@ class OutputType(Generic[T]):
         try:
             return self._adapter.validate_json(dumps(found))
         except ValidationError as error:
-            told = [
+            mistakes = [
                 f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
                 for one in error.errors(include_url=False)
             ]
-            raise UsageError("; ".join(told[:MOST_TOLD])) from error
+            raise UsageError("; ".join(mistakes[:MAX_MISTAKES])) from error
 
     @property
     def instructions(self) -> str:
-        """What a model is told of the form of its answer."""
+        """Instructions for the model on the form of its answer."""
         return (
             "Form of the answer: one JSON value and nothing else, which fits this JSON "
             f"Schema:\n{readable(self.schema)}"
@@ -95,9 +93,7 @@ def _valid_schema(schema: dict[str, Any]) -> dict[str, Json]:
 
 
 def _imported_type(name: str) -> Any:
-    """The type of a module that is imported; nothing is imported for a name, since that would run what the
-    name says.
-    """
+    """Return the type from an already imported module: importing one by name would run its code."""
     where, _, attribute = name.rpartition(":" if ":" in name else ".")
     module = sys.modules.get(where or "builtins")
     if module is None or not hasattr(module, attribute):

@@ -61,11 +61,11 @@ class Definition:
 
     @property
     def says(self) -> str:
-        """What its server says of its calls by MCP's annotations: `only reads`, `stays closed` (it reaches
-        nobody else), or nothing.
+        """What the server's MCP annotations promise: `only reads`, `stays closed` (reaches nobody else), or
+        nothing.
 
-        Part of the definition, so of its pin: whoever approves the tool is shown it. One that says it
-        destroys says neither.
+        Part of the definition and its pin, so whoever approves the tool sees it. A tool marked destructive
+        promises neither.
         """
         hints = self.fields.get("annotations")
         if not isinstance(hints, dict) or hints.get("destructiveHint") is True:
@@ -98,7 +98,7 @@ def problem_of(definition: Definition) -> str:
 
 
 def check_definitions(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:
-    """Return the definitions that can be offered, by name, and the reasons against the others."""
+    """Return the definitions that can be offered, by name, and why the others cannot."""
     kept: dict[str, Definition] = {}
     refused: dict[str, str] = {}
     for number, one in enumerate(definitions):
@@ -134,8 +134,8 @@ def definition_diff(name: str, old: Definition | None, new: Definition | None) -
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """The file of a user's approved servers and their tools; outside every project, so that no project brings
-    its own.
+    """The user's approved servers and tools, in a file outside every project so that no project brings its
+    own.
     """
 
     path: Path
@@ -147,9 +147,7 @@ class Approvals:
         return cls(place / "kestrel" / "mcp.json")
 
     def tools(self, server: ServerConfig) -> dict[str, Definition] | None:
-        """Return the approved tools of `server`; `None` when it was not approved with exactly this command or
-        address.
-        """
+        """Return the approved tools of `server`; `None` unless exactly this command or address was."""
         found = self._read().get(server.key)
         if not isinstance(found, dict) or not isinstance(found.get("tools"), dict):
             return None

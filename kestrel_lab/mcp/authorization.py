@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
 
 LOGIN_S = 300.0
-"""How long a person has for a login."""
+"""Seconds a person has for a login."""
 _PATH = "/callback"
 _LONGEST_REQUEST = 16_384
 
 
 class LoginNeededError(ConnectionError):
-    """A server wants a login, and nobody is here to log in."""
+    """A server requires a login and there is nobody to log in."""
 
 
 @dataclass
@@ -56,16 +56,16 @@ class TokenFile:
     oauth: OAuth
     redirect: str
     context: OAuthContext | None = None
-    """What the SDK's provider knows, of which the file keeps what a refresh needs in a later process."""
+    """State of the SDK's provider; the file keeps what a later process needs for a refresh."""
 
     @classmethod
     def path_of(cls, config: ServerConfig, env: Mapping[str, str]) -> Path:
-        """Return the file of a server, beside the user's approvals."""
+        """Return the token file of a server, next to the user's approvals."""
         return Approvals.of(env).path.with_name("mcp-tokens") / f"{config.name}-{config.key[:16]}.json"
 
     def restore(self, context: OAuthContext) -> None:
-        """Hand what was kept to the SDK: without the time of expiry and the token endpoint it would not
-        refresh, but log in anew.
+        """Restore the SDK's state: without expiry and token endpoint it would log in again instead of
+        refreshing.
         """
         from mcp.shared.auth import OAuthMetadata
 
@@ -82,7 +82,7 @@ class TokenFile:
         return None if kept is None else OAuthToken.model_validate(kept)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep tokens, the time they expire, and where they are refreshed."""
+        """Store tokens, their expiry and the refresh endpoint."""
         known = self.context
         expires = None if tokens.expires_in is None else time.time() + tokens.expires_in
         metadata = (
@@ -133,9 +133,7 @@ class TokenFile:
 
 
 def read_tokens(path: Path) -> dict[str, Any]:
-    """Return what a token file holds; nothing where there is none or it cannot be read, which leads to
-    another login.
-    """
+    """Return the contents of a token file; empty if missing or unreadable, which leads to a new login."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -144,9 +142,7 @@ def read_tokens(path: Path) -> dict[str, Any]:
 
 
 def token_redactor(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
-    """Return what keeps the tokens of a server out of its answers: a server may send back what it was
-    sent.
-    """
+    """Return a redactor for the tokens of a server: a server may send back what it received."""
     kept = read_tokens(TokenFile.path_of(config, env)) if config.url else {}
     tokens, client = kept.get("tokens") or {}, kept.get("client") or {}
     words = (tokens.get("access_token"), tokens.get("refresh_token"), client.get("client_secret"))
@@ -154,10 +150,9 @@ def token_redactor(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
 
 
 def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> httpx2.Auth:
-    """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has
-    to log in.
+    """Return the authentication for requests to an address; it calls `person()` if somebody must log in.
 
-    Raises `UsageError` for a variable of the table that is not set.
+    Raises `UsageError` if a variable of the table is not set.
     """
     oauth, path = config.filled_oauth(env), TokenFile.path_of(config, env)
     # A registration is for one address: the port stays the same, also where it is not free just now, as only
@@ -201,7 +196,7 @@ def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthCl
 
 
 def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
-    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523:
+    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, RFC 7523:
     SEP-990).
     """
     import httpx2
@@ -242,7 +237,7 @@ def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> htt
 def _browser(
     config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]
 ) -> OAuthClientProvider:
-    """Return the provider that has a person log in (authorization code with PKCE, RFC 8252 for the loopback
+    """Return the provider for browser logins (authorization code with PKCE, RFC 8252 for the loopback
     address).
     """
     from mcp.client.auth import OAuthClientProvider
@@ -303,8 +298,8 @@ class _Loopback:
 
     @classmethod
     async def opened(cls, redirect: str, url: str) -> _Loopback:
-        """Listen at `redirect` for the answer to `url`; raises `ConnectionError` where the port is taken or
-        the address is not one to open.
+        """Wait at `redirect` for the answer to `url`; raises `ConnectionError` if the port is taken or `url`
+        is unsafe.
         """
         if urlsplit(url).scheme not in ("https", "http"):
             raise ConnectionError(

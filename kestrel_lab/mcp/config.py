@@ -36,35 +36,29 @@ _SHARED_KEYS = frozenset(
         "write",
     }
 )
-"""The keys of `.mcp.json` that programs agree on, and those of the sandbox, which a person sees before
-approving.
-"""
+"""Keys of `.mcp.json` that programs share, and the sandbox keys, which a person sees before approving."""
 _TRUST_KEYS = ("danger", "effect", "untrusted", "content")
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What a person says of a tool.
+    """A person's statements about a tool.
 
-    A server's own annotations say nothing of it, see `mcp.approvals.Definition.says` for what they do.
+    The server's own annotations are separate, see `mcp.approvals.Definition.says`.
     """
 
     danger: Danger = Danger.MEDIUM
     effect: Effect = "opaque"
     untrusted: bool = True
-    """Whether others may have written what it answers; only a server that can reach no network may be said to
-    answer its own.
-    """
+    """True if answers may contain text by others. Only a server without network may be declared trusted."""
     content: tuple[str, ...] = ()
     """Arguments that bear no authority, see `tools.tool.Tool.content`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OAuth:
-    """How a server at an address is logged in to; without any of it a person logs in, and the client
-    registers itself.
-    """
+    """Login for a server at an address; if empty, a person logs in and the client registers itself."""
 
     client_id: str = ""
     """The client that was registered by hand; for client credentials always."""
@@ -72,9 +66,9 @@ class OAuth:
     private_key: str = ""
     """A key in PEM form, in place of a secret (`private_key_jwt`)."""
     algorithm: str = "ES256"
-    """How the key signs."""
+    """Signature algorithm of the key."""
     client_credentials: bool = False
-    """Whether a program logs in by itself, and no person."""
+    """True if a program logs in by itself, without a person."""
     issuer: str = ""
     """The authorisation server that the client belongs to; its credentials are sent to no other."""
     scope: str = ""
@@ -110,7 +104,7 @@ class ServerConfig:
     """The program; empty for a server at a `url`."""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Its environment variables beside a few harmless ones; `${NAME}` stands for one of ours."""
+    """Environment variables besides a few harmless ones; `${NAME}` is replaced by one of ours."""
     cwd: str = ""
     url: str = ""
     """The address of a server that speaks streamable HTTP."""
@@ -123,13 +117,13 @@ class ServerConfig:
     """The tools to offer; `None` for all."""
     enabled: bool = True
     sandbox: Sandbox | None = None
-    """Its sandbox, of which only the level counts; `None` for the level of the lab."""
+    """Its sandbox, of which only the level counts; `None` for the lab's level."""
     at_least: Level = Level.S0
     """The lowest sandbox level at which it is started."""
     network: bool = False
-    """Whether it may use the network, local services included."""
+    """True if it may use the network, local services included."""
     read: tuple[str, ...] = ()
-    """Paths it may read beside its program, its folder, and those in its arguments and variables."""
+    """Readable paths besides its program, its folder, and paths in arguments and variables."""
     write: tuple[str, ...] = ()
     """Paths it may write."""
     timeout_s: float = 60.0
@@ -177,9 +171,7 @@ class ServerConfig:
 
     @property
     def key(self) -> str:
-        """A hash of command or address and everything that changes it; a command with a path includes its
-        folder.
-        """
+        """Hash of the command or address and all that changes it; a path in a command adds its folder."""
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
         freedoms = self._freedoms  # left out when empty, so that older approvals stay valid

@@ -48,7 +48,9 @@ _BETWEEN_S = 0.1
 """Least seconds between two reports of progress."""
 _TIMED_OUT = -32001
 _NO_LIMIT_S = 86_400.0
-"""For the SDK, whose clock goes on while a person is asked: `Person.clock` is the time limit of a call."""
+"""Timeout passed to the SDK, whose clock keeps running while a person is asked; `Person.clock` has the real
+limit.
+"""
 _PERSON: ContextVar[Person | None] = ContextVar("kestrel_mcp_person", default=None)
 _QUIET = logging.NullHandler()
 """Keeps tracebacks of the SDK off the terminal: its errors are raised, too."""
@@ -83,10 +85,10 @@ class Connection:
         sandbox: Sandbox | None = None,
         ask: Ask | None = None,
     ) -> None:
-        """Connect nothing yet.
+        """Prepare without connecting.
 
-        `ended` is called with the reason when an open connection ends by itself, `ask` where a person has to
-        log in while it opens.
+        `ended` is called with the reason if an open connection ends by itself; `ask` asks a person to log in
+        while it opens.
         """
         self.config = config
         self.definitions: dict[str, Definition] = {}
@@ -111,13 +113,13 @@ class Connection:
         )  # changes of its tools announced by the server, and those listed since
         self._listing = asyncio.Lock()
         self._left_out: dict[str, str] = {}
-        """What the server listed last that is not as the protocol says, and why."""
+        """Invalid parts of the last listing, with reasons."""
         self._at_work: dict[Person, None] = {}
         """Whom the requests under way are for, in their order."""
 
     @property
     def alive(self) -> bool:
-        """Whether tools can be called."""
+        """True while tools can be called."""
         return (
             self._client is not None
             and not self.reason
@@ -148,7 +150,7 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """End the connection and every process of the server; a second call does nothing.
+        """End the connection and all processes of the server; further calls do nothing.
 
         A pending `open` raises `ConnectionError`.
         """
@@ -164,11 +166,10 @@ class Connection:
     async def call(
         self, tool: str, pin: str, args: dict[str, Json], progress: Progress, ask: Ask | None = None
     ) -> Answer:
-        """Call `tool`, provided that its definition still has the hash `pin`, and return its answer; `ask`
-        puts its questions to a person.
+        """Call `tool` if its definition still has the hash `pin`, and return its answer; `ask` asks a person.
 
-        Raises `ToolError` for an error of the tool and for structured content that does not fit the tool's
-        schema, `ConnectionError` when the server is gone, `TimeoutError` when it does not answer in time.
+        Raises `ToolError` for errors of the tool and structured content that violates its schema,
+        `ConnectionError` if the server is gone, and `TimeoutError` if it does not answer in time.
         """
         client = self._open_client()
         await self._list()
@@ -188,14 +189,14 @@ class Connection:
         async with self._working(ask, self.config.timeout_s) as person:
             result = await self._asked(lambda: self._after_addresses(send))
         answer = answer_of(result)
-        told = "".join(
+        declined = "".join(
             f"\n[nobody was here to answer, so this was declined: {one_line(text, 500)}]"
             for text in person.unanswered
         )
         if result.is_error:
             text = text_of(result.content)[0] or "the tool failed and does not say why"
-            raise ToolError(f"{text}{told}" + network_hint(self.config, self.level, text))
-        return replace(answer, value=f"{render_result(answer.value)}{told}") if told else answer
+            raise ToolError(f"{text}{declined}" + network_hint(self.config, self.level, text))
+        return replace(answer, value=f"{render_result(answer.value)}{declined}") if declined else answer
 
     async def resource(self, uri: str, ask: Ask | None = None) -> Answer:
         """Read a resource; without an address list resources and templates of addresses.
@@ -233,7 +234,7 @@ class Connection:
             return await self._pages(client.list_prompts, "prompts")
 
     async def prompt(self, name: str, args: Mapping[str, str], ask: Ask | None = None) -> str:
-        """Return the text of a prompt, each message under its role where there are several.
+        """Return the text of a prompt, with roles if it has several messages.
 
         Errors: as `call`.
         """
@@ -256,9 +257,7 @@ class Connection:
 
     @asynccontextmanager
     async def _working(self, ask: Ask | None, seconds: float) -> AsyncIterator[Person]:
-        """Make the requests of the block in at most `seconds`, without the time in which a person is
-        asked.
-        """
+        """Limit the requests of the block to `seconds`, not counting time in which a person is asked."""
         async with asyncio.timeout(seconds) as clock:
             person = Person(ask, clock, seconds)
             self._at_work[person] = None
@@ -270,9 +269,7 @@ class Connection:
                 del self._at_work[person]
 
     def _person(self) -> Person:
-        """Return whom a question of the server is for; nobody, where it does not say to which of several
-        requests it belongs.
-        """
+        """Return the person for a server's question; nobody if it may belong to several requests."""
         mine = _PERSON.get()
         if mine in self._at_work:
             return mine
@@ -284,8 +281,8 @@ class Connection:
         return await answer_elicitation(self.config.name, params, self._person().ask)
 
     async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Send a request again after the person has been to the addresses that the server wants visited first
-        (protocol of 2025-11-25).
+        """Repeat a request after the person visited the addresses that the server asked for (protocol
+        2025-11-25).
         """
         from mcp import MCPError
         from mcp.shared.exceptions import UrlElicitationRequiredError
@@ -332,9 +329,7 @@ class Connection:
             )
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        """Open the connection and keep it open; every context of the SDK is entered and left in this task, as
-        anyio requires.
-        """
+        """Open the connection and keep it open: anyio requires one task to enter and leave every context."""
         listener: asyncio.Task[None] | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -397,9 +392,7 @@ class Connection:
         )
 
     async def _hold(self) -> None:
-        """Wait until the connection is closed or ends; list the tools again whenever the server announces a
-        change.
-        """
+        """Wait until the connection ends; list the tools again after each announced change."""
         while not (self._stop.is_set() or self.reason):
             self._turn.clear()
             with suppress(ToolError, TimeoutError):  # the next call asks again
@@ -407,8 +400,8 @@ class Connection:
             await self._turn.wait()
 
     async def _list(self) -> None:
-        """List the tools if a change was announced since the last listing; concurrent callers wait for the
-        same listing.
+        """List the tools if a change was announced since the last listing; concurrent callers share one
+        listing.
         """
         async with self._listing:
             if self._listed == (wanted := self._wanted):
@@ -440,8 +433,8 @@ class Connection:
         from mcp import MCPError
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
-        told = client.server_capabilities.tools
-        if told is None or not told.list_changed:
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
             return
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with client.listen(tools_list_changed=True) as changes:
@@ -464,9 +457,7 @@ class Connection:
             self._on_end(self.reason)
 
     async def _asked(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the answer of the server; errors of the SDK become `ToolError`, `ConnectionError` or
-        `TimeoutError`.
-        """
+        """Return the server's answer; SDK errors become `ToolError`, `ConnectionError` or `TimeoutError`."""
         from mcp import MCPError
 
         try:
@@ -486,8 +477,8 @@ class Connection:
 
     def _with_last(self, what: str) -> str:
         last = "" if self._log is None else self._log.last
-        told = f"{what}; it said last: {last}" if last and last not in what else what
-        return told + network_hint(self.config, self.level, told)
+        reason = f"{what}; it said last: {last}" if last and last not in what else what
+        return reason + network_hint(self.config, self.level, reason)
 
 
 async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
@@ -496,9 +487,7 @@ async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
 
 
 def _progress_callback(progress: Progress) -> Any:
-    """Return the SDK's progress callback, which drops reports that come faster than every `_BETWEEN_S`
-    seconds.
-    """
+    """Return the SDK's progress callback; reports closer than `_BETWEEN_S` seconds are dropped."""
     last = 0.0
 
     async def report(done: float, total: float | None, message: str | None) -> None:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 Ask = Callable[[str, tuple[str, ...]], Awaitable[str | None]]
-"""Puts a question with its options to a person; returns the answer, `None` where nobody is here or who is
-here refuses.
-"""
+"""Asks a person a question with options; returns the answer, `None` if there is nobody or they decline."""
 DONE, DECLINE, LEAVE_OUT = "done", "decline", "leave it out"
 _YES, _NO = "yes", "no"
 _TRIES = 3
@@ -33,17 +31,17 @@ _LONGEST_ADDRESS = 8_000
 
 @dataclass(eq=False, slots=True)
 class Person:
-    """Whoever one request works for."""
+    """The person behind one request."""
 
     ask_person: Ask | None
     clock: asyncio.Timeout
     seconds: float
     """The time limit of the request."""
     unanswered: list[str] = field(default_factory=list)
-    """What nobody was here to answer."""
+    """Questions that nobody was here to answer."""
 
     async def ask(self, text: str, options: tuple[str, ...]) -> str | None:
-        """Ask, and wait without counting the time; `None` where nobody is here or who is here refuses."""
+        """Ask, with the clock stopped; `None` if there is nobody or they decline."""
         if self.ask_person is None:
             self.unanswered.append(text)
             return None
@@ -63,7 +61,7 @@ class Person:
 
 
 async def answer_elicitation(server: str, params: ElicitRequestParams, ask: Ask) -> ElicitResult:
-    """Return what the person says to a question of `server`; a refusal, or nobody to ask, declines it."""
+    """Return the person's answer to a question of `server`; declines if there is nobody or they decline."""
     from mcp_types import ElicitRequestURLParams, ElicitResult
 
     if isinstance(params, ElicitRequestURLParams):
@@ -103,9 +101,7 @@ async def _ask_to_open(server: str, params: ElicitRequestURLParams, ask: Ask) ->
 async def _field(
     question: str, field: dict[str, Any], ask: Ask, *, optional: bool
 ) -> tuple[Json, ...] | None:
-    """Return the value of a field in a tuple, an empty one where it is left out, `None` where the person
-    declines.
-    """
+    """Return the value of a field in a tuple, empty if omitted, `None` if the person declines."""
     choices = _choices(field)
     offered = list(choices) if field.get("type") != "array" else []
     suggested = [_default_text(field["default"], choices)] if "default" in field else []
@@ -181,8 +177,8 @@ def _field_text(name: str, field: dict[str, Any]) -> str:
     )
     listed = f"of {', '.join(_choices(field))}" if field.get("type") == "array" else ""
     more = "; ".join(word for word in (kind, listed, one_line(str(field.get("format", "")), 40)) if word)
-    told = _text(field.get("description", ""))
-    return f"{_text(field.get('title') or name)}{f' ({more})' if more else ''}{f': {told}' if told else ''}"
+    title, description = _text(field.get("title") or name), _text(field.get("description", ""))
+    return f"{title}{f' ({more})' if more else ''}{f': {description}' if description else ''}"
 
 
 def _text(value: object) -> str:

@@ -49,7 +49,7 @@ class Server:
 
     @property
     def outdated(self) -> bool:
-        """Whether the connection was started with another sandbox level than it would be now."""
+        """True if the connection was started with another sandbox level than a new one would get."""
         own = bool(self.config.url) or self.config.sandbox is not None
         return (
             not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
@@ -57,17 +57,15 @@ class Server:
 
     @property
     def reaches_network(self) -> bool:
-        """Whether what it is told can leave this machine: a server is started without a sandbox only where a
-        setting says so.
+        """True if data sent to it can leave this machine: it is remote, unsandboxed by a setting, or has
+        network.
         """
         config = self.config
         return bool(config.url) or config.network or (config.sandbox or self.sandbox()).level is Level.S0
 
     @property
     def shown_sandbox(self) -> str:
-        """Its sandbox level, now or at its start, and its network, in words; empty for a server reached by
-        address.
-        """
+        """Its sandbox level, current or at start, and its network, as text; empty for a remote server."""
         config = self.config
         if config.url:
             return ""
@@ -79,7 +77,7 @@ class Server:
 
     @property
     def connected(self) -> Connection:
-        """The connection; raises `ConnectionError` where there is none yet."""
+        """The connection; raises `ConnectionError` if there is none."""
         if self.connection is None:
             raise ConnectionError("it is not connected")
         return self.connection

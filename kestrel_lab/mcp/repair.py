@@ -1,7 +1,6 @@
-"""Results of MCP servers that are almost as the protocol says: what can be read is kept, the rest is named.
+"""Repairs nearly valid results of MCP servers: keeps the valid parts and names the rest.
 
-The SDK refuses a result as a whole for one part that does not fit. So each part is looked at by itself before
-the SDK sees it.
+The SDK rejects a whole result for one invalid part, so each part is checked before the SDK sees it.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ _LISTS: Final = {
     "resources/templates/list": "resourceTemplates",
     "prompts/list": "prompts",
 }
-"""By method, the field of its result that lists things, each of which is refused by itself."""
+"""By method, the list field of its result; invalid items are rejected one by one."""
 _CONTENTS: Final = {"tools/call": "content", "resources/read": "contents"}
-"""By method, the field of its result with contents, of which what does not fit is shown as text."""
+"""By method, the content field of its result; invalid items are shown as text."""
 _OPTIONAL: Final = ("structuredContent", "isError", "nextCursor", "_meta")
 
 Refuse = Callable[[str, str], None]
@@ -47,7 +46,7 @@ def repaired_result(
     params: Mapping[str, Any],
     refuse: Refuse,
 ) -> dict[str, Any]:
-    """Return a result with all parts that fit; `fits` says why a result does not, empty where it does."""
+    """Return a result with its valid parts; `fits` returns why a result is invalid, empty if it is valid."""
     result = {key: value for key, value in result.items() if not (key in _OPTIONAL and value is None)}
     if "nextCursor" in result:
         result["nextCursor"] = str(result["nextCursor"])
@@ -86,7 +85,7 @@ def _repair_answer(result: dict[str, Any]) -> None:
 
 
 def _entry(method: str, one: Any) -> Any:
-    """Return what is listed without empty fields; a tool that says nothing of its arguments takes none."""
+    """Return a listed item without empty fields; a tool without an input schema gets an empty one."""
     if not isinstance(one, dict):
         return one
     kept = {key: value for key, value in one.items() if value is not None}
@@ -149,7 +148,7 @@ def _text(value: Any) -> str:
 
 
 def _fits(method: str, version: str | None) -> Callable[[dict[str, Any]], str]:
-    """Return what says why the SDK would refuse a result of a method in a version of the protocol."""
+    """Return a function that says why the SDK would reject a result of a method in a protocol version."""
     from mcp_types import methods
     from pydantic import ValidationError
 

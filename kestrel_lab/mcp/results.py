@@ -1,6 +1,4 @@
-"""Results of MCP servers for models and checks: text that is sanitised and bounded, structured content,
-images.
-"""
+"""Converts results of MCP servers: sanitised, bounded text, structured content, images."""
 
 from __future__ import annotations
 
@@ -25,17 +23,15 @@ _MOST_IMAGES = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a server answered, all of it untrusted."""
+    """An answer of a server; all of it is untrusted."""
 
     value: Json = ""
-    """The text; the structured content where it says the same as the text, and both where they differ."""
+    """The text, the structured content if it equals the text, or both if they differ."""
     images: tuple[ImagePart, ...] = ()
 
 
 def answer_of(result: CallToolResult) -> Answer:
-    """Return the answer of a tool; its structured content was validated against the tool's output schema by
-    the SDK.
-    """
+    """Return the answer of a tool; the SDK has validated its structured content against the output schema."""
     text, images = text_of(result.content)
     structured: Any = result.structured_content
     shown = None if structured is None else _sanitize(structured)
@@ -51,9 +47,7 @@ def answer_of(result: CallToolResult) -> Answer:
 
 
 def text_of(blocks: Iterable[Any]) -> tuple[str, tuple[ImagePart, ...]]:
-    """Return the text of content blocks and the images among them; audio and other files are named, not
-    shown.
-    """
+    """Return the text and images of content blocks; audio and other files are only named."""
     images: list[ImagePart] = []
     pieces = [piece for block in blocks if (piece := _piece(block, images))]
     return head_tail(sanitize_text("\n".join(pieces)), LONGEST)[0], tuple(images)
@@ -83,14 +77,14 @@ def _piece(block: Any, images: list[ImagePart]) -> str:
 
 def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
     """Add an image that models take to `images`; return its name in the text."""
-    told = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
+    summary = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
     if kind not in IMAGE_TYPES or len(data) > IMAGE_BYTES * 4 // 3 or len(images) >= _MOST_IMAGES:
-        return f"[{told}, not shown]"
+        return f"[{summary}, not shown]"
     try:
         images.append(ImagePart.of(base64.b64decode(data, validate=True), kind))
     except ValueError:
-        return f"[{told}, not shown: it is not Base64]"
-    return f"[{told}]"
+        return f"[{summary}, not shown: it is not Base64]"
+    return f"[{summary}]"
 
 
 def _is_same_json(text: str, value: Json) -> bool:

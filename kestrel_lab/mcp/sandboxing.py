@@ -1,6 +1,4 @@
-"""The sandbox of an MCP server: it sees its own program and the paths in its table, and no other file of the
-user.
-"""
+"""Sandbox of an MCP server: it can read its own program and the paths in its table, no other user files."""
 
 from __future__ import annotations
 
@@ -27,10 +25,9 @@ _FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
 
 
 def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> tuple[Launch, Choice]:
-    """Return how the server is started, and its sandbox level; the first call tries which levels work, and
-    blocks for that.
+    """Return the command that starts the server, and its sandbox level; blocks on first use to probe levels.
 
-    Raises `UsageError` where its level is not available, `OSError` for a missing program or path.
+    Raises `UsageError` if its level is unavailable, `OSError` for a missing program or path.
     """
     level = lab.level if config.sandbox is None else config.sandbox.level
     sandbox = Sandbox(level=level, network=config.network, hidden=lab.hidden, memory=lab.memory)
@@ -49,9 +46,7 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
-    """Return a clause on how to allow the network, where a server without one reports what looks like a
-    network error.
-    """
+    """Return a hint to allow the network if a server without one reports a network error; else empty."""
     if config.network or not level:
         return ""
     if Path(config.command).name in _FETCHERS or NETWORK.search(said):
@@ -69,9 +64,7 @@ def program_path(command: str, folder: Path, env: Mapping[str, str]) -> Path:
 def _places(
     config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]
 ) -> tuple[list[Path], list[Path]]:
-    """Return the paths the server may read, and write; folders with unrelated contents only where its table
-    names them.
-    """
+    """Return the paths the server may read, and write; shared folders only if its table names them."""
     read = program_folders(program, env)
     if not _is_broad(folder):
         read.add(folder)
@@ -87,9 +80,7 @@ def _places(
 
 
 def program_folders(program: Path, env: Mapping[str, str]) -> set[Path]:
-    """Return the folders that a program and its interpreters are installed in, without those that every
-    sandbox shows.
-    """
+    """Return the installation folders of a program and its interpreters, without those in every sandbox."""
     found = set(filter(None, map(installation_folder, _programs(program, env))))
     return {place for place in found if not _system(place)}
 
@@ -114,7 +105,7 @@ def _paths_named(word: str, folder: Path) -> Iterator[Path]:
 
 
 def installation_folder(file: Path) -> Path | None:
-    """Return the folder of a program's installation; the file alone where that folder is shared."""
+    """Return the folder of a program's installation, or just the file if the folder is shared."""
     if "node_modules" in file.parts:
         place = Path(*file.parts[: file.parts.index("node_modules")])
     else:
@@ -142,9 +133,7 @@ def _system(place: Path) -> bool:
 
 
 def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield a program, the targets of its links, its interpreters, and the base Python of a virtual
-    environment.
-    """
+    """Yield a program, its link targets, its interpreters, and the base Python of a virtual environment."""
     todo, seen = [program], set()
     while todo:
         file = todo.pop()
@@ -158,8 +147,8 @@ def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
         todo += [found for word in _interpreter(file) if (found := _find_on_path(word, env)) is not None]
         with suppress(OSError, UnicodeDecodeError):
             settings = (file.parent.parent / "pyvenv.cfg").read_text("utf-8")
-            if told := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
-                todo.append(Path(told[1].strip()) / "python3")
+            if home := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
+                todo.append(Path(home[1].strip()) / "python3")
 
 
 def _interpreter(file: Path) -> list[str]:

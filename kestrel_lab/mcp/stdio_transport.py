@@ -53,8 +53,8 @@ class Program:
             return None
 
     async def stop(self) -> None:
-        """Close its input, wait a little, then kill it and all its descendants; also under cancellation, as
-        none of them must stay.
+        """Close its input, wait briefly, then kill it and all descendants; also under cancellation: none may
+        stay.
         """
         stopping = asyncio.ensure_future(self._stop())
         while not stopping.done():
@@ -114,7 +114,7 @@ _ID = rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*'
 _VERSION = rb'"jsonrpc"\s*:\s*"2.0"\s*'
 _FIRST_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb",")
 _LAST_ID = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*$")
-"""The message's own id, before its result or behind it; in the result may be others."""
+"""The message's own id, before or after its result; the result may contain other ids."""
 
 
 class ServerLog:
@@ -155,10 +155,9 @@ class ServerLog:
 
 @asynccontextmanager
 async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], None]) -> AsyncIterator[Any]:
-    """Start a server and yield the SDK's two streams; on leaving, the process and its descendants are gone.
+    """Start a server and yield the SDK's two streams; on exit, the process and its descendants are killed.
 
-    `ended` is called with the reason when the server ends by itself. Raises `OSError` for a program that
-    cannot be started.
+    `ended` is called with the reason if the server ends by itself. Raises `OSError` if it cannot be started.
     """
     import anyio  # with the SDK
 
@@ -249,7 +248,7 @@ class _Incoming:
         return ""
 
     async def _too_long(self, head: bytes, tail: bytes, size: int) -> str:
-        """Fail the request of a line that is too long; the whole connection where its id is not found."""
+        """Fail the request of an oversized line, or the whole connection if its id is not found."""
         from mcp.shared.message import SessionMessage
         from mcp_types import ErrorData, JSONRPCError
 
@@ -281,7 +280,7 @@ class _Incoming:
 
 
 def _response(message: Any) -> dict[str, Any] | None:
-    """Return a response whose result or error is no object as one that says so; `None` for anything else."""
+    """Return a response with an invalid result or error as an error response; `None` for anything else."""
     number = message.get("id") if isinstance(message, dict) and "method" not in message else None
     if not isinstance(number, int | str) or isinstance(number, bool):
         return None

@@ -1,4 +1,4 @@
-"""Deduplication of notes: whether two notes say the same or contradict each other, judged by their words."""
+"""Deduplication of notes: detects by words whether two notes agree or contradict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from kestrel_lab.memory.entities import find_entities
 
 Relation = Literal["same", "contradicts", "near", "other"]
 SAME = 0.8
-"""Share of words in common from which two notes say the same, if nothing that matters differs and one has all
-words of the other.
-"""
+"""Share of common words above which notes say the same, if no value differs and one contains the other."""
 NEAR = 0.5
 _VALUES = frozenset({"path", "number", "version", "date", "url", "command", "symbol", "package", "error"})
-"""Kinds of names that are equal in notes that say the same."""
+"""Kinds of names that are the same in notes that agree."""
 _IS = re.compile(
     r"\b(?:is|are|was|were|equals?|means?|defaults? to|called|named|lives? (?:in|at)|run(?:s|ning)? "
     r"(?:on|with|by)|=)\s",
@@ -43,7 +41,7 @@ _CLASSES = tuple(
     before after
     """.strip().splitlines()
 )
-"""Words of which only one can be true of a thing."""
+"""Words that exclude each other."""
 _NAMES_OF_LANGUAGES = """
 english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian \
 ukrainian greek turkish romansh
@@ -59,7 +57,7 @@ _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each",
 
 @dataclass(frozen=True, slots=True)
 class NoteRelation:
-    """How two notes relate, and how much of their words they share."""
+    """Relation of two notes, and their share of common words."""
 
     relation: Relation
     share: float
@@ -68,9 +66,8 @@ class NoteRelation:
 def compare_notes(new: str, old: str) -> NoteRelation:
     """Return how `new` relates to `old`.
 
-    They contradict each other when they say the same of the same thing but for one value: a number, a file, a
-    version, a word of which only one can be true, what something is called, the language that something is to
-    be in, or whether it is so at all. Two denials do not: neither Monday nor Friday may be a day of releases.
+    They contradict if they agree but for one value: a number, file, version, an exclusive word, a name, a
+    language, or a negation. Two negations do not: neither Monday nor Friday may be a release day.
     """
     ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
     union = ours | theirs
@@ -143,12 +140,12 @@ def _one_value_differs(new: str, old: str) -> bool:
 
 
 def adds_words(new: str, old: str) -> bool:
-    """Return whether `new`, which says the same as `old`, also has words that `old` lacks."""
+    """Return true if `new`, which agrees with `old`, has additional words."""
     return stems(new) > stems(old)
 
 
 def _are_exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
-    """Return whether at most one of two values can be true of what stands before them."""
+    """Return true if at most one of two values can be true of the words before them."""
     if any(left in known and right in known for known in _CLASSES):
         return True
     if _is_measure(left) and _is_measure(right):

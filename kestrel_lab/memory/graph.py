@@ -12,9 +12,7 @@ from kestrel_lab.core.notes import Note
 from kestrel_lab.memory.table import LIVE, NoteTable
 
 _DRAWN = ("path", "symbol", "package", "command", "error", "quoted", "tag", "author", "name", "url")
-"""Kinds of names that say what a note is about; numbers and dates link what has nothing to do with each
-other.
-"""
+"""Kinds of names that tell what a note is about; numbers and dates would link unrelated notes."""
 MOST = 60
 """Notes in a graph, unless asked otherwise."""
 

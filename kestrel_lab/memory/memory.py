@@ -1,6 +1,4 @@
-"""Note memory: stores notes once, lets newer ones replace older ones, protects trusted ones, and deletes
-forgotten ones.
-"""
+"""Note memory: stores each note once, replaces outdated ones, protects trusted ones, deletes on request."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ LONGEST = 4_000
 PROMOTE_AFTER = 3
 """After so many recalls a note of one run becomes one for all runs."""
 _COMPARED = 12
-"""How many of the most similar notes a new one is compared with."""
+"""Number of most similar notes that a new note is compared with."""
 _STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
 _MOST_STANDING = 3
 _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
@@ -40,7 +38,7 @@ class ForgetResult:
 
     notes: tuple[Note, ...]
     still_in: tuple[str, ...] = ()
-    """Runs whose log contains the text of one of them; logs are not changed."""
+    """Runs whose logs contain one of the texts; logs are never changed."""
 
     def __repr__(self) -> str:
         """In a sentence."""
@@ -66,9 +64,9 @@ class NoteMemory:
         embedder: Callable[[], Callable[[], Embedder] | None] = note_embedder,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Read nothing yet.
+        """Prepare; reads nothing.
 
-        `embedder` returns what makes vectors of notes, or `None`: see the extras `semantic` and `minilm`.
+        `embedder` returns the embedder for notes, or `None`: see the extras `semantic` and `minilm`.
         """
         self.table = NoteTable(store)
         self._now = now
@@ -121,12 +119,11 @@ class NoteMemory:
         return found
 
     def keep(self, note: Note, workspace: str) -> Note:
-        """Keep `note` and return it as it is kept: under the id of an older one, if that says the same.
+        """Store `note` and return it, under the id of an older note that says the same.
 
-        Again is the same as once. It takes the place of older notes that it contradicts, or that say a part
-        of what it says; these stay and are linked. One that is not trusted takes the place of none that is. A
-        note whose id was forgotten is not kept: it comes back as it is, with an empty id. Raises `UsageError`
-        for a note that cannot be one.
+        Storing twice equals storing once. Older notes that it contradicts or includes are replaced and
+        linked, but an untrusted note never replaces a trusted one. A note whose id was forgotten is not
+        stored and is returned with an empty id. Raises `UsageError` for an invalid note.
         """
         note = self._checked(note)
         self.sweep(workspace)
@@ -153,7 +150,7 @@ class NoteMemory:
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
     def edit(self, note: Note, workspace: str, **changes: object) -> Note:
-        """Change a note for its user; a changed text counts as the user's own, said now."""
+        """Change a note for its user; changed text counts as stated by the user now."""
         changed = replace(note, **changes)  # type: ignore[arg-type]  # fields of a note
         if changed.text != note.text:
             changed = replace(changed, taint="", stated=True, evidence="", replaced_by="", at=self._now())
@@ -168,11 +165,10 @@ class NoteMemory:
         return changed
 
     def forget(self, selector: str, workspace: str) -> ForgetResult:
-        """Delete the notes that `selector` selects from every table, every index and the files of the
-        database.
+        """Delete the selected notes from every table, index and file of the database.
 
-        The files are written anew for that, which takes as long as copying them. Logs of runs that contain
-        the text keep it; the result names these runs.
+        Rewrites the database, which takes as long as copying it. Run logs keep the text; the result names
+        those runs.
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
@@ -187,7 +183,7 @@ class NoteMemory:
         return ForgetResult(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def chosen(self, selector: str, workspace: str) -> list[Note]:
-        """Return the notes that `forget` would delete, newest first; raise `UsageError` for an unknown
+        """Return the notes that `forget` would delete, newest first; raises `UsageError` for an unknown
         selector.
         """
         return select_notes(self.table, selector, workspace)
@@ -231,7 +227,7 @@ class NoteMemory:
         return [other for other in found if other.kind not in _NEVER_ALIKE and other.term == "long"]
 
     def _merged(self, known: Note, note: Note, workspace: str) -> Note:
-        """Return `known` after the same was said once more."""
+        """Return `known` updated after a repeated statement."""
         trusted = not note.taint or bool(known.taint)
         merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
         if trusted and self.table.confirm(known.id, note_source(note)):
@@ -252,7 +248,7 @@ class NoteMemory:
         return merged
 
     def _contest(self, note: Note, workspace: str) -> None:
-        """Settle `note`, which counts as said now, with the notes that it contradicts."""
+        """Resolve contradictions of `note`, which counts as stated now."""
         for other in self._similar(note, workspace):
             if (
                 other.id != note.id
@@ -285,9 +281,7 @@ class NoteMemory:
 
 
 def _relation_of(note: Note, other: Note) -> str:
-    """Return the relation of an older note to a new one: `words_digest`, `part` of it, `rival`, `near` or
-    `other`.
-    """
+    """Return the relation of an older note to a new one: `same`, `part`, `rival`, `near` or `other`."""
     if note.kind == "fingerprint":
         return "rival"
     relation = compare_notes(note.text, other.text).relation

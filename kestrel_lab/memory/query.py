@@ -1,6 +1,4 @@
-"""Ranking of notes for a query: full-text search, shared entities, neighbours in a conversation, and
-vectors.
-"""
+"""Ranking of notes for a query: full text, shared entities, conversation neighbours and vectors."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ CANDIDATES = 200
 _MOST_TERMS = 48
 _NEAREST = 20
 _BEHIND = 3.0
-"""Subtracted from the likeness of notes that only vectors find, so that they rank behind those found by
-words.
-"""
+"""Subtracted from the similarity of notes found only by vectors, to rank them after matches by words."""
 _USUAL_LENGTH = 90.0
 """Characters of an episode that is neither short nor long."""
 _VISIBLE = (
@@ -33,7 +29,7 @@ _VISIBLE = (
     " (SELECT name FROM note_names WHERE number = notes.number AND kind = 'tag')) = 0"
 )
 _VAGUE = frozenset({"name", "number"})
-"""Kinds of entities that say no more about a note than any word does."""
+"""Kinds of entities that carry no more information than any word."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +51,9 @@ class Weights:
     session: float = 1.0
     """The mean of the best three episodes of its run."""
     answer: float = 0.3
-    """An episode after a question: a query wants the answer, and the question has the same words."""
+    """Factor for an episode after a question: the query wants the answer, but the question has the same
+    words.
+    """
     question: float = 0.15
     """Subtracted from an episode that asks something itself."""
     length: float = 0.15
@@ -209,9 +207,7 @@ def _rescale(scores: Mapping[int, float]) -> dict[int, float]:
 
 
 def _add_conversation_scores(scores: dict[int, float], found: Mapping[int, _Found], weights: Weights) -> None:
-    """Add to the scores of episodes what their conversation says: the best three of the run, questions,
-    length.
-    """
+    """Adjust scores of episodes by their conversation: the run's best three, questions, length."""
     by_run: dict[str, list[float]] = defaultdict(list)
     for number, each in found.items():
         if each.note.kind == "episode" and each.note.run:

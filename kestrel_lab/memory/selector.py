@@ -1,6 +1,4 @@
-"""Selectors of notes: an id, a property such as `kind:fact` or `expired`, or words that are in one note
-only.
-"""
+"""Selectors of notes: an id, a property such as `kind:fact` or `expired`, or words unique to one note."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
 
 
 def _notes_with(table: NoteTable, words: str, workspace: str) -> list[Note]:
-    """Return the one note with all these words, and what it took the place of; raise `UsageError` that lists
+    """Return the one note with all these words and its predecessors; raises `UsageError` if there are
     several.
     """
     wanted = stems(words)

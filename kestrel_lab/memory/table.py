@@ -1,6 +1,4 @@
-"""The tables of notes, their full-text index, entities, links and sources; every change is one
-transaction.
-"""
+"""Tables of notes with full-text index, entities, links and sources; each change is one transaction."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ UPDATE note_vectors SET model = model
   WHERE number IN (SELECT item.value FROM notes, json_each(json_array(({BEFORE}), ({AFTER}))) AS item WHERE \
 notes.number = ?);
 """
-"""Take the episodes beside a note out of the index of vectors, by a trigger that `vector_search` made: they
-mean what is beside them too.
+"""Removes neighbouring episodes from the vector index, called by a trigger: their vectors include neighbours.
 """
 _BESIDE_CHANGED = BESIDE_CHANGED.replace("notes.number = ?", "notes.id = ?").strip()
 _CHANGED = "UPDATE notes_version SET value = value + 1"
@@ -76,9 +73,7 @@ class NoteTable:
         self.store = store
 
     def add(self, note: Note, workspace: str) -> Future[None]:
-        """Queue `note`, which has an id; nothing happens if it was forgotten, is there, or another says the
-        same.
-        """
+        """Queue `note`, which has an id; no-op if it was forgotten, exists, or another says the same."""
         named = _entities_of(note)
         pairs = dumps([[each.kind, each.name] for each in named])
         text = _names_text(note, named)
@@ -87,7 +82,7 @@ class NoteTable:
         return self.store.execute(_INSERT, bindings, f"note {note.id}")
 
     def change(self, note: Note, workspace: str) -> None:
-        """Write `note` anew over the one of its id, and wait until it is on disk."""
+        """Overwrite the note with its id, and wait until it is on disk."""
         named = _entities_of(note)
         pairs = dumps([[each.kind, each.name] for each in named])
         columns = ", ".join(f"{name.strip()} = ?" for name in COLUMNS.split(","))
@@ -112,7 +107,7 @@ class NoteTable:
         ).result()
 
     def confirm(self, note_id: str, by: str) -> bool:
-        """Record that a source says it too; returns whether it had not before."""
+        """Record another source of the note; return true if the source is new."""
         where = "number = (SELECT number FROM notes WHERE id = ?) AND source = ?"
         if self.store.query(f"SELECT 1 FROM note_sources WHERE {where}", (note_id, by)):
             return False
@@ -124,7 +119,7 @@ class NoteTable:
         return True
 
     def mark(self, note_id: str, *, newer: str) -> None:
-        """Mark a note as replaced by a newer one that contradicts it, and link them instead of their former
+        """Mark a note as replaced by a newer one that contradicts it, and link the two instead of older
         links.
         """
         sql = (
@@ -148,9 +143,7 @@ class NoteTable:
         self.store.execute(sql, (relation, source, target), f"note {source}").result()
 
     def used(self, ids: Sequence[str], promote_after: int) -> Future[None]:
-        """Queue one more use of these notes; trusted ones of a single run become notes for all runs after
-        `promote_after` uses.
-        """
+        """Queue one use of these notes; trusted notes of one run become global after `promote_after` uses."""
         listed = dumps(list(ids))
         sql = (
             "UPDATE notes SET uses = uses + 1 WHERE id IN (SELECT value FROM json_each(?));"
@@ -198,7 +191,7 @@ one.id AND older.replaced_by <> ''
         return bool(self.store.query("SELECT 1 FROM notes_forgotten WHERE id = ?", (note_id,)))
 
     def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = ()) -> list[Note]:
-        """Return the notes of a workspace that meet the condition `where`, the newest first."""
+        """Return the notes of a workspace that meet the SQL condition `where`, newest first."""
         sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at DESC, number DESC"
         return [note_from_row(row) for row in self.store.query(sql, (workspace, *bindings))]
 
@@ -258,10 +251,10 @@ def _row(note: Note) -> tuple[object, ...]:
 
 
 def _entities_of(note: Note) -> tuple[Entity, ...]:
-    told = [Entity("tag", tag.lower()) for tag in note.tags] + (
+    entities = [Entity("tag", tag.lower()) for tag in note.tags] + (
         [Entity("author", note.author.lower())] if note.author else []
     )
-    return tuple(dict.fromkeys((*told, *find_entities(note.text))))
+    return tuple(dict.fromkeys((*entities, *find_entities(note.text))))
 
 
 def _names_text(note: Note, named: tuple[Entity, ...]) -> str:

@@ -1,6 +1,4 @@
-"""Vector search of notes: candidates from a `vec0` table of the same database, re-scored with full
-vectors.
-"""
+"""Vector search of notes: candidates from a `vec0` table, re-scored with full vectors."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from kestrel_lab.memory.embeddings import Embedder, Vectors
 from kestrel_lab.memory.table import AFTER, BEFORE, BESIDE_CHANGED
 
 FILLING_S = 2.0
-"""Seconds in which a search may make missing vectors; those of the newest notes come first, the others with
-later searches.
-"""
+"""Seconds a search may spend on missing vectors, newest notes first; later searches continue."""
 _BATCH = 32
 _INDEXED_AT_ONCE = 1_000
 _FEW = 5_000
@@ -40,8 +36,7 @@ INSERT OR REPLACE INTO note_vectors(number, model, vector) SELECT number, ?, ? F
 AND text = ?;
 {BESIDE_CHANGED}
 """
-"""Keep a vector if the note still has its text; what the episodes beside it mean is then to be indexed anew.
-"""
+"""Stores a vector if the note still has its text; its neighbours are then indexed again."""
 _VECTORS = f"""
 SELECT notes.number, own.vector, before.vector, after.vector FROM notes JOIN note_vectors AS own ON \
 own.number = notes.number AND own.model = ?1
@@ -53,12 +48,12 @@ WHERE notes.number IN (SELECT value FROM json_each(?2)) ORDER BY notes.number
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """What is known of the vectors of a workspace as of a version of its notes."""
+    """Known state of a workspace's vectors at a version of its notes."""
 
     version: int
     count: int
     held: tuple[list[int], Vectors] | None = None
-    """Numbers and vectors of all notes, where all are compared."""
+    """Numbers and vectors of all notes, if all are compared."""
 
 
 class VectorIndex:
@@ -79,7 +74,7 @@ class VectorIndex:
 
     @property
     def ordering(self) -> float:
-        """The weight of likeness in the order of notes; 0 where it only finds what words do not."""
+        """Weight of similarity in the ranking; 0 if vectors only find what words do not."""
         return float(getattr(self._load(), "ordering", 0.0))
 
     def nearest(
@@ -111,9 +106,7 @@ class VectorIndex:
         return {number: scores[number] for number in (*best, *also) if number in scores}
 
     def _fill(self, workspace: str, width: int) -> _Filled:
-        """Make what is missing of the vectors and their index, unless the notes are as they were when none
-        was missing.
-        """
+        """Add missing vectors and index entries, unless no note changed since none were missing."""
         version = self._store.query("SELECT value FROM notes_version")[0][0]
         if (known := self._filled.get(workspace)) is not None and known.version == version:
             return known
@@ -155,9 +148,7 @@ class VectorIndex:
         return True
 
     def _indexed(self, workspace: str, until: float) -> bool:
-        """Put bits of vectors into the index that lacks them, as many as there is time for; return whether it
-        lacks none.
-        """
+        """Add missing bits to the index, as time allows; return true if some are still missing."""
         table, model = self._table, self._load().name
         sql = (
             "SELECT number FROM notes JOIN note_vectors USING (number) WHERE workspace = ? AND model "
@@ -182,8 +173,8 @@ class VectorIndex:
         return True
 
     def _vectors(self, numbers: Sequence[int]) -> tuple[list[int], Vectors]:
-        """Return those of `numbers` that have vectors, and these: half that of an episode is its own, half
-        the mean of it and those beside it.
+        """Return those of `numbers` with vectors, and the vectors: an episode's is averaged with its
+        neighbours.
         """
         import numpy as np
 

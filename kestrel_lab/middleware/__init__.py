@@ -1,6 +1,6 @@
-"""What happens around a call, one idea per file, the same shape for models and tools.
+"""Layers around a call, one per file, with the same shape for models and tools.
 
-A tool call passes, from the outside in: `record` (the answer is an event, whatever happened) → the user's →
-`cache` → `approval` → `order` (its place in the turn) → `timeout` → `intent` (the event that says it begins,
-on disk before an effect can happen) → the tool.
+A tool call passes, from the outside in: `record` (the answer becomes an event in any case), the user's
+layers, `cache`, `approval`, `order` (its place in the turn), `timeout`, `intent` (the event that it starts,
+on disk before any effect), and the tool.
 """

@@ -1,6 +1,4 @@
-"""A pure call that was answered before is answered from the cache, as long as what it read has not
-changed.
-"""
+"""Cache of answers of pure calls, valid while what they read is unchanged."""
 
 from __future__ import annotations
 
@@ -19,14 +17,12 @@ from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.protocols import Handler
 
 CacheMode = Literal["off", "use", "refresh", "replay"]
-"""Never look; look and keep; do not look but keep anew; only look, a miss being an error."""
+"""`off`: unused; `use`: read and store; `refresh`: only store; `replay`: only read, a miss is an error."""
 MAX_ROW = 8_000_000
 """Characters of a stored answer at most: a longer one is not kept, and a longer row was not written here."""
 
 LONGEST_S = 30 * 86_400.0
-"""On a server, what names no time of its own leaves after a month: one that is shared must not fill up for
-ever.
-"""
+"""Expiry on a server for answers without one: a shared store must not grow forever."""
 
 
 class CacheStoreError(KestrelError):
@@ -37,8 +33,8 @@ class CacheStore(Protocol):
     """Text under text keys, kept by a file or a server; raises `CacheStoreError` when that fails."""
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`; `None` if there is none, or none that this package wrote, of which it
-        warns.
+        """Return the text under `key`; `None` if there is none, or, with a warning, if this package did not
+        write it.
         """
         ...
 
@@ -60,19 +56,16 @@ def cache_mode(text: str) -> CacheMode:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the answer of a call belongs."""
+    """Key of a call's answer in the cache."""
 
     key: str
-    """Equal for calls that may share an answer; empty while what the call reads is changing, so that none may
-    be used.
+    """Equal for calls that may share an answer; empty while their inputs change, so that nothing is reused.
     """
     ttl_s: float | None = None
 
 
 class PendingCalls:
-    """Calls under way by key, so that equal ones at the same time are made once; for all threads and loops of
-    a process.
-    """
+    """Running calls by key, so that equal ones run once; shared by all threads and loops of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +80,7 @@ class PendingCalls:
             return flight, True
 
     def land(self, key: str, text: str | None) -> None:
-        """End a flight; those who wait are given `text`, or `None` when each has to make the call itself."""
+        """End a call; waiting callers get `text`, or `None` if each must make the call itself."""
         with self._lock:
             flight = self._flying.pop(key)
         flight.set_result(text)
@@ -99,7 +92,7 @@ class _Kept:
 
     value: Json
     knows: dict[str, str] = field(default_factory=dict)
-    """Versions of files that whoever is given it knows by it."""
+    """File versions that a reader of the answer knows from it."""
 
     def row(self, **more: Json) -> str:
         """The same as text; `read` is the way back."""
@@ -107,7 +100,7 @@ class _Kept:
 
     @classmethod
     def read(cls, text: str, **more: Json) -> _Kept | None:
-        """What `row` was given; `None` for any other text."""
+        """Return the stored answer in `row`; `None` for any other text."""
         try:
             row = loads(text)
         except ValueError:
@@ -126,12 +119,11 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class ToolCache:
-    """Answers from `store` what is there; keeps what succeeds.
+    """Answers from `store` if possible, and stores successes.
 
-    `place` says under which key an answer may be reused, the state of what the call reads included; `None`
-    for a call that is never cached, which is made whatever the mode. A hit costs nothing and is recorded as
-    `cache_hit`. Equal calls at the same time are one call; when that fails or is cancelled, each of the
-    others is made after all.
+    `place` returns the key under which an answer may be reused, including the state of its inputs; `None` for
+    a call that is never cached. A hit costs nothing and is recorded as `cache_hit`. Equal concurrent calls
+    run once; if that one fails or is cancelled, each of the others runs.
     """
 
     store: CacheStore
@@ -203,9 +195,9 @@ async def _make_cacheable(call: Call, proceed: Handler) -> Result:
 
 
 def _missing_replay(call: Call, why: str = "") -> Result:
-    """What a call gets that is to be replayed and cannot be."""
-    told = (
+    """Return the error of a replayed call that has no stored answer."""
+    message = (
         f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store "
         "one with cache mode use or refresh"
     )
-    return Result(error=Problem(kind="failed", message=told), cacheable=True)
+    return Result(error=Problem(kind="failed", message=message), cacheable=True)

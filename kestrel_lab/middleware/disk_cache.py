@@ -22,9 +22,9 @@ from kestrel_lab.middleware.cache import MAX_ROW, CacheStoreError
 _RAW = 1
 _TAMPERED = "a row of the tool cache was tampered with; it is not used"
 _BUSY_S = 0.5
-"""How long it is waited for another process that writes: an answer is never worth more."""
+"""Longest wait for a writing process: no answer is worth more."""
 _NOT_OURS = (sqlite3.Error, OSError, TypeError, ValueError, LookupError, AttributeError)
-"""What opening a file raises that something else has written."""
+"""Errors raised when opening a file written by something else."""
 
 
 class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
@@ -47,9 +47,7 @@ class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
         return len(value), _RAW, None, value
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> str:
-        """The value back; raises `OSError`, which diskcache takes for a miss, for a row that we did not
-        write.
-        """
+        """Return the value; raises `OSError`, a miss for diskcache, if we did not write the row."""
         if mode != _RAW or filename is not None or read or not isinstance(value, str):
             warnings.warn(_TAMPERED, stacklevel=2)
             raise OSError("not a row of ours")
@@ -60,7 +58,7 @@ class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
         raise OSError("the tool cache keeps no files")
 
     def remove(self, file_path: str) -> None:
-        """Remove nothing: there are no files of ours, whatever a row says."""
+        """No-op: rows never name files of ours."""
 
 
 class BoundedCache(Cache):  # type: ignore[misc]  # diskcache comes without types
@@ -74,7 +72,7 @@ class BoundedCache(Cache):  # type: ignore[misc]  # diskcache comes without type
 
 
 def open_cache(folder: Path) -> Cache:
-    """The cache in `folder`, at most 256 MB, least recently used answers leave first."""
+    """Return the cache in `folder`: at most 256 MB, least recently used answers are evicted first."""
     private_folder(folder)
     private_file(folder / "cache.db")
     return BoundedCache(
@@ -93,7 +91,7 @@ class DiskStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raise `CacheStoreError` where nothing can be kept."""
+        """Raise `CacheStoreError` if the folder cannot be used."""
         try:
             self._cache = open_cache(folder)
         except _NOT_OURS as error:
@@ -131,7 +129,7 @@ class DiskStore:
             raise CacheStoreError(_error_text(error)) from error
 
     def clear(self) -> None:
-        """Forget everything, and leave nothing of it in the files."""
+        """Delete everything, also from the free pages of the files."""
         self._cache.clear()
         for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
             self._cache._sql(statement).fetchall()

@@ -1,6 +1,4 @@
-"""Hooks: functions called before and after each phase of an agent's turn (think, act, observe, decide) and
-around a run.
-"""
+"""Hooks: functions called before and after each phase of an agent's turn and around a run."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ MOMENTS: Final[tuple[str, ...]] = (*get_args(Around), *get_args(InTurn))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """What a hook is told of the moment; nothing in it can be changed by changing it."""
+    """The moment a hook is called at; changing it has no effect."""
 
     moment: str
     run: str
@@ -39,7 +37,7 @@ class Phase:
     usage: Usage
     """Of the whole run so far."""
     step: str = ""
-    """The step whose agent is at work; empty around the run."""
+    """Step of the agent; empty around the run."""
     cycle: int = 0
     """Its model turn, counted from 1."""
     messages: Sequence[Message] = ()
@@ -47,11 +45,11 @@ class Phase:
     calls: tuple[ToolRequest, ...] = ()
     """The calls of the turn that have no answer yet: at `after_think` and `before_act`."""
     answers: Mapping[str, str] = field(default_factory=dict)
-    """What the calls of the turn answered, by call: at `after_act`, `before_observe` and `after_observe`."""
+    """Answers of the turn's calls, by call: at `after_act`, `before_observe` and `after_observe`."""
     goes_on: bool | None = None
     """At `after_decide`, whether the model is asked again."""
     answer: str = ""
-    """The answer of the run, at `after_run`; of the agent, at `after_decide` where it does not go on."""
+    """Answer of the run at `after_run`; of the agent at `after_decide` if it is done."""
 
 
 Hook = Callable[[Phase], Awaitable[None] | None]

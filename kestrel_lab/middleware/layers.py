@@ -1,6 +1,4 @@
-"""Layers around a tool call: its place among the calls of its turn, its approval, and its time limit; and how
-layers are composed.
-"""
+"""Layers around a tool call: order in the turn, approval and time limit; and their composition."""
 
 from __future__ import annotations
 
@@ -49,11 +47,11 @@ class TurnOrder:
             if place
         }
         self._ended = {earlier: asyncio.Event() for earlier in set().union(*self._before.values())}
-        """Of the calls that others wait for."""
+        """Calls that others wait for."""
 
     @property
     def matters(self) -> bool:
-        """Whether any call waits for another one, of this turn or of another step."""
+        """True if a call waits for another of this turn or of another step."""
         return bool(self._ended or self._alone)
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
@@ -74,11 +72,11 @@ class TurnOrder:
         return replace(await proceed(call), queued=queued)
 
     def leave(self, call: Call, signal: Signal) -> None:
-        """Say that `call` was left for later, and which signal those after it are to raise."""
+        """Record that `call` was postponed, and the signal that later calls raise."""
         self._left[call.id] = signal
 
     def end(self, call: Call) -> None:
-        """Say that `call` is over, however it ended."""
+        """Record that `call` ended, in any way."""
         if self._lock is not None and call.id in self._has:
             self._has.discard(call.id)
             self._lock.release()
@@ -96,8 +94,8 @@ class Approval(Struct, frozen=True):
     decide: Decide
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed once decided; a denied call is answered with why, one that asks a person with what they
-        said.
+        """Proceed once approved; a denied call is answered with the reason, a question with the person's
+        words.
         """
         decision = await self.decide(call)
         if decision is None:
@@ -139,11 +137,11 @@ def _denial(call: Call, decision: ApprovalGiven) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """Give each call the seconds that `allowance` says; `None` means no bound."""
+    """Bounds each call by the seconds that `allowance` returns; `None` is no bound."""
 
     allowance: Callable[[Call], float | None]
     in_thread: Callable[[Call], bool] = lambda _call: False
-    """Whether a call runs in a thread: nothing stops it, so it is left to itself."""
+    """True if a call runs in a thread: it cannot be stopped and is abandoned at the limit."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed, for so long at most."""

@@ -44,14 +44,13 @@ _SWEEP = f"""
 DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires < now() LIMIT 10 FOR UPDATE SKIP \
 LOCKED)
 """
-"""Who stores one answer removes up to ten that have expired: no more can pile up than are stored, and nobody
-waits long.
-"""
+"""Each store deletes up to ten expired answers: they cannot pile up and no call waits long."""
 
 
 class PostgresStore:
-    """Asks a server with a deadline, on an event loop of its own: a session is used from several loops, a
-    connection from one.
+    """Queries a server with a deadline.
+
+    Runs an event loop of its own: a session is used from several loops, a connection only from one.
     """
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, connect_s: float = _CONNECT_S) -> None:
@@ -70,9 +69,7 @@ class PostgresStore:
         self._free = asyncio.Semaphore(_CONNECTIONS)
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`, of which no more is fetched than one of ours can have; what is larger or no
-        ASCII is none, with a warning.
-        """
+        """Return the text under `key`; oversized or non-ASCII text counts as none, with a warning."""
         row = await self._ask(lambda connection: connection.fetchrow(_GET, key, MAX_ROW))
         if row is None:
             return None

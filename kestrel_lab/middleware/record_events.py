@@ -50,20 +50,18 @@ class RecordAnswer(Struct, frozen=True):
     render: Callable[[Call, Any], str]
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
-    """Whether the tool was started."""
+    """True if the tool was started."""
     keeps: Callable[[Call], bool] = _return_false
-    """Whether something else in the run goes on with the answer as JSON."""
+    """True if the run itself uses the answer as JSON."""
     store: Callable[[str], tuple[str, int]] | None = None
     """Keeps a text whole; returns its name, empty if it could not, and how many characters are kept."""
     interrupted: Callable[[], bool] = bool
-    """Whether the run goes on later when the call is cancelled: whoever takes it up sees to the call."""
+    """True if the run continues later when the call is cancelled; the resumed run handles the call."""
     reader: str = ""
-    """The tool by which a model can read on in what is kept; empty where it is not offered one."""
+    """Tool for reading on in a stored answer; empty if the model has none."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed and record the answer; a signal, an interrupt or an error of the log leaves the call
-        open.
-        """
+        """Proceed and record the answer; a signal, an interrupt or a log error leaves the call open."""
         try:
             result = await proceed(call)
         except asyncio.CancelledError:
@@ -88,9 +86,9 @@ class RecordAnswer(Struct, frozen=True):
         name, chars = result.whole, result.chars
         if cut and not name and self.store is not None and not self.keeps(call):
             name, chars = self.store(whole)
-            text += self._told(name, chars, most * 2 // 3, len(whole)) if name else ""
+            text += self._kept_whole(name, chars, most * 2 // 3, len(whole)) if name else ""
         elif name:
-            text += self._told(name, chars, 0, chars)
+            text += self._kept_whole(name, chars, 0, chars)
         if result.note:
             text += f"\n\n[{result.note}]"
         self.emit(
@@ -119,12 +117,12 @@ class RecordAnswer(Struct, frozen=True):
         )
 
     def _kept_images(self, images: tuple[ImagePart, ...]) -> list[dict[str, Json]]:
-        """Keep the images beside the log; return what the event holds of those that could be kept."""
+        """Store the images next to the log; return what the event keeps of them."""
         return (
             [] if self.store is None else [image.as_json() for image in images if self.store(image.data)[0]]
         )
 
-    def _told(self, name: str, chars: int, offset: int, of: int) -> str:
+    def _kept_whole(self, name: str, chars: int, offset: int, of: int) -> str:
         """Return the note for the model about a text that is kept whole."""
         if not self.reader:
             return ""
@@ -181,7 +179,7 @@ class RecordModel(Struct, frozen=True):
     emit: Emit
     cycle: int
     idle: IdleTime = field(default_factory=IdleTime)
-    """What the call waited, as far as whoever makes it says so."""
+    """Waiting time of the call, if its maker reports it."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Record the question, proceed, record the answer."""

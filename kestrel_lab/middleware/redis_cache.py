@@ -59,9 +59,7 @@ class RedisStore:
             raise UsageError(f"the cache address {self.where!r} cannot be read: {error}") from error
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`, of which no more is fetched than one of ours can have; what is not text is
-        none, with a warning.
-        """
+        """Return the text under `key`; oversized values or non-text count as none, with a warning."""
         try:
             found = await asyncio.to_thread(self._client.getrange, PREFIX + key, 0, MAX_ROW)
         except self._not_text as error:

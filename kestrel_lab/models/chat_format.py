@@ -21,7 +21,7 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """What a provider takes in messages beside text and tool calls."""
+    """What a provider accepts in messages besides text and tool calls."""
 
     signed_thinking: bool = False
     """Thinking with its signature goes back with the assistant's message (Anthropic)."""
@@ -32,11 +32,9 @@ class Dialect:
     cache_marks: bool = False
     """The prompt is cached up to marks (`cache_control`), not by itself."""
     tool_images: bool = False
-    """Images stand in a tool's message; elsewhere they follow the results of a turn in a message of the user.
-    """
+    """True if a tool's message may contain images; else they follow in a user message."""
     sees: bool | None = True
-    """Whether the model takes images; where that is not known (`None`) it is sent those of a user, and of
-    tools once a user sent one.
+    """True if the model takes images; if unknown (`None`), user images are sent, and tool images after one.
     """
 
 
@@ -162,9 +160,7 @@ def tools_to_wire(tools: Iterable[ToolSpec], dialect: Dialect = PLAIN) -> list[d
 
 @lru_cache(maxsize=4_096)
 def wire_name(name: str) -> str:
-    """Return a tool name that every server accepts: `time:now` becomes `time__now`; other names end in a
-    hash.
-    """
+    """Return a tool name valid on every server: `time:now` becomes `time__now`; other names end in a hash."""
     if _PLAIN.fullmatch(name):
         return name
     wire = name.replace(":", "__")
@@ -174,8 +170,8 @@ def wire_name(name: str) -> str:
 
 
 def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
-    """Return `requests` with the original names of `tools`; see `written_calls.expand_calls` for the names
-    that models invent.
+    """Return `requests` with the original names of `tools`; see `written_calls.expand_calls` for invented
+    names.
     """
     names = {wire_name(tool.name): tool.name for tool in tools}
     own = expand_calls(requests, names)
@@ -202,9 +198,7 @@ def object_schema(schema: dict[str, Json]) -> dict[str, Json]:
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for
-    it.
-    """
+    """Return the `response_format` for JSON that matches `schema`; strict if the schema qualifies."""
     named: dict[str, Json] = {"name": "answer", "schema": schema}
     if schema.get("type") == "object" and _is_closed(schema):
         named["strict"] = True
@@ -212,7 +206,7 @@ def response_format(schema: dict[str, Json]) -> dict[str, Json]:
 
 
 def _is_closed(schema: Json) -> bool:
-    """Return whether every object in `schema` requires all its properties and allows no others."""
+    """Return true if every object in `schema` requires all its properties and allows no others."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, dict):
@@ -286,9 +280,7 @@ class CallPieces:
 
     @staticmethod
     def _is_next(piece: _Piece, call_id: str | None, name: str) -> bool:
-        """Whether a piece with a name, and with an id if there is one, belongs to another call than those
-        before it.
-        """
+        """Return true if a piece with a name, and maybe an id, starts another call."""
         other = bool(call_id and piece.id and call_id != piece.id)
         if name != piece.name:
             return other or (not call_id and bool(piece.args))

@@ -55,12 +55,10 @@ def plainly_unsure(answer: ModelAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EscalatingModel:
-    """`models`, called first to last until one gives a usable answer; the answer of the last one is always
-    taken.
+    """Calls `models` in order until one gives a usable answer; the last answer is always taken.
 
-    An error on the caller's side (a key, a refused request) is raised, as another model would not help. Where
-    all later models fail, the last answer is taken although it was unusable. Only the last model streams; the
-    answer of an earlier one comes whole.
+    Errors on the caller's side (key, refused request) are raised, as another model would not help. If all
+    later models fail, the last unusable answer is returned. Only the last model streams.
     """
 
     models: tuple[Model, ...]

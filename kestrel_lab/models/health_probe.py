@@ -1,6 +1,4 @@
-"""Health probes of model endpoints: the endpoint of a model, and a check that it answers where that costs
-nothing.
-"""
+"""Health probes of model endpoints, for endpoints where a check costs nothing."""
 
 from __future__ import annotations
 
@@ -31,11 +29,10 @@ def endpoint_of(model: Model) -> str:
 
 
 def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
-    """Return a probe that raises `ModelError` when the endpoint of `model` is not in order; `None` where a
-    probe would cost money.
+    """Return a probe that raises `ModelError` if the endpoint of `model` fails; `None` if a probe costs
+    money.
 
-    An Ollama has to list the model; any other own server has to answer at all; the packages of the local
-    model have to be installed and its library has to load.
+    An Ollama must list the model, other own servers must answer, and the local model's library must load.
     """
     leaf = _leaf_model(model)
     if isinstance(leaf, LocalModel):

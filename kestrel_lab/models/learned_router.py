@@ -1,9 +1,7 @@
-"""Learned router: predicts from a prompt alone how likely each model is to succeed, and chooses the model of
-most value.
+"""Learned router: predicts from the prompt how likely each model succeeds, and chooses the best value.
 
-The features are the prompt's length and other counts, its hashed words weighted by rarity and, where the
-extra `semantic` is installed, its word vectors; no model is called. `evals.studies.router_fit` fits and
-measures it. A router is saved as JSON.
+Features are counts of the prompt, hashed words weighted by rarity and, with the extra `semantic`, word
+vectors; no model is called. `evals.studies.router_fit` fits and measures it. A router is saved as JSON.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ def word_counts(prompts: Sequence[str]) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scaling:
-    """What turns raw features into columns of a linear model, learned from the prompts of the fit alone."""
+    """Converts raw features to columns of a linear model; learned from training prompts only."""
 
     mean: Any
     scale: Any
@@ -142,12 +140,11 @@ class LearnedRouter:
 
     models: tuple[str, ...]
     prices: tuple[float, ...]
-    """What a call of each model costs on average, in the unit of the data; empty where unknown."""
+    """Average cost of a call per model, in the unit of the data; empty if unknown."""
     cost_weight: float
-    """How much success one unit of price is worth; 0 where only success counts."""
+    """Success that one unit of price is worth; 0 if only success counts."""
     single: str
-    """The model that is always chosen because no gain over it was clear; empty where the router is to choose.
-    """
+    """Model that is always chosen, as no gain over it was clear; empty if the router chooses."""
     reason: str
     """The measured gain over the best single model, in words."""
     scaling: Scaling
@@ -158,7 +155,7 @@ class LearnedRouter:
     embedder: str = ""
     """The name of the word vectors that it was fitted with."""
     measured: dict[str, Any] = field(default_factory=dict)
-    """What the fit measured on held-out prompts, as plain data; see `evals.studies.router_fit`."""
+    """Measurements on held-out prompts, as plain data; see `evals.studies.router_fit`."""
     embed: Embed | None = None
 
     def predict(self, prompts: Sequence[str]) -> Any:
@@ -168,7 +165,7 @@ class LearnedRouter:
         return calibrate(columns @ self.weights, self.platt)
 
     def choose(self, prompt: str) -> RouterChoice:
-        """Return the model for a prompt: the one of most value, or always `single` where there is one."""
+        """Return the model for a prompt: the best value, or `single` if set."""
         found = [float(p) for p in self.predict([prompt])[0]]
         predicted = dict(zip(self.models, found, strict=True))
         if self.single:
@@ -185,14 +182,14 @@ class LearnedRouter:
 
     def save(self, path: str | Path) -> Path:
         """Write the router as JSON to `path` and return it."""
-        told = {
+        stored = {
             "format": FORMAT,
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self.scaling, name).tolist() for name in _SCALING},
             **{name: getattr(self, name).tolist() for name in _NUMBERS},
         }
         file = Path(path)
-        file.write_text(json.dumps(told, allow_nan=False) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(stored, allow_nan=False) + "\n", encoding="utf-8")
         return file
 
 
@@ -202,20 +199,16 @@ _NUMBERS = ("weights", "platt")
 
 
 def calibrate(raw: Any, platt: Any) -> Any:
-    """Return probabilities for raw predictions (Platt, "Probabilistic Outputs for Support Vector Machines",
-    1999).
-    """
+    """Return probabilities for raw predictions (Platt scaling, 1999)."""
     import numpy as np
 
     return 1 / (1 + np.exp(-np.clip(platt[:, 0] + platt[:, 1] * raw, -30, 30)))
 
 
 def read_router(path: str | Path, embedder: Callable[[], Any] | None = None) -> LearnedRouter:
-    """Read a router that `save` wrote; `embedder` loads the word vectors of the extra `semantic`, where it is
-    installed.
+    """Read a router saved by `save`; `embedder` loads word vectors with the extra `semantic`.
 
-    Raises `UsageError` for a file that is not a router, and for one that needs word vectors that are not
-    there.
+    Raises `UsageError` for an invalid file, and if required word vectors are missing.
     """
     file = Path(path)
     if not file.is_file():
@@ -239,21 +232,21 @@ def read_router(path: str | Path, embedder: Callable[[], Any] | None = None) -> 
     return replace(router, embed=embed)
 
 
-def _router(told: Any) -> LearnedRouter:
+def _router(stored: Any) -> LearnedRouter:
     import numpy as np
 
-    if told["format"] != FORMAT:
-        raise ValueError(f"its format is {told['format']!r}, not {FORMAT!r}")
-    numbers = {name: np.array(told[name], dtype=float) for name in (*_SCALING, *_NUMBERS)}
-    models, prices = tuple(map(str, told["models"])), tuple(map(float, told["prices"]))
+    if stored["format"] != FORMAT:
+        raise ValueError(f"its format is {stored['format']!r}, not {FORMAT!r}")
+    numbers = {name: np.array(stored[name], dtype=float) for name in (*_SCALING, *_NUMBERS)}
+    models, prices = tuple(map(str, stored["models"])), tuple(map(float, stored["prices"]))
     router = LearnedRouter(
         models=models,
         prices=prices,
-        cost_weight=float(told["cost_weight"]),
-        single=str(told["single"]),
-        reason=str(told["reason"]),
-        embedder=str(told["embedder"]),
-        measured=dict(told["measured"]),
+        cost_weight=float(stored["cost_weight"]),
+        single=str(stored["single"]),
+        reason=str(stored["reason"]),
+        embedder=str(stored["embedder"]),
+        measured=dict(stored["measured"]),
         scaling=Scaling(**{name: numbers[name] for name in _SCALING}),
         weights=numbers["weights"],
         platt=numbers["platt"],
@@ -275,10 +268,10 @@ def _router(told: Any) -> LearnedRouter:
 def learned_model(
     path: str | Path, choose: Callable[[str], Model], embedder: Callable[[], Any] | None = None
 ) -> RoutedModel:
-    """Return the model that a learned router makes of its models; `choose` finds them by name.
+    """Return a model that chooses among a learned router's models; `choose` finds them by name.
 
-    Every turn of a conversation goes to the model for its first question. Where the router always takes one
-    model, the others are not needed.
+    A conversation stays with the model chosen for its first question. If the router always takes one model,
+    the others are not needed.
     """
     router = read_router(path, embedder)
 

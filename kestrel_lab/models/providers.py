@@ -18,11 +18,11 @@ class Provider:
     keys: tuple[str, ...]
     """Environment variables that may hold its key; the first is the one to recommend."""
     model: str = ""
-    """Its default model without the prefix; empty where there is no obvious one."""
+    """Default model without the prefix; empty if there is no obvious one."""
     begins: tuple[str, ...] = ()
     """Beginnings of its models' names when written without a prefix."""
     gateway: bool = False
-    """Whether it serves models of other providers, whose prefix then belongs to the name."""
+    """True if it serves other providers' models, whose prefix is part of the name."""
 
     @property
     def default(self) -> str:
@@ -59,7 +59,7 @@ PROVIDERS = (
     Provider(prefix="groq", keys=("GROQ_API_KEY",), model="openai/gpt-oss-120b", gateway=True),
     Provider(prefix="openrouter", keys=("OPENROUTER_API_KEY",), gateway=True),
 )
-"""In the order in which they are tried where no model is named."""
+"""Providers, in the order tried if no model is named."""
 
 FURTHER = frozenset(
     {
@@ -88,7 +88,7 @@ def provider_of(prefix: str) -> Provider | None:
 
 
 def owner_of(name: str) -> Provider | None:
-    """Return the provider whose models' names begin like `name`, which has no prefix."""
+    """Return the provider whose model names start like `name`, which has no prefix."""
     return next((provider for provider in PROVIDERS if name.startswith(provider.begins or ("\0",))), None)
 
 
@@ -119,7 +119,7 @@ class Ollama:
         return [name for name in names if name and "embed" not in name]
 
     def calls_tools(self, model: str) -> bool:
-        """Return whether `model` has tool calling; true where the server does not say."""
+        """Return true if `model` can call tools, or the server does not say."""
         capabilities = self._ask("POST", "/api/show", {"model": model}).get("capabilities")
         return capabilities is None or "tools" in capabilities
 

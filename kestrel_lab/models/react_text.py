@@ -18,7 +18,7 @@ FORM = (
     'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", '
     '"arguments": {…}} or {"answer": "<answer>"}'
 )
-"""What a model is told whose reply cannot be read."""
+"""Sent to a model whose reply cannot be parsed."""
 _FINAL = re.compile(r"^[\s>*_#`-]*final answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
 THOUGHT = re.compile(r"[\s>*_#`-]*thought\s*\d*\s*[*_`]*:", re.IGNORECASE)
 _ANSWER = re.compile(r"^[\s>*_#`-]*answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
@@ -30,7 +30,7 @@ _OBSERVATION = re.compile(r"^[ \t]*[*_#-]*[ \t]*observation\s*\d*\s*[*_`]*:", re
 
 
 def final_answer(said: str) -> re.Match[str] | None:
-    """Where the answer begins; a line `Answer:` within other text is part of that text."""
+    """Return where the answer starts; a line `Answer:` inside other text is part of that text."""
     if final := [*_FINAL.finditer(said)]:
         return final[-1]
     return _ANSWER.match(said) or (_ANSWER.search(said) if THOUGHT.match(said) else None)
@@ -39,11 +39,9 @@ def final_answer(said: str) -> re.Match[str] | None:
 def react_call(
     said: str, tools: Sequence[str], call_id: str, single: Mapping[str, str]
 ) -> tuple[str, tuple[ToolRequest, ...]] | None:
-    """Return the call that `Action:` and `Action Input:` ask for, with the text before them; `None` where
-    they are not there.
+    """Return the call in `Action:` and `Action Input:`, with the text before; `None` if there is none.
 
-    Several actions, or an action beside an answer, are refused with the reason: nobody can tell which is
-    meant.
+    Several actions, or an action next to an answer, are refused as ambiguous.
     """
     end = _OBSERVATION.search(said)
     text = said[: end.start()] if end else said
@@ -74,9 +72,7 @@ def react_call(
 
 
 def _action_input(given: str, parameter: str) -> dict[str, Json] | None:
-    """The arguments that an action input has; text that is no object is the only `parameter` of the tool,
-    where it has just one.
-    """
+    """Return the arguments of an action input; text that is no object fills the only `parameter`, if any."""
     if given.lower() in ("", "none", "null", "n/a"):
         return {}
     if given.startswith("{"):
@@ -89,9 +85,7 @@ def _action_input(given: str, parameter: str) -> dict[str, Json] | None:
 
 
 def _named_tool(written: str, tools: Sequence[str]) -> str:
-    """The tool that a line names, in any case and with marks around it; what is written there where it is
-    none of them.
-    """
+    """Return the tool a line names, ignoring case and marks; the text itself if it is none of them."""
     same = [name for name in tools if plain_name(name) == plain_name(written)]
     return same[0] if len(same) == 1 else written.strip().strip("`*\"'")
 

@@ -33,7 +33,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class NoModel:
-    """The model `none`, for plans whose steps call no model: a call raises `ModelError`."""
+    """The model `none`, for plans without model calls: a call raises `ModelError`."""
 
     name: ClassVar[str] = NONE
     kind: ClassVar[ModelKind] = "real"  # nothing is scripted or replayed
@@ -64,11 +64,10 @@ class ModelChoice:
 
 
 def available_models(env: Mapping[str, str]) -> list[ModelChoice]:
-    """Return the models that can be used on this machine, and what is missing for the others, in the order of
-    preference.
+    """Return the models usable on this machine, and what others lack, in order of preference.
 
-    The first available one is what `choose_model(None, env=env)` takes. Looks for an Ollama for at most 0.2
-    seconds.
+    The first available one is the choice of `choose_model(None, env=env)`. Looks for an Ollama for at most
+    0.2 seconds.
     """
     return list(_choices(env))
 
@@ -120,9 +119,9 @@ def choose_model(
 
 
 def prepare_in_background(env: Mapping[str, str]) -> bool:
-    """Begin to load what hosted models need, while a person still types; returns whether that was begun.
+    """Load what hosted models need in the background; return true if that was started.
 
-    Nothing is loaded where `env` has no key of a provider, and nothing twice.
+    Nothing is loaded if `env` has no key of a provider, and nothing twice.
     """
     wanted = env.get("MODEL_PROVIDER") or any(provider.key(env) for provider in PROVIDERS)
     return bool(wanted) and load_in_background()

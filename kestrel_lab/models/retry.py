@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model, OnDelta
 
 _QUIET = logging.NullHandler()
-"""Without a handler Python prints stamina's note of each retry on standard error; a program that configures
-logging still gets it.
-"""
+"""Without a handler Python prints stamina's retry notes on standard error; configured logging gets them."""
 LONGEST_WAIT_S = 60.0
 """A provider that asks for a longer pause ends the run with its error."""
 

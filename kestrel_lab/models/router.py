@@ -80,15 +80,13 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoutedModel:
-    """The first of `routes` that fits the first question of a conversation answers all of it; else
-    `otherwise`.
-    """
+    """Sends a conversation to the first of `routes` that fits its first question, else to `otherwise`."""
 
     name: str
     routes: tuple[Route, ...]
     otherwise: Model
     learned: Callable[[str], tuple[str, str]] | None = None
-    """Chooses the kind of a route for a goal and says why, in place of the rules; see `learned_router`."""
+    """Chooses a route's kind for a goal, with the reason, instead of the rules; see `learned_router`."""
 
     @property
     def kind(self) -> ModelKind:
@@ -120,7 +118,7 @@ class RoutedModel:
         return replace(self, routes=routes, otherwise=change(self.otherwise))
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Call the chosen model; the answer says which it was and why. Raises that model's error."""
+        """Call the chosen model; the answer names it and the reason. Raises that model's errors."""
         goal = next((message.text for message in request.messages if message.role == "user"), "")
         model, why = self.choose(goal)
         answer = await model(request, on_delta)
@@ -152,9 +150,7 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
 
 
 def model_router(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
-    """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each
-    mistake.
-    """
+    """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; `UsageError` lists all mistakes."""
     names = ", ".join(
         f"{kind}={model.get('model') if isinstance(model, dict) else model}" for kind, model in routes.items()
     )

@@ -1,6 +1,4 @@
-"""Models that search the web themselves: `provider/model+web`, only where litellm's own table says that the
-model can.
-"""
+"""Models with web search: `provider/model+web`, if litellm's table says that the model can."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ WEB: Final = "+web"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroundedModel(ModelWrapper):
-    """`model` with its provider's web search; each answer ends with the pages that the provider names, or
-    says that there are none.
+    """`model` with its provider's web search; each answer ends with the provider's sources, or says there are
+    none.
 
     See `models.litellm.web_sources` for the form.
     """
@@ -46,9 +44,7 @@ class GroundedModel(ModelWrapper):
 
 
 def with_web_search(model: LiteLLMModel) -> GroundedModel:
-    """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to
-    have one.
-    """
+    """Return `model` with its provider's web search; raises `UsageError` for a model not known to have it."""
     if model.api_base is not None:
         raise UsageError(
             f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; "

@@ -18,12 +18,12 @@ class PreparableModel(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it can be called at once."""
+        """True if it can be called at once."""
         ...
 
     @property
     def preparing(self) -> str:
-        """What it does meanwhile, in words for whoever waits."""
+        """What it does until then, for display."""
         ...
 
     async def prepare(self) -> None:
@@ -32,9 +32,7 @@ class PreparableModel(Protocol):
 
 
 class ModelWrapper:
-    """A model that adds something to another one, which it calls `model`; name and kind are those of that
-    model.
-    """
+    """A model that adds something to another, called `model`, and keeps its name and kind."""
 
     __slots__ = ()
     model: Model
@@ -57,7 +55,7 @@ def inner_model(model: Model) -> Model | None:
 
 
 def leaf_models(model: Model) -> Iterator[Model]:
-    """Yield the models that a model is made of, without wrappers, each of several."""
+    """Yield the models inside a model, without wrappers."""
     several: tuple[Model, ...] | None = getattr(model, "models", None)
     inner = inner_model(model)
     if several is not None:
@@ -82,9 +80,7 @@ def drop_text(_: str) -> None:
 
 
 class Stream:
-    """Passes streamed text on and remembers whether there was any: a later attempt must not show it a second
-    time.
-    """
+    """Passes on streamed text and records that there was some: a later attempt must not show it again."""
 
     __slots__ = ("_on_delta", "begun")
 

@@ -61,7 +61,7 @@ _FENCED = re.compile(r"\A\s*```(?:json)?\s*(\{.*\})\s*```\s*\Z", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Written:
-    """A call as it stands in a text."""
+    """A call found in text."""
 
     name: str
     args: Json
@@ -70,17 +70,13 @@ class _Written:
 
 
 def own_name(name: str, offered: Collection[str]) -> str:
-    """Return the tool that a model means by `name`: without `functions.`, where only so it is one of
-    `offered`.
-    """
+    """Return the tool meant by `name`: without `functions.`, if only that is `offered`."""
     bare = name.removeprefix(_PREFIX)
     return bare if name not in offered and bare in offered else name
 
 
 def expand_calls(requests: Iterable[ToolRequest], offered: Collection[str]) -> tuple[ToolRequest, ...]:
-    """Return `requests` under the names of `offered`, each call inside of a `multi_tool_use.parallel` by
-    itself.
-    """
+    """Return `requests` under the names of `offered`; `multi_tool_use.parallel` is split into its calls."""
     found: list[ToolRequest] = []
     for request in requests:
         parts = request.args.get("tool_uses")
@@ -184,7 +180,7 @@ def _calls_in(text: str) -> Iterator[_Written]:
 
 
 def _bare_calls(text: str) -> Iterator[_Written]:
-    """Yield the call that a text is, where it is nothing but a JSON object with a name and arguments."""
+    """Yield the call in a text that is only a JSON object with a name and arguments."""
     fenced = _FENCED.match(text)
     try:
         value = loads(fenced[1] if fenced else text.strip())
@@ -216,9 +212,7 @@ def _name_and_args(part: Json) -> tuple[str, Json]:
 
 
 def _parameters(text: str) -> dict[str, Json]:
-    """Return arguments that are written in tags; a value that is JSON, but no text in quotation marks, is
-    read as that.
-    """
+    """Return arguments written in tags; JSON values other than quoted texts are parsed."""
     found: dict[str, Json] = {}
     for hit in _PARAMETER.finditer(text):
         kind = next(name for name in "abc" if hit[name] is not None)
@@ -302,7 +296,7 @@ class ThinkingText:
             self._on_text(ThinkingDelta(piece))
 
     def _inside(self, text: str, at: int) -> int:
-        """Take thinking from `at` on; return where it ends."""
+        """Consume thinking from `at`; return where it ends."""
         end = text.find(self._close, at)
         if end < 0:
             kept = max(at, len(text) - len(self._close) + 1)
@@ -315,7 +309,7 @@ class ThinkingText:
         return at
 
     def _outside(self, text: str, at: int, out: list[str]) -> int:
-        """Take a line of the answer from `at` on, or the tag that begins thinking; return where it ends."""
+        """Consume a line of the answer, or the tag that starts thinking, from `at`; return where it ends."""
         if self._behind and text[at] == "\n":
             return at + 1
         self._behind = False

@@ -1,6 +1,4 @@
-"""Argument patterns of permission rules: paths by their real place, addresses by host and path, texts and
-numbers.
-"""
+"""Patterns for arguments in permission rules: real paths, addresses by host and path, texts, numbers."""
 
 from __future__ import annotations
 
@@ -32,19 +30,18 @@ class ValuePattern:
 
     text: str
     allows: Callable[[Json, str], bool]
-    """Whether this single value surely fits; of a list each is asked about.
-
-    The text is the folder of the run.
+    """Return true if a single value surely matches; the text is the run's folder. Lists are checked item by
+    item.
     """
     concerns: Callable[[Json, str], Match]
-    """Whether this value, or one in it, fits or may fit."""
+    """Return whether the value, or a value nested in it, matches or may match."""
 
 
 def path_pattern(text: str) -> ValuePattern:
-    """Paths relative to the run's folder (`docs/**`, `*.pem` at any depth), or absolute ones (`/etc/**`).
+    """Return a pattern for paths, relative to the run's folder (`docs/**`, `*.pem`) or absolute (`/etc/**`).
 
-    Compared is where a path really leads: without `..`, links followed. Raises `ValueError` for a pattern
-    that cannot be read.
+    Real paths are compared: `..` is resolved and links are followed. Raises `ValueError` for a pattern that
+    cannot be read.
     """
     strict, broad = _path_expression(text), _path_expression(unicodedata.normalize("NFC", text).casefold())
 
@@ -79,7 +76,7 @@ def _fits_path(expression: re.Pattern[str], name: str) -> bool:
 
 
 def _names(path: str, root: str, *, absolute: bool) -> list[str]:
-    """Return the path as it is written and where it leads; empty texts where that is not in `root`."""
+    """Return the path as written and its real path; empty texts if it is outside of `root`."""
     if "\0" in path:
         return [""]
     base = os.path.realpath(root)
@@ -113,8 +110,8 @@ class _Address:
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 
     def allows(self, url: Url) -> bool:
-        """Return whether all of it fits: without a port only the usual one does, and a path must mean the
-        same to every server.
+        """Return true if every part matches. Without a port only the default port does, and the path must
+        have one meaning for every server.
         """
         if not self.concerns(url) or (self.port is None and not url.usual_port):
             return False
@@ -154,8 +151,8 @@ def address_pattern(text: str) -> ValuePattern:
 
 
 def plain_pattern(wanted: str | float | bool) -> ValuePattern:
-    """Any other value: a text with `*` and `?`, a number or yes or no as it is, or a comparison such as `<=
-    3`.
+    """Return a pattern for other values: text with `*` and `?`, a number, a boolean, or a comparison (`<=
+    3`).
     """
     compared = _COMPARED.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
 

@@ -1,6 +1,4 @@
-"""Command patterns of permission rules: the words of a command, each with `*` and `?`, and `...` for any
-further words.
-"""
+"""Patterns for commands in permission rules, word by word: `*` and `?` in a word, `...` for further words."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ MORE = "..."
 
 
 class Match(IntEnum):
-    """Whether a pattern fits a command that may be known only in part."""
+    """Result of matching a command that may be known only in part."""
 
     NO = 0
     MAYBE = 1
@@ -70,17 +68,15 @@ class CommandPattern:
         return cls(text, words)
 
     def allows(self, command: Command) -> bool:
-        """Return whether the whole command is surely what the pattern describes.
+        """Return true if the pattern surely matches the whole command.
 
-        A `*` stands for no option, and `...` for those options only that are known to be harmless, if the
-        program is known. What `find -exec` runs is a command of its own and no part of this one.
+        `*` never matches an option. If the program is known, `...` matches harmless options only. Commands of
+        `find -exec` are matched separately.
         """
         return self._allows(without_run_by_find(command), self._harmless())
 
     def refused(self, command: Command) -> str:
-        """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise
-        is not allowed.
-        """
+        """Return the word that `...` does not match, if the pattern matches otherwise; for messages."""
         known, command = self._harmless(), without_run_by_find(command)
         literal = literal_places(command)
         if self._allows(command, known) or not self._allows(command, {}, frozenset()):
@@ -91,7 +87,7 @@ class CommandPattern:
         return "an unknown word" if word is None else word
 
     def _harmless(self) -> dict[int, Harmless]:
-        """Return what each `...` stands for, by its place; one that is not there stands for any word."""
+        """Return the harmless options for each `...` by position; a missing position allows any word."""
         known = {at: harmless_pattern(self.words, at) for at, word in enumerate(self.words) if word == MORE}
         return {at: one for at, one in known.items() if one is not None}
 
@@ -121,11 +117,10 @@ class CommandPattern:
         return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
-        """Return whether the command is, or may be, what the pattern describes, whatever words follow.
+        """Return whether the pattern matches or may match the command, whatever words follow.
 
-        The program's folder, version and the case of its name make no difference, nor do options before and
-        between the words of the pattern. Options of the pattern may stand anywhere, joined with others or
-        abbreviated.
+        Folder, version and case of the program's name are ignored, as are options before and between the
+        words. Options of the pattern match anywhere, also joined or abbreviated.
         """
         return max(
             _concerns(pattern, one) for pattern in _patterns(self.words) for one in command_readings(command)
@@ -180,9 +175,7 @@ def _is_option(word: str) -> bool:
 
 
 def _concerns(pattern: _Forbidden, command: Command) -> Match:
-    """Match a command that a rule asks about or forbids: options and their values may stand between its
-    words.
-    """
+    """Match a command for asking and denying rules: options with values may stand between the words."""
     if _matches_to_end(pattern.words, command, unknown_anywhere=False):
         found = Match.YES
     elif None in command and _matches_to_end(pattern.words, command, unknown_anywhere=True):
@@ -193,9 +186,7 @@ def _concerns(pattern: _Forbidden, command: Command) -> Match:
 
 
 def _has_option(command: Command, name: str, value: str | None) -> Match:
-    """Return whether an option stands anywhere in the command: as it is, abbreviated, or among joined
-    letters.
-    """
+    """Return whether an option is in the command: in full, abbreviated, or among joined letters."""
     known = [word for word in command[1:] if word is not None]
     letters = {
         letter
@@ -244,9 +235,7 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
 
 
 def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
-    """Return whether `name` is the option, or short for it; behind one dash or two where a program takes
-    either.
-    """
+    """Return true if `name` is the option or an abbreviation of it, after one dash or two."""
     if not joined and pattern != "--":
         pattern, name = pattern.lstrip("-"), name.lstrip("-") if name.startswith("-") else "/"
     if fnmatchcase(name, pattern):
@@ -258,8 +247,8 @@ def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
 def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
     """Return whether the words of a command lead to the end of the pattern.
 
-    Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its
-    value.
+    After an option, `may` and `must` hold the positions of the pattern for which the next word may or must be
+    the option's value.
     """
     name = name_of(command[0] or "")
     known, reached = PROGRAMS.get(name, Options()), _skippable_places(pattern, {0})
@@ -323,11 +312,9 @@ _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def offered_pattern(call: Call) -> str:
-    """Return a pattern such as `git diff ...` for a line that is one plain command with a word of what to do;
-    empty for any other line.
+    """Return a pattern such as `git diff ...` for a line that is one plain command; empty for other lines.
 
-    Never for a line with operators, substitutions, redirections or anything else that is not clear, and only
-    for programs whose first word says what they do: other commands may be allowed again as they are.
+    Lines with operators, substitutions or redirections get none, nor do programs without a sub-command.
     """
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None
@@ -341,9 +328,7 @@ def offered_pattern(call: Call) -> str:
 
 
 def pattern_covers(pattern: CommandPattern, call: Call) -> bool:
-    """Return whether the command line of `call` is clear, and each command in it is one that `pattern`
-    describes.
-    """
+    """Return true if the command line of `call` is clear and `pattern` matches each of its commands."""
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None
     return (

@@ -28,7 +28,7 @@ class Ruling:
 
 
 Rules = Callable[[Call], Ruling | None]
-"""Rulings by rules; `None` where none is about the call."""
+"""Decides by rules; returns `None` if no rule applies."""
 
 
 def no_rules(_: Call) -> Ruling | None:
@@ -41,9 +41,7 @@ _MODES = ("ask", "auto", "deny")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules, and a danger level for calls without a rule: up to `allow` they are allowed, the others get the
-    verdict `otherwise`.
-    """
+    """Rules, plus a danger level: calls without a rule are allowed up to `allow`, others get `otherwise`."""
 
     allow: Danger
     otherwise: Literal["ask", "deny"]
@@ -70,7 +68,7 @@ class Policy:
 
     @property
     def unattended(self) -> bool:
-        """Whether it is meant for unattended runs, which must not wait for a person."""
+        """True if the policy is for unattended runs, which must not wait for a person."""
         return self.text.strip().lower().startswith("auto") or self.otherwise == "deny"
 
     def verdict(self, call: Call) -> Verdict:

@@ -30,18 +30,18 @@ _PLURAL = {"path": "paths", "url": "urls"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A verdict for calls of some tools, of all of them or of those whose arguments fit."""
+    """A verdict for calls of some tools, optionally restricted by patterns of arguments."""
 
     tool: str
     """A name, with `*` and `?` for any signs and any sign: `write_file`, `http_*`, `time:*`."""
     verdict: Verdict
     reason: str
     commands: Mapping[str, tuple[CommandPattern, ...]]
-    """Patterns of arguments that are command lines, any of which may fit."""
+    """Patterns by argument for command lines; one must match."""
     values: Mapping[str, tuple[ValuePattern, ...]]
-    """Patterns of other arguments, any of which may fit."""
+    """Patterns by argument for other values; one must match."""
     source: str
-    """Where it is written: `rule 2 of kestrel.toml`."""
+    """Where the rule is written: `rule 2 of kestrel.toml`."""
     table: Mapping[str, Json]
     """As it was written."""
 
@@ -49,8 +49,10 @@ class Rule:
         """Return the rule in one line."""
         patterns = [(name, pattern.text) for name, commands in self.commands.items() for pattern in commands]
         patterns += [(name, value.text) for name, values in self.values.items() for value in values]
-        told = ", ".join(f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns)
-        return f"{self.verdict} {self.tool}{f' {told}' if told else ''}"
+        conditions = ", ".join(
+            f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns
+        )
+        return f"{self.verdict} {self.tool}{f' {conditions}' if conditions else ''}"
 
     @property
     def why(self) -> str:
@@ -62,10 +64,9 @@ class Rule:
         return fnmatchcase(tool, self.tool)
 
     def concerns(self, call: Call, root: str) -> Match:
-        """Return whether it applies to a call as a rule that asks or denies: anything in the call that fits
-        is enough.
+        """Return whether an asking or denying rule applies: one matching part of the call is enough.
 
-        `MAYBE` where something in the call cannot be told until it runs.
+        `MAYBE` if part of the call is unknown before it runs.
         """
         found = Match.YES
         for name, commands in self.commands.items():
@@ -123,7 +124,7 @@ def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
 
 
 def read_rules_file(path: Path) -> tuple[Rule, ...]:
-    """Return the rules of a TOML file that holds nothing but `[[rules]]`; raises `UsageError`."""
+    """Return the rules of a TOML file that contains only `[[rules]]`; raises `UsageError`."""
     where = shown_path(path)
     try:
         content = loads_toml(path.read_text(encoding="utf-8"))

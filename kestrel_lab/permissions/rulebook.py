@@ -17,10 +17,9 @@ from kestrel_lab.views.html.table_view import TableView
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rulebook(TableView):
-    """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a
-    rule matters.
+    """Rules from several places: deny wins over ask, ask over allow, in any order.
 
-    So nothing that is added, for a run or in another file, lifts what is forbidden anywhere.
+    So an added rule, of a run or another file, never lifts a denial.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -42,11 +41,10 @@ class Rulebook(TableView):
         return lambda call: self.ruling(call, place)
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
-        """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger
-        decides.
+        """Return the verdict on a call and its rules; `None` if no rule applies.
 
-        A call that may be what a rule forbids, which only running it would tell, is asked about. A command
-        that no sandbox would hold in is allowed by no rule.
+        A call that may match a deny rule but is only known at run time is asked about. No rule allows an
+        unsandboxed command.
         """
         mine = [rule for rule in self.rules if rule.names(call.target)]
         found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
@@ -73,7 +71,7 @@ class Rulebook(TableView):
         )
 
     def unclear(self, call: Call) -> str:
-        """Return why no rule of the tool can allow a command line; empty where that is not the cause."""
+        """Return why no rule of the tool can allow a command line; empty if that is not the cause."""
         allowing = [rule for rule in self.rules if rule.names(call.target) and rule.verdict == "allow"]
         for name in sorted({name for rule in allowing for name in rule.commands}):
             if not isinstance(text := call.args.get(name), str):
@@ -139,9 +137,7 @@ GivenRules = str | Path | Rulebook | Iterable[Mapping[str, Any]] | None
 
 
 def read_rulebook(given: GivenRules, source: str = "the rules given") -> Rulebook:
-    """Rules from whatever a caller gives: see `GivenRules`; raises `UsageError` that names file, rule and
-    key.
-    """
+    """Return the rules of any `GivenRules`; raises `UsageError` that names file, rule and key."""
     if given is None:
         return Rulebook()
     if isinstance(given, Rulebook):

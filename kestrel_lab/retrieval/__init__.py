@@ -1,3 +1,1 @@
-"""Finding what a folder holds: an index of its files, three ways to look things up, and a cascade of them
-that says what it did.
-"""
+"""Search in a folder: a file index, three retrievers, and a cascade that traces its steps."""

@@ -31,7 +31,7 @@ class Bounds:
     """Coverage at which the search ends."""
     rounds: int = 3
     longer: int = 2
-    """How many times as many files as were asked for, where coverage is low."""
+    """Factor for the number of files returned if coverage is low."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +39,9 @@ class Coverage:
     """The share of a question that some files cover."""
 
     terms: float
-    """Share of its words, weighed by how often they are said, that the files have."""
+    """Share of the question's words, weighted by frequency, that the files contain."""
     files: float
-    """Share of the files it names that are among them; 1 where it names none."""
+    """Share of the files it names that were found; 1 if it names none."""
     gaps: tuple[str, ...]
 
     @property
@@ -156,8 +156,8 @@ class Cascade:
     def _again(
         self, query: str, coverage: Coverage, found: Ranking, held: int, most: int
     ) -> tuple[list[Hit], Step]:
-        """Search for the missing words with most weight on names of files and symbols; then go on in the
-        first list.
+        """Search for the missing words, weighting names of files and symbols most; then extend the first
+        list.
         """
         began = time.perf_counter()
         asked = " ".join(coverage.gaps) or query

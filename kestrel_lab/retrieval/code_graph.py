@@ -36,9 +36,7 @@ class NameUse:
 
 
 class Graph:
-    """A `Retriever` that follows names: the definitions of those in a question, and the files that these
-    import.
-    """
+    """A `Retriever` that follows names: definitions of those in a question, and the files these import."""
 
     name = "graph"
 
@@ -71,9 +69,7 @@ class Graph:
         )
 
     def definitions(self, name: str) -> list[Hit]:
-        """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any;
-        declarations come last.
-        """
+        """Return definitions of `name` or `Class.name`: exact spelling preferred, declarations last."""
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
             "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = "
@@ -106,9 +102,7 @@ class Graph:
         return did_you_mean(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[NameUse]:
-        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is not a
-        name.
-        """
+        """Return lines with `name` as a whole word, by file; raises `UsageError` if it is no name."""
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")

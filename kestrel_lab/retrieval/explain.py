@@ -29,7 +29,7 @@ class FileExplanation:
     reason: str
     """The whole story, in a sentence or two."""
     place: int | None = None
-    """Its place among all that matched, where it was ranked."""
+    """Its rank among all matches, if ranked."""
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -125,9 +125,7 @@ def _explain_unmatched(ranking: Ranking) -> str:
 
 
 def _unreadable_folder(folder: Path, path: str) -> str | None:
-    """Return the first folder on the way to a file that may not be listed or entered, relative to
-    `folder`.
-    """
+    """Return the first unreadable folder on the way to a file, relative to `folder`."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
         parent = folder.joinpath(*parts[:depth])
@@ -172,7 +170,7 @@ def _in_steps(retrieval: Retrieval | None, path: str) -> FileExplanation | None:
 
 
 def last_step_about(steps: tuple[Step, ...], path: str) -> FileExplanation | None:
-    """Return what the last step that names a file says about it; `None` where none does."""
+    """Return what the last step that names a file says about it; `None` if none does."""
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             state = "behind" if step.dropped[path].startswith("ranked ") else "dropped"

@@ -1,6 +1,4 @@
-"""File-search loop: propose queries, search, merge the finds, and stop at saturation, confidence or the limit
-of rounds.
-"""
+"""File-search loop: query, search, merge, until saturation, confidence or the round limit."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class KeyFile:
     path: str
     why: str
     place: str
-    """Where to begin reading: `path:first-last`."""
+    """Place to start reading: `path:first-last`."""
     score: float
     queries: tuple[str, ...]
     """Which queries found it."""
@@ -75,9 +73,7 @@ Propose = Callable[[ResourceMap], Awaitable[Sequence[str]]]
 
 
 async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
-    """Propose queries without a model: the goal, the names in it, missing words, and names of what was
-    found.
-    """
+    """Propose queries by rules: the goal, its names, missing words, and names in the results."""
     if not found.rounds:
         named = named_code(found.goal)
         return [found.goal, *([" ".join(named)] if named and len(found.goal.split()) > len(named) else [])]

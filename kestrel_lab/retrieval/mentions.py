@@ -37,8 +37,8 @@ _PLACE = re.compile(
     r"|Sphinx(?: version| "
     r"extensions)?)\s*(?:\*\*)?\s*[:=].{0,120}$|^\s*[\w.\[\]-]+(?:\s*==\s*|\s{1,40})v?\d+(?:\.\w+)+(?:[-+.]\w+)*(?:\s+\S+)?\s*$"
 )
-_TOLD_IN_CODE = 0.7
-_TOLD_IN_HEAD = 2.0
+_NAMED_IN_CODE = 0.7
+_NAMED_IN_HEAD = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def parse_question(text: str) -> Question:
     prose = _FENCE.sub("\n", telling)
     code = "\n".join(match[0] for match in _FENCE.finditer(telling))
     weights: dict[str, float] = {}
-    for piece, amount in ((head, _TOLD_IN_HEAD - 1), (prose, 1.0), (code, _TOLD_IN_CODE)):
+    for piece, amount in ((head, _NAMED_IN_HEAD - 1), (prose, 1.0), (code, _NAMED_IN_CODE)):
         for word, many in (search_terms(piece) if piece.strip() else {}).items():
             weights[word] = weights.get(word, 0.0) + many * amount
     return Question(text=text, head=head, telling=telling, weights=weights)
@@ -127,7 +127,7 @@ class _Places:
                 self._modules[module.rsplit(".", 1)[-1]].append(("." + module, number))
 
     def paths(self, written: str) -> list[int]:
-        """Return the files whose path ends like `written`, the front of which may be of another machine."""
+        """Return files whose path ends like `written`; its front may be from another machine."""
         pieces = [
             piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")
         ]
@@ -152,9 +152,7 @@ class _Places:
 
 
 def find_mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
-    """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its
-    `telling` part.
-    """
+    """Find mentions of these files (paths by number) in `query`; symbols only in its `telling` part."""
     places = _Places(files)
     scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
     because: dict[int, dict[str, None]] = defaultdict(dict)
@@ -178,9 +176,9 @@ def find_mentions(query: str, telling: str, files: Mapping[int, str], definition
         found = places.paths(path)
         if len(found) <= _MOST_FILES:
             credit("path", found, 1 / max(1, len(found)), path)
-    told = _FRAME.sub(" ", telling)
-    dotted = list(dict.fromkeys(_DOTTED.findall(told)))
-    plain = _identifiers(told)
+    prose = _FRAME.sub(" ", telling)
+    dotted = list(dict.fromkeys(_DOTTED.findall(prose)))
+    plain = _identifiers(prose)
     lasts = {piece.lower() for name in dotted for piece in name.split(".")[-2:]}
     known = definitions({*lasts, *(name.lower() for name in plain)})
     for name in dotted:
@@ -222,7 +220,7 @@ def _same_case(name: str, full: Collection[str]) -> bool:
 
 
 def _identifiers(text: str) -> dict[str, float]:
-    """Return names that are marked as code or can be nothing else, with their certainty."""
+    """Return names marked as code or unmistakable, with their certainty."""
     found: dict[str, float] = {}
     for match in _CODE.finditer(text):
         block = match[0].startswith("```")

@@ -28,11 +28,11 @@ TIES = ("together", "imported", "folder")
 def file_ties(
     connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]
 ) -> dict[str, dict[str, float]]:
-    """Return for each kind how closely each of `paths` is tied to any of the `leaders`, from 0 to 1, times
-    the leader's own weight.
+    """Return for each kind how closely each of `paths` is tied to a leader: 0 to 1, times the leader's
+    weight.
 
-    The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to
-    it; the others are only tied to one another.
+    The first leader is fully tied to itself by each kind, so that nothing overtakes it for its ties; the
+    others are tied only to one another.
     """
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in TIES}
 
@@ -77,11 +77,9 @@ _MOST_TIMES = 8
 """A word's count in a question is capped at this."""
 _COMMON_SHARE, _COMMON_FILES = 0.4, 20
 _LEADERS, _MOST_TIED = 3, 60
-"""The first files of a ranking that others may be tied to, and how many files are considered for it."""
+"""Top files of a ranking that others may be tied to, and how many files are considered."""
 LEAST_SHARE = 0.005
-"""Share of the best score by contents and names; a file below it matches only words that nearly every file
-has.
-"""
+"""Share of the best content and name score; files below match only words that nearly every file has."""
 PRIORS = frozenset({"lately"})
 """Signals that do not depend on the question."""
 _TESTS = re.compile(
@@ -119,21 +117,22 @@ class Weights:
     """Messages of commits that changed the file."""
     lately: float = 0.3
     alike: float = 0.5
-    """Likeness of embeddings, where there are any."""
+    """Similarity of embeddings, if available."""
     together: float = 0.7
-    """Changed together with one of the best files; this and the next two were chosen on the logs of
-    repositories.
+    """Changed together with one of the best files.
+
+    This and the next two were tuned on the logs of repositories.
     """
     imported: float = 0.15
     """Imported by one of the best files."""
     folder: float = 0.1
     """In the folder of one of the best files."""
     tests: float = 0.3
-    """Factor of tests where the question is not about them."""
+    """Factor of tests if the question is not about them."""
     peripheral: float = 0.5
     """Factor of documents, examples and what is not code, likewise."""
     asked_docs: float = 0.6
-    """The same where the question is about documents."""
+    """Factor of documents if the question is about them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,11 +160,9 @@ class Ranking:
     places: Mapping[str, int] = field(default_factory=dict)
     """Places by path, counted from 1."""
     clear: int = 0
-    """How many of the first files match well enough to be hits; see `LEAST_SHARE`."""
+    """Number of top files good enough to be hits; see `LEAST_SHARE`."""
     looked: tuple[str, ...] = ()
-    """The words that were searched in texts, as the index stores them; names of files and symbols are
-    searched for all words.
-    """
+    """Words searched in texts, as stored in the index; names are searched for all words."""
 
     @property
     def hits(self) -> tuple[Ranked, ...]:
@@ -222,9 +219,7 @@ def _sort_ranked(files: Iterable[Ranked]) -> list[Ranked]:
 
 
 def _split_by_score(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
-    """Split files by `LEAST_SHARE` of the best score; signals that do not depend on the question are left out
-    of it.
-    """
+    """Split files by `LEAST_SHARE` of the best score, ignoring signals that do not depend on the question."""
     owned = [
         one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS)
         for one in ranked
@@ -254,8 +249,8 @@ def _raise_tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weig
 def _informative_words(
     connection: apsw.Connection, asked: Mapping[str, float], files: int
 ) -> Mapping[str, float]:
-    """Return the words with the most information, best first, without those that most files have, which are
-    the slowest to search.
+    """Return the most informative words, best first, without those in most files, which are slowest to
+    search.
     """
     tokenizer = connection.fts5_tokenizer("porter", ["unicode61"])
     kept: dict[str, float] = {}

@@ -26,8 +26,8 @@ from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank_files
 from kestrel_lab.retrieval.semantic import SemanticScorer
 
-TOLD_BEHIND = 100
-"""How many files behind the chosen ones a trace lists, and how many that hardly match."""
+MAX_LISTED = 100
+"""Number of files listed in a trace after the chosen ones, and of files that hardly match."""
 FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
     body=0.2,
@@ -66,8 +66,8 @@ _WORDS = {
 
 
 class Search:
-    """A `Retriever` over an index: words of text, titles, paths and symbols, what is named outright, and the
-    log of changes.
+    """A `Retriever` over an index: words of texts, titles, paths and symbols, explicit names, commit
+    messages.
     """
 
     name = "search"
@@ -99,7 +99,7 @@ class Search:
         return self._index.read(lambda connection: rank_files(connection, query, self._weights, self._alike))
 
     def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
-        """Return the best place of each of these files; none for a file that is gone or no longer text."""
+        """Return the best place of each file; none for a deleted or binary file."""
         found = []
         words = query_words(query)
         for one in files:
@@ -158,9 +158,7 @@ def file_excerpt(path: str, text: tuple[str, bytes], first: int, last: int, word
 
 
 def hit_reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
-    """Return why a file was found: what the question names of it, the words in its excerpt, else its
-    strongest signals.
-    """
+    """Return why a file was found: names in the question, words in the excerpt, else strongest signals."""
     if one.named:
         return "the question names " + ", ".join(one.named[:3])
     if seen:
@@ -178,8 +176,8 @@ def score_text(parts: Mapping[str, float], weights: Weights, factor: float = 1.0
 
 def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
     """Return a ranking as a step of a trace."""
-    behind = enumerate(ranking.hits[top_k : top_k + TOLD_BEHIND], top_k + 1)
-    faint = ranking.files[ranking.clear : ranking.clear + TOLD_BEHIND]
+    behind = enumerate(ranking.hits[top_k : top_k + MAX_LISTED], top_k + 1)
+    faint = ranking.files[ranking.clear : ranking.clear + MAX_LISTED]
     dropped = {
         **{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind},
         **{one.path: FAINT for one in faint},
@@ -250,7 +248,7 @@ class Grep:
         rare = Counter(word for lines in found.values() for word in lines)
         ranked = sorted(found, key=lambda path: (-sum(1 / rare[word] for word in found[path]), path))
         hits = [hit for path in ranked[:top_k] if (hit := self._hit(path, found[path], words)) is not None]
-        behind = enumerate(ranked[top_k : top_k + TOLD_BEHIND], top_k + 1)
+        behind = enumerate(ranked[top_k : top_k + MAX_LISTED], top_k + 1)
         step = Step(
             retriever=self.name,
             query=query,
@@ -303,7 +301,7 @@ class Grep:
 
 
 def check_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
-    """Read each hit's file again; return the hits that still hold, and the others with the reason."""
+    """Read each hit's file again; return the valid hits, and the others with the reason."""
     words, kept, dropped = query_words(query), [], {}
     for hit in hits:
         text = read_text(folder, hit.path)

@@ -21,16 +21,14 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What its vectors are filed under."""
+        """Key for its stored vectors."""
 
     def __call__(self, texts: Sequence[str]) -> Any:
         """One row of length 1 per text."""
 
 
 class SemanticScorer:
-    """Compares a question with chunks; vectors are made when they are first needed, and stored in the
-    index.
-    """
+    """Compares a question with chunks; vectors are computed on first use and stored in the index."""
 
     def __init__(self, load: Callable[[], Embedder]) -> None:
         self._load = load
@@ -38,9 +36,7 @@ class SemanticScorer:
     def __call__(
         self, connection: apsw.Connection, question: str, chunks: Mapping[int, int], *, folder: Path
     ) -> dict[int, float]:
-        """Return the likeness of each file's given chunk to the question, scaled from the least (0) to the
-        most alike (1).
-        """
+        """Return each file's similarity of its chunk to the question, scaled from 0 (least) to 1 (most)."""
         import numpy as np
 
         embed = self._load()

@@ -11,7 +11,7 @@ from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 
 _QUESTION_CHARS = 2_000
 _STEP = ("retriever", "found", "seconds", "note")
-"""What a step and its event have alike, beside texts and lists."""
+"""Fields shared by a step and its event, besides texts and lists."""
 _WITHOUT: dict[str, Any] = {
     "path": "",
     "first": 1,
@@ -22,7 +22,7 @@ _WITHOUT: dict[str, Any] = {
     "score": 0.0,
     "trust": "",
 }
-"""The fields of a hit that an event has, each with its value where another version has written none."""
+"""Fields of a hit in an event, with defaults for logs of other versions."""
 
 
 def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:

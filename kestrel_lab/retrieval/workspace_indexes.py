@@ -20,21 +20,20 @@ class WorkspaceIndexes:
     """Indexes by folder."""
 
     def __init__(self, home: str | Path, meaning: SemanticScorer | None = None) -> None:
-        """Build nothing yet; with `meaning` folders of documents are searched by embeddings too."""
+        """Build nothing yet; with `meaning` document folders are also searched by embeddings."""
         self._home, self._meaning = Path(home).resolve(), meaning
         self._known: dict[Path, CodeIndex] = {}
 
     def of(self, folder: str | Path) -> CodeIndex:
-        """Return the index of a folder; nothing is built yet."""
+        """Return the index of a folder without building it."""
         place = Path(folder).resolve()
         return self._known.setdefault(place, CodeIndex(place, self._home))
 
     def ready(self, folder: str | Path, tell: Tell | None = None) -> tuple[CodeIndex, str]:
-        """Update the index of a folder for at most `PATIENCE_S`; return it, with a note where it is not
-        complete.
+        """Update the index of a folder for at most `PATIENCE_S`; return it, with a note if it is incomplete.
 
-        The rest is built in the background. Raises `UsageError` without the folder, `StoreError` where no
-        index can be kept.
+        The rest is built in the background. Raises `UsageError` without the folder, `StoreError` if no index
+        can be kept.
         """
         index = self.of(folder)
         note = index.up_to_date(
@@ -52,9 +51,7 @@ class WorkspaceIndexes:
         return Search(index, meaning=self._meaning_of(index))
 
     def _meaning_of(self, index: CodeIndex) -> SemanticScorer | None:
-        """Return the embeddings for a folder of documents, where they were measured to help; `None` for
-        code.
-        """
+        """Return embeddings for a folder of documents, where they were measured to help; `None` for code."""
         if self._meaning is None:
             return None
         ((prose, files),) = index.rows(

@@ -16,9 +16,7 @@ from kestrel_lab.shell_syntax.program_options import Command, name_of, subcomman
 from kestrel_lab.shell_syntax.wrappers import SHELLS, commands_in
 
 LineEffect = Literal["files", "code", "send"]
-"""`files`: it changes files; `code`: it runs code that the line does not show, such as tests; `send`: it
-sends something to others.
-"""
+"""`files`: changes files; `code`: runs code not in the line, such as tests; `send`: sends data to others."""
 ANY: Final = frozenset[LineEffect](("files", "code", "send"))
 _NONE: Final = frozenset[LineEffect]()
 _FILES: Final = frozenset[LineEffect](("files",))
@@ -55,7 +53,7 @@ _FILE_TOOLS: Final = _words(
 _TRANSFERS: Final = _words(
     "curl wget scp sftp ftp rsync mail mailx sendmail mutt swaks nc ncat telnet http https"
 )
-"""Programs that send to others or fetch from them, and may write files."""
+"""Programs that send or fetch data and may write files."""
 _GIT_FILES: Final = _words(
     "add rm mv init clone fetch pull checkout switch restore reset stash clean apply branch tag remote "
     "config notes worktree gc prune "
@@ -80,7 +78,7 @@ _WRITES: Final = re.compile(
 
 @lru_cache(maxsize=256)
 def line_effects(text: str) -> frozenset[LineEffect]:
-    """Return the effects that a command line can have; everything where it cannot be read."""
+    """Return the possible effects of a command line; all effects if it cannot be parsed."""
     line = read_line(text)
     found = _union(command_effects(command) for command in line.commands)
     # What no rule may judge, such as a redirection, can write a file; the programs that run there are among
@@ -89,9 +87,7 @@ def line_effects(text: str) -> frozenset[LineEffect]:
 
 
 def command_effects(command: Command) -> frozenset[LineEffect]:
-    """Return the effects of one simple command, those of commands that it runs left out: `Line.commands` has
-    them.
-    """
+    """Return the effects of one simple command, without the commands it runs: `Line.commands` has those."""
     if not command or command[0] is None:
         return ANY
     name = name_of(command[0])
@@ -113,9 +109,7 @@ def command_effects(command: Command) -> frozenset[LineEffect]:
 
 
 def runs_program(text: str, program: str) -> bool:
-    """Return whether a command line may run `program`: some command that does more than show names it, or
-    cannot be told.
-    """
+    """Return true if a command line may run `program`, or contains an unknown command."""
     for command in read_line(text).commands:
         if not command or command[0] is None:
             return True
@@ -135,7 +129,7 @@ def _subcommand(command: Command) -> str:
 
 
 def _only_filters(name: str, command: Command) -> bool:
-    """Whether `sed`, `awk` or `uniq` only writes to its output, and `env` only shows."""
+    """Return true if `sed`, `awk` or `uniq` writes only to its output, and `env` only prints."""
     if name == "uniq":
         return None not in command and sum(not (word or "").startswith("-") for word in command[1:]) < 2
     if name == "env":
@@ -151,7 +145,7 @@ def _only_filters(name: str, command: Command) -> bool:
 
 
 def _inline_code(command: Command, option: str) -> str | None:
-    """The code behind the option of an interpreter; `None` where there is none or it is not known."""
+    """Return the code after an interpreter's option such as `-c`; `None` if there is none or unknown."""
     for place, word in enumerate(command[1:-1], 1):
         if word is None or not word.startswith("-"):
             return None
@@ -161,9 +155,7 @@ def _inline_code(command: Command, option: str) -> str | None:
 
 
 def code_effects(code: str) -> frozenset[LineEffect]:
-    """Return the effects that a piece of code can have, by its words; code that starts something else may
-    have any.
-    """
+    """Return the possible effects of code, by its words; code that starts other programs may have any."""
     if _RUNS.search(code):
         return ANY
     found: set[LineEffect] = set()

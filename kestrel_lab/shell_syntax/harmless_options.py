@@ -25,8 +25,9 @@ from kestrel_lab.shell_syntax.wrappers import RUNNERS, without_run_by_find
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """The harmless options of a command; each word is judged by itself, so that no mistake about what takes a
-    value hides another.
+    """Harmless options of a command.
+
+    Each word is judged by itself, so that a mistake about which options take a value hides no other option.
     """
 
     words: frozenset[str]
@@ -38,9 +39,7 @@ class Harmless:
     """A regular expression of words that are not covered, options or not; empty for none."""
 
     def covers(self, word: str | None) -> bool:
-        """Return whether a word of a command is not an option, or a harmless one; an unknown word is
-        neither.
-        """
+        """Return true if a word is harmless or no option; false for an unknown word."""
         if word is None or (self.never and re.fullmatch(self.never, word, re.DOTALL)):
             return False
         if not word.startswith("-") or word in ("-", "--"):
@@ -298,11 +297,9 @@ _NEVER = {
 
 @lru_cache(maxsize=256)
 def harmless_pattern(pattern: tuple[str, ...], at: int) -> Harmless | None:
-    """Return what the `...` at a place of an allowing pattern stands for; `None` where the program is not
-    known: for any word.
+    """Return the harmless options for a `...` of an allowing pattern; `None`, for any word, if unknown.
 
-    Before a sub-command these are the options of the program itself: `-c` is one thing in `git log -c` and
-    another in `git -c X log`.
+    Before a sub-command these are the program's own options: `-c` differs in `git log -c` and `git -c X log`.
     """
     program = name_of(pattern[0])
     for runner in RUNNERS:
@@ -341,9 +338,7 @@ _RUN_CODE = frozenset(
 
 
 def only_shows(command: Command) -> bool:
-    """Return whether a command does no more than read and show: it is known for that, and all its options are
-    harmless.
-    """
+    """Return true if a command only reads and prints: a known one with harmless options only."""
     if not command or command[0] is None:
         return False
     program = name_of(command[0])
@@ -374,9 +369,9 @@ def _without_actions(command: Command) -> Command:
     return tuple(word for word in without_run_by_find(command) if word not in ("-exec", "-execdir"))
 
 
-def _read(told: str, never: str) -> Harmless:
+def _read(options: str, never: str) -> Harmless:
     words, letters, valued = set[str](), "", ""
-    for option in told.split():
+    for option in options.split():
         if option.startswith("--") or (option.rstrip(":") in _ONE_DASH):
             words.add(option)
         elif option.endswith(":"):
@@ -388,8 +383,8 @@ def _read(told: str, never: str) -> Harmless:
 
 _ONE_DASH = frozenset(
     word
-    for key, told in _SHOWN.items()
+    for key, options in _SHOWN.items()
     if key.split()[0] in WORDS_BEHIND_ONE_DASH
-    for word in told.split()
+    for word in options.split()
     if len(word) > 2
 )

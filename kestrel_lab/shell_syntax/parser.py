@@ -1,9 +1,8 @@
-"""Parser of bash command lines: the simple commands in a line, wherever they stand, and whether a rule can
-judge it.
+"""Parser of bash command lines: finds every simple command, and whether a rule can judge the line.
 
-Read twice by different parsers; a line that they do not agree on, or that holds anything beyond plain
-commands joined by `;`, `&`, `&&`, `||`, `|` and ends of lines, is not clear: no rule allows it. What it runs
-is found as far as it can be told, so that a rule that forbids holds there too.
+Two parsers read each line. If they disagree, or the line has more than plain commands joined by `;`, `&`,
+`&&`, `||`, `|` and newlines, the line is unclear and no rule allows it. Its commands are still found as far
+as possible, so that deny rules apply.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 """The end of a line that bash does not see, in the middle of a word too."""
 _OPERATOR = re.compile(r"[;&|\n]+")
 _QUOTED_SEMICOLON = re.compile(r"""(?<=[ \t])(?:\\;|';'|";")(?=[ \t\n;&|]|$)""")
-"""The end of what `find -exec` runs, which `shlex` would not tell from the end of a command."""
+"""Terminator of `find -exec`: `shlex` cannot tell it from the end of a command."""
 _STARTUP_VARIABLE = re.compile(
     r"BASH_ENV|ENV|LD_PRELOAD|LD_AUDIT|DYLD_INSERT_LIBRARIES|PYTHONSTARTUP|PROMPT_COMMAND|ZDOTDIR|PERL5OPT|RUBYOPT"
 )
@@ -69,18 +68,17 @@ _TOKEN = re.compile(r"[\w.+-]+")
 _SHELL_WORDS = re.compile(r"[\w./:,@%+^~\s-]*")
 """Words without quotes, brackets and signs: read as a shell program they are read whole."""
 _MARK = "\0"
-"""Stands for it; a line that contains this sign is not clear."""
+"""Placeholder for it; a line that contains this character is unclear."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a command line runs."""
+    """Commands of a command line."""
 
     commands: tuple[Command, ...]
-    """Every simple command, also in substitutions, functions and the arguments of commands that run others.
-    """
+    """Every simple command, also in substitutions, functions and arguments of commands that run others."""
     unclear: str = ""
-    """Why no rule may allow it; empty where the commands are all that happens."""
+    """Why no rule may allow the line; empty if the commands are all that happens."""
     possible: tuple[Command, ...] = ()
     """Further commands that may run, because a program may run some of its words."""
 
@@ -100,7 +98,7 @@ class _Reading:
     possible: list[Command] = field(default_factory=list)
 
     def doubt(self, why: str) -> None:
-        """The first reason stands."""
+        """Record why the line is unclear; the first reason is kept."""
         self.unclear = self.unclear or why
 
     def lose(self, why: str) -> None:
@@ -195,9 +193,7 @@ class _Reading:
 
 
 def _nesting(text: str) -> int:
-    """Return how many brackets are open at most, quoted ones too: reading takes time with the square of
-    it.
-    """
+    """Return the deepest nesting of brackets, quoted ones too: parse time grows with its square."""
     depth = deepest = 0
     for sign in text:
         if sign in "([{":
@@ -275,11 +271,11 @@ class _Tree:
             self._reading.add(tuple(words), self._depth)
 
     def _words(self, node: Node) -> list[tuple[int, int, bool, bool]]:
-        """Where each word begins and ends, whether it is an assignment, and whether an end of a line before
-        it begins another command.
+        """Return for each word its range, whether it is an assignment, and whether a newline before it starts
+        a command.
 
-        Parts without a blank between are one word. The parser takes some lines for the words of the command
-        before; anything else between words is something that it has lost.
+        Adjacent parts form one word. The parser takes some lines for words of the command before; other text
+        between words is text it lost.
         """
         pieces: list[tuple[int, int, bool, bool]] = []
         last = node.start_byte
@@ -320,7 +316,7 @@ _WHY = {
 
 
 def _commands_by_shlex(text: str) -> list[list[str]] | None:
-    """Return the commands as `shlex` reads them; `None` where it cannot."""
+    """Return the commands as `shlex` reads them; `None` if it fails."""
     lexer = shlex.shlex(_QUOTED_SEMICOLON.sub(_MARK, text), posix=True, punctuation_chars=";()<>|&\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     found: list[list[str]] = [[]]
@@ -347,7 +343,7 @@ def bash_parser() -> Parser:
 # Words: their text without quotes, or that only bash can expand them.
 
 _EXPANSION = re.compile(r"[A-Za-z_0-9@*#?$!{(\[-]")
-"""What after a dollar sign makes it more than a dollar sign."""
+"""Characters that make a dollar sign before them an expansion."""
 _UNQUOTED_GLOB = re.compile(r"[*?\[]|(?:^|[=:])~|\{[^{}]*(?:,|\.\.)[^{}]*\}|\{.*\{")
 _IN_DOUBLE_QUOTES = '$`"\\\n'
 _ANSI = {
@@ -369,14 +365,12 @@ _ANSI_NUMBER = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f
 
 
 class Word:
-    """One word: `text` without its quotes; `known` unless it is expanded, to other text or to any number of
-    words.
-    """
+    """One word: `text` without quotes; `known` is false if it is expanded to other text or several words."""
 
     __slots__ = ("_shape", "known", "text")
 
     def __init__(self, source: str) -> None:
-        """Read `source`, a word as it stands in a program."""
+        """Parse `source`, a word as written."""
         self.text, self._shape, self.known = "", "", True
         place = 0
         while place < len(source):
@@ -385,7 +379,7 @@ class Word:
 
     @property
     def value(self) -> str | None:
-        """The text that a program is given; `None` where it is unknown."""
+        """Text the program gets; `None` if unknown."""
         return self.text if self.known else None
 
     def _piece(self, source: str, place: int) -> int:

@@ -1,8 +1,7 @@
-"""Program options: what may stand before the sub-command of a program, and other spellings of the same
-command.
+"""Options before a program's sub-command, and other spellings of the same command.
 
-Deny rules need this: `git -C x push`, `git-push`, and `git -c alias.p=push p` are all `git push`. A program
-that is not listed is read cautiously: any option may take the next word as its value.
+Deny rules need this: `git -C x push`, `git-push`, and `git -c alias.p=push p` are all `git push`. Unknown
+programs are read cautiously: any option may take the next word as its value.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 Command = tuple[str | None, ...]
-"""A program and its arguments; `None` stands for any number of unknown words."""
+"""A program and its arguments; `None` is any number of unknown words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +21,22 @@ class Options:
     """The options of a command that come before the command it runs, or before its sub-command."""
 
     flags: str = ""
-    """Letters of those that stand alone."""
+    """Letters of flags without a value."""
     values: str = ""
     """Letters of those that are followed by a value."""
     words: str = ""
-    """Long ones that stand alone."""
+    """Long flags without a value."""
     valued: str = ""
     """Long ones that are followed by a value."""
     before: int = 0
-    """How many other words come before the command."""
+    """Number of other words before the command."""
     assigns: bool = False
-    """Whether `NAME=value` may come before the command."""
+    """True if `NAME=value` may precede the command."""
     dash: bool = False
-    """Whether a lone `-` may come before the command."""
+    """True if a lone `-` may precede the command."""
 
     def takes_next(self, option: str) -> bool | None:
-        """Return whether an option takes the word behind it; `None` where it is not known."""
+        """Return true if an option takes the next word; `None` if unknown."""
         name, joined, _ = option.lstrip("-").partition("=")
         if option.startswith("--"):
             if joined or name in self.words.split():
@@ -152,7 +151,7 @@ PROGRAMS: dict[str, Options] = {
 WORDS_BEHIND_ONE_DASH = frozenset(
     ["find", "fd", "java", "javac", "terraform", "go", "openssl", "ffmpeg", "convert", "magick", "xrandr"]
 )
-"""Programs of which `-abc` is one option `abc`, and not the options a, b and c."""
+"""Programs for which `-abc` is one option, not the options a, b and c."""
 
 SEVERAL = frozenset(["make", "ninja", "gradle", "gradlew", "mvn", "mvnw", "ant", "rake"])
 """Programs that do all of several things, in any order: `make clean deploy` is `make deploy` too."""
@@ -196,7 +195,7 @@ _SAME_SUBCOMMAND |= {
 
 @lru_cache(maxsize=256)
 def command_spellings(command: Command) -> tuple[Command, ...]:
-    """Return the command as it is written, and as other words would say the same."""
+    """Return the command as written and in its other spellings."""
     found = [command]
     if not command or command[0] is None:
         return (command,)
@@ -209,7 +208,7 @@ def command_spellings(command: Command) -> tuple[Command, ...]:
 
 _MOST = 12
 MEANS = {"f": "force", "r": "recursive", "R": "recursive", "y": "yes", "a": "all", "g": "global"}
-"""What letters stand for by custom: `-rf` is `--recursive --force`."""
+"""Conventional meanings of letters: `-rf` is `--recursive --force`."""
 
 
 def command_readings(command: Command) -> tuple[Command, ...]:
@@ -230,9 +229,7 @@ def name_of(word: str) -> str:
 
 
 def subcommand_at(command: Command) -> int | None:
-    """Return the place of the word behind the options that come first; `None` where it is unknown, or there
-    is none.
-    """
+    """Return the position of the word after the leading options; `None` if unknown or missing."""
     options = PROGRAMS.get(name_of(command[0] or ""), Options())
     place = 1
     while place < len(command) and (word := command[place]) is not None:
@@ -285,9 +282,9 @@ _ALIAS = re.compile(r"alias\.([^=.]+)(?:\.command)?(?:=(.*))?", re.IGNORECASE | 
 
 
 def _by_alias(command: Command) -> list[Command]:
-    """Return what `git -c alias.p=push p` runs, and what `git config alias.p push` lets `git p` run.
+    """Return what `git -c alias.p=push p` runs, and what `git config alias.p push` makes `git p` run.
 
-    An alias that is read from elsewhere may be any sub-command.
+    An alias defined elsewhere may be any sub-command.
     """
     name, place = name_of(command[0] or ""), subcommand_at(command)
     before = command[1 : len(command) if place is None else place]
@@ -314,9 +311,7 @@ def _by_alias(command: Command) -> list[Command]:
 
 
 def _expand_alias(name: str, before: Command, meaning: str, rest: Command) -> Command:
-    """Return the command with an alias replaced by its meaning; one that begins with `!` is a shell program
-    and handled elsewhere.
-    """
+    """Return the command with its alias expanded; aliases that start with `!` are handled elsewhere."""
     try:
         words = shlex.split(meaning)
     except ValueError:

@@ -20,7 +20,7 @@ RUN_NAME = re.compile(
     r"|smtpserver|lessopen|lessclose",
     re.IGNORECASE,
 )
-"""Names of options, settings and variables whose value is likely to be run."""
+"""Names of options, settings and variables whose value is probably run."""
 _PLAIN = re.compile(r"[\w./=:,@%+^~-]*")
 """A word that is a name, a number, a path or an address, and no text."""
 _TOKEN = re.compile(r"[\w.+-]+")
@@ -33,13 +33,13 @@ tree which type find pytest ruff mypy jq yq read export declare typeset local re
 alias trap eval xargs
 """
 _TEXT_ONLY = frozenset(_TEXT_ONLY_WORDS.split())
-"""Programs that run none of their words, or whose words `wrappers.py` reads whole."""
+"""Programs that run none of their words, or whose words `wrappers.py` reads completely."""
 _EVALUATES = frozenset(
     ["test", "[", "printf", "read", "unset", "declare", "typeset", "local", "readonly", "export", "let"]
 )
 """Builtins that expand the subscript in a name."""
 _NAMED_ONLY = frozenset(["rg", "ag", "ack", "fd", "fdfind", "sort", "man"])
-"""Programs that run only what an option with a telling name says: `rg --pre`, `sort --compress-program`."""
+"""Programs that run only values of options with a telling name: `rg --pre`, `sort --compress-program`."""
 _ANY_WORD_WORDS = """
 tar bsdtar gtar rsync ssh sshpass autossh mosh scp sftp lftp zip less more most nc ncat netcat socat
 npx bunx uvx pipx mise rtx asdf rbenv pyenv nodenv goenv nvm nix nix-shell direnv xvfb-run
@@ -50,7 +50,7 @@ reflex sops doppler aws-vault op at batch crontab numactl cgexec rlwrap catchseg
 choom uclampset pkexec xterm gnome-terminal konsole open xdg-open docker-compose
 """
 _ANY_WORD = frozenset(_ANY_WORD_WORDS.split())
-"""Programs of which any word may be a command, or the beginning of one."""
+"""Programs for which any word may be a command or start one."""
 _ANY_WORD_BEHIND = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), frozenset({"run", "exec", "compose"})),
     **dict.fromkeys(("kubectl", "oc"), frozenset({"run", "exec", "debug"})),
@@ -73,9 +73,7 @@ _LANGUAGES = re.compile(
 
 
 def runnable_words(command: Command) -> tuple[list[Command], list[str]]:
-    """Return what a command may run: commands that its words may be, and texts that it may run or that hold
-    commands.
-    """
+    """Return words of a command that may be commands, and texts that may be run or contain commands."""
     names = [name_of(one[0] or "") for one in command_spellings(command)]
     name = names[0]
     if not _TEXT_ONLY.isdisjoint(names):
@@ -126,7 +124,7 @@ def _short_value(word: str | None) -> str:
 
 
 def _named_values(command: Command) -> Iterator[str]:
-    """Yield the values of options and settings whose name says that they are run: `--pre curl`, `SHELL=curl`,
+    """Yield values of options and settings with telling names: `--pre curl`, `SHELL=curl`,
     `-oProxyCommand=curl`.
     """
     for place, word in enumerate(command[1:], 1):
@@ -140,7 +138,7 @@ def _named_values(command: Command) -> Iterator[str]:
 
 
 def _texts(name: str, command: Command) -> Iterator[str]:
-    """Yield the words that are more than a name, but for programs of sed and awk that run nothing."""
+    """Yield words that are more than a name, except sed and awk programs that run nothing."""
     safe = SAFE_SCRIPTS.get(name)
     for word in command[1:]:
         if word is not None and not _PLAIN.fullmatch(word) and not (safe and safe.fullmatch(word)):
@@ -178,7 +176,7 @@ _GIT_RUNS_VALUE = (
     ),
     *("--commit-filter", "--tag-name-filter"),
 )
-"""Options of git's sub-commands whose value is a shell program; git takes their beginnings for them."""
+"""Options of git sub-commands whose value is a shell program; git accepts abbreviations."""
 
 
 def git_option_texts(command: Command) -> list[str]:
@@ -200,9 +198,7 @@ def git_option_texts(command: Command) -> list[str]:
 
 
 def _git_texts(command: Command) -> Iterator[str]:
-    """Yield settings of which it is not known that they are not run, commands for each submodule, and
-    addresses that are commands.
-    """
+    """Yield git settings that may be run, commands for each submodule, and addresses that are commands."""
     for place, word in enumerate(command[1:], 1):
         if word is None:
             continue
@@ -233,7 +229,7 @@ SCRIPTED = {
     "sed": Options("nErsuz", "efl"),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), Options("", "Fvfe")),
 }
-"""Programs whose first word that is not an option is a program."""
+"""Programs whose first word after the options is a program text."""
 _SUBSTITUTION = r"(?:[\d,$]*|/[^/]*/)s([/|#,:@])(?:(?!\1)[^\n])*\1(?:(?!\1)[^\n])*\1[gpIiMm\d]*"
 SAFE_SCRIPTS = {
     "sed": re.compile(rf"(?:{_SUBSTITUTION}|(?:[\d,$]*|/[^/]*/)[pdq=]?)"),
@@ -255,9 +251,7 @@ def script_place(command: Command, options: Options) -> int:
 
 
 def literal_places(command: Command) -> frozenset[int]:
-    """Return the places of words that a rule allows only if it has the very word: programs of sed and awk
-    that may run a command.
-    """
+    """Return positions of words that a rule must spell out: sed and awk programs that may run commands."""
     name = name_of(command[0] or "")
     if name not in SCRIPTED:
         return frozenset()

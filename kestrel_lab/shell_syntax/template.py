@@ -57,25 +57,21 @@ _INTERPRETERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a reference stands."""
+    """Position of a reference."""
 
     before: str
     after: str
     begins: bool
-    """Whether a value that begins with `-` would be an option here."""
+    """True if a value that starts with `-` would be an option here."""
 
 
 def check_command(args: Mapping[str, Json]) -> None:
-    """Raise `UsageError` where the command among the arguments of a call refers to a value in a place that
-    cannot be made safe.
-    """
+    """Raise `UsageError` if a command refers to a value in a position where no quoting is safe."""
     _command(args)
 
 
 def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the arguments of a call with their references filled in, those of its command quoted; raises
-    `UsageError`.
-    """
+    """Return the arguments with references filled in, quoted in the command; raises `UsageError`."""
     parts = _command(args)
     if not parts:
         return cast("dict[str, Json]", render_template(dict(args), scope))
@@ -119,9 +115,7 @@ def _quote_value(value: Json, place: _Place, name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
-    """Return how each reference, `None`, is to be quoted; raises `UsageError` for one in a place where
-    nothing helps.
-    """
+    """Return how to quote each reference, `None`; raises `UsageError` where no quoting is safe."""
     mark = "kestrelvalue"
     while any(mark in part for part in parts if part):
         mark += "x"
@@ -198,37 +192,37 @@ def _check_around(node: Node, source: bytes) -> None:
 
 def _evaluating_part(command: Command, mark: str) -> str:
     """Return which part of a command makes it read a value as a program; empty if none does."""
-    told = [word is not None and mark in word for word in command]
-    if not any(told):
+    marked = [word is not None and mark in word for word in command]
+    if not any(marked):
         return ""
-    if command[0] is None or told[0]:
+    if command[0] is None or marked[0]:
         return "the name of a command"
     name = name_of(command[0])
     inner, programs = commands_in(command)
     if name in _EVALUATES or UNKNOWN in inner or any(mark in program for program in programs):
         return f"what {name} reads as a program"
     before = [word or "" for word in command]
-    behind = any(here and _CODE_OPTION.match(option) for here, option in zip(told[1:], before, strict=False))
-    joined = any(here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(told, before, strict=True))
+    behind = any(at and _CODE_OPTION.match(option) for at, option in zip(marked[1:], before, strict=False))
+    joined = any(
+        here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(marked, before, strict=True)
+    )
     if _INTERPRETERS.match(name) and (behind or joined):
         return f"a program of {name}"
     if (
         name == "git"
         and (setting := next((at for at, word in enumerate(command) if word and GIT_RUNS.fullmatch(word)), 0))
-        and any(told[setting:])
+        and any(marked[setting:])
     ):
         return "a command that git is to run"
     if name in SCRIPTED:
         script = script_place(command, SCRIPTED[name])
-        if any(told[: script + 1]):
+        if any(marked[: script + 1]):
             return f"a program of {name}"
     return ""
 
 
 def _check_injection(text: str, marks: list[str], places: list[_Place]) -> None:
-    """Check that a value full of shell characters does not change which commands are read; raises
-    `UsageError`.
-    """
+    """Raise `UsageError` if a value full of shell characters would change the parsed commands."""
     probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
     tried = text
     for mark, place in zip(marks, places, strict=True):

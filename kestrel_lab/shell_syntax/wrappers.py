@@ -1,6 +1,4 @@
-"""Commands that run other commands: `env`, `sudo`, `xargs`, `sh -c`, `find -exec` and their like, and what
-they run.
-"""
+"""Commands that run other commands, such as `env`, `sudo`, `xargs`, `sh -c` and `find -exec`."""
 
 from __future__ import annotations
 
@@ -118,9 +116,7 @@ _MOST_WORDS = 10_000
 
 
 def _of_runner(command: Command) -> tuple[list[Command], list[str]]:
-    """Return what a sub-command runs; options may stand before the sub-command, and those behind it leave
-    open what it is.
-    """
+    """Return what a sub-command runs; options after the sub-command leave it unknown."""
     name, place = name_of(command[0] or ""), subcommand_at(command)
     runners = [words for program, *words in RUNNERS if program == name]
     if place is None and any(words[0] in command for words in runners):
@@ -143,7 +139,7 @@ GIT_RUNS = re.compile(
     r"(?:=(.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-"""Settings of git whose value is a command."""
+"""Git settings whose value is a command."""
 
 
 def _of_git_settings(command: Command) -> list[str]:
@@ -158,9 +154,7 @@ def _of_git_settings(command: Command) -> list[str]:
 
 
 def _command_place(options: Options, words: Command) -> int | None:
-    """Return the place of the command among `words`; `None` where an option that is not known leaves it
-    open.
-    """
+    """Return the position of the command in `words`; `None` if an unknown option precedes it."""
     place, long = 0, {*options.words.split(), *options.valued.split()}
     while place < len(words) and (word := words[place]) != "--":
         if word is None:
@@ -186,9 +180,7 @@ def _wrapped_commands(options: Options, rest: Command) -> list[Command]:
 
 
 def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
-    """Return what a shell runs: the text behind `-c`; a script file is a program like any other; from its
-    input it is unknown.
-    """
+    """Return what a shell runs: the text after `-c`, a script file, or unknown input."""
     place, text = 0, False
     while place < len(rest) and (word := rest[place]) is not None and word[:1] in ("-", "+") and word != "-":
         if word in ("--version", "--help"):
@@ -219,8 +211,8 @@ def _of_flock(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_session(rest: Command) -> tuple[list[Command], list[str]]:
-    """Return the program behind `-c` of `su`, `script` and their like, beside a command that is not known:
-    they start a shell.
+    """Return the program after `-c` of `su`, `script` and the like, plus an unknown command: they start a
+    shell.
     """
     letters = [
         place
@@ -239,7 +231,7 @@ def _of_texts(texts: Sequence[str | None]) -> tuple[list[Command], list[str]]:
 
 
 def _of_options(*options: str) -> Callable[[Command], tuple[list[Command], list[str]]]:
-    """Return the reading of a command that runs the values of these options and nothing else."""
+    """Return a reader for commands that run only the values of these options."""
     return lambda rest: _of_texts([text for option in options for text in _values_of_option(rest, option)])
 
 
@@ -300,7 +292,7 @@ def _values_of_option(words: Command, option: str) -> list[str | None]:
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
 _FOUND = re.compile(r"\{(?:/{0,2}|/?\.)\}")
-"""What stands for a file, or with fd for a part of its path."""
+"""Placeholder for a file, or with fd for part of its path."""
 
 
 def _of_find(rest: Command) -> tuple[list[Command], list[str]]:
@@ -312,9 +304,7 @@ def _of_fd(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def without_run_by_find(command: Command) -> Command:
-    """Return a `find` without the words of the commands that it runs, which are commands of their own; other
-    commands as they are.
-    """
+    """Return a `find` without the commands it runs; other commands unchanged."""
     if command[0] is None or program_of(command[0]) != "find":
         return command
     ran = {place for _, places in _run_by_find(command[1:], _FIND_RUNS) for place in places}
@@ -377,9 +367,7 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
 
 
 def assigned_by(command: Command) -> Sequence[tuple[str, str]]:
-    """Return the variables, with their values, that `env`, `sudo` or a builtin such as `export` set for what
-    runs then.
-    """
+    """Return variables that `env`, `sudo` or a builtin such as `export` sets for the command."""
     if command[0] is None or program_of(command[0]) not in _ASSIGNS:
         return ()
     words = [word.partition("=") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]

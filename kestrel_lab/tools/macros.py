@@ -112,8 +112,8 @@ class Macro(TextView):
     def signature(self) -> str:
         """The macro as it is called: `name(parameter, optional?)`."""
         required = cast("list[str]", self.schema.get("required") or [])
-        told = [name if name in required else f"{name}?" for name in self.parameters]
-        return f"{self.name}({', '.join(told)})"
+        names = [name if name in required else f"{name}?" for name in self.parameters]
+        return f"{self.name}({', '.join(names)})"
 
     def arguments(self, args: dict[str, Json]) -> dict[str, Json]:
         """`args` completed with defaults; raises `ToolArgumentsError`, which lists what does not fit the

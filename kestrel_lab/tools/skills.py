@@ -359,13 +359,13 @@ def _load(skills: Mapping[str, Skill], name: str, file: str) -> str:
 
 def _skill_text(skill: Skill) -> str:
     files = skill.files()
-    told = [
+    lines = [
         f"Skill {skill.name}, {'of the user' if skill.own else 'of the workspace'}. Its folder is "
         f"{skill.place} for commands."
     ]
     if skill.compatibility:
-        told.append(f"It needs: {one_line(skill.compatibility, 600)}")
+        lines.append(f"It needs: {one_line(skill.compatibility, 600)}")
     if files:
         named = ", ".join(one_line(file, 200) for file in files)
-        told.append(f'Its files, read with {LOAD_SKILL}(name="{skill.name}", file=…): {named}')
-    return "\n".join([*told, "", skill.instructions])
+        lines.append(f'Its files, read with {LOAD_SKILL}(name="{skill.name}", file=…): {named}')
+    return "\n".join([*lines, "", skill.instructions])

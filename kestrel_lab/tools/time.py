@@ -65,8 +65,8 @@ def parse_relative(
     session = handshake_of(ctx.time)
     place = zone_named(zone, "the arguments") if zone else None
     if reference:
-        moment, told, _ = read_moment(reference, place if _is_naive(reference) else None)
-        place = place or (session.zone if session is not None and _is_naive(reference) else told)
+        moment, stated, _ = read_moment(reference, place if _is_naive(reference) else None)
+        place = place or (session.zone if session is not None and _is_naive(reference) else stated)
     elif session is None:
         raise UsageError(
             "outside a run there is no reference time: give reference, such as 2030-12-31T20:15:00+01:00"

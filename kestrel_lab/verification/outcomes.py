@@ -74,8 +74,8 @@ def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Act
         if action.outcome in ("denied", "failed") and TOOLS["run"].search(action.tool)
     ]
     unseen = any(action.outcome in DONE and may_run_tests(action) for action in actions)
-    told = _GREEN.search(subject.goal) and not _ORDERED.search(subject.goal)
-    told = told or any(_READ_PASS.search(text) for text in (span.text for span in subject.whole_spans))
+    known = _GREEN.search(subject.goal) and not _ORDERED.search(subject.goal)
+    known = known or any(_READ_PASS.search(text) for text in (span.text for span in subject.whole_spans))
     for said in subject.paid():
         claim = (
             None
@@ -96,7 +96,7 @@ def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Act
         ):
             why = f"the last command that tests ended with exit code {last.exit_code}"
         elif not about and (
-            (not unseen and not told and (refused or green)) if green else (refused and not ended)
+            (not unseen and not known and (refused or green)) if green else (refused and not ended)
         ):
             why = failure_text(refused) if refused else "no command of this run did"
         if why:

@@ -101,7 +101,7 @@ def told(root: Path, *change: str) -> str:
     watch = AutorunWatch(str(root))
     before = watch.look()
     subprocess.run(["sh", "-c", "; ".join(change)], cwd=root, check=True)
-    return "; ".join(watch.told(before, watch.look()))
+    return "; ".join(watch.changes(before, watch.look()))
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> N
     before = [watch.look() for watch in watches]
     git(repository, "init", "-q", "inner")
     os.utime(repository, ns=(0, 0))
-    honest, mutant = (watch.told(one, watch.look()) for watch, one in zip(watches, before, strict=True))
+    honest, mutant = (watch.changes(one, watch.look()) for watch, one in zip(watches, before, strict=True))
     assert ("inner/.git/config" in honest[0], mutant) == (True, [])
 
 
@@ -381,7 +381,7 @@ def test_a_note_says_what_runs_a_file_also_while_another_command_is_at_work(repo
     after = watch.look()
     (repository / "conftest.py").unlink()
     watch.look()
-    assert "conftest.py (pytest runs it" in watch.told(before, after)[0]
+    assert "conftest.py (pytest runs it" in watch.changes(before, after)[0]
 
 
 def test_a_large_workspace_says_that_it_is_not_looked_through(
@@ -392,4 +392,4 @@ def test_a_large_workspace_says_that_it_is_not_looked_through(
     for name in "abcd":
         (repository / name).mkdir()
     watch = AutorunWatch(str(repository))
-    assert watch.told({}, watch.look())[-1].startswith("the workspace has more than 3 folders")
+    assert watch.changes({}, watch.look())[-1].startswith("the workspace has more than 3 folders")

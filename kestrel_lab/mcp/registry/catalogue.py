@@ -48,7 +48,7 @@ _RULING = re.compile(
 """Environment variables that decide which programs run, and how."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 WORKSPACE = "{workspace}"
-"""Stands for the folder of the run among a server's arguments."""
+"""Placeholder for the run's folder in a server's arguments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class Package:
     name: str
     version: str
     sha256: str = ""
-    """The hash of its file, where the entry has one."""
+    """Hash of its file, if the entry has one."""
     command: str = ""
     """The name of its program; empty for the name of the package."""
     args: tuple[str, ...] = ()
@@ -84,9 +84,9 @@ class Package:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Package:
-        """Rebuild a package from its fields, or from its pin (`package`) and the others.
+        """Rebuild a package from its fields, or from its pin (`package`) and the other fields.
 
-        Raises `UsageError` for a package that must not be installed, `KeyError` where a field is missing.
+        Raises `UsageError` for a package that must not be installed, `KeyError` if a field is missing.
         """
         pin = (
             value["package"]
@@ -108,11 +108,11 @@ class Entry:
     """A server in a catalogue or registry."""
 
     name: str
-    """In the registry's form, `io.github.somebody/server`."""
+    """Name in the registry's form, `io.github.somebody/server`."""
     description: str = ""
     version: str = ""
     package: Package | None = None
-    """`None` where no package can be installed; `problem` says why."""
+    """`None` if no package can be installed; `problem` says why."""
     problem: str = ""
     repository: str = ""
     licence: str = ""
@@ -122,7 +122,7 @@ class Entry:
     """The origin of the entry: `catalogue`, a file, or the address of a registry."""
     status: str = "active"
     hidden: bool = False
-    """Whether its texts have hidden or misleading characters."""
+    """True if its texts have hidden or misleading characters."""
 
     def described(self) -> ToolDescription:
         """Return the entry as a document of the tool search."""
@@ -138,7 +138,7 @@ class Entry:
 def read_entry(value: Json, source: str) -> Entry:
     """Return the entry of a `server.json`, or of a registry's answer around one.
 
-    Raises `ValueError` for anything else. An entry whose package must not be installed has a `problem`.
+    Raises `ValueError` for anything else. If its package must not be installed, the entry has a `problem`.
     """
     if not isinstance(value, dict):
         raise ValueError("it is not an object")
@@ -200,7 +200,7 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
 
 
 def read_entries(values: Iterable[Json], source: str) -> list[Entry]:
-    """Return the valid entries among `values`; others are left out, as a registry may contain anything."""
+    """Return the valid entries of `values`; a registry may contain anything else."""
     found: dict[str, Entry] = {}
     for value in values:
         try:

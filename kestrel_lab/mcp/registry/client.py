@@ -33,9 +33,9 @@ class Registry:
 
     @classmethod
     def at(cls, address: str, reach: Reach) -> Registry:
-        """Return the registry at `address`, with the API version (`/v0.1`) added where it is missing.
+        """Return the registry at `address`, with the API version (`/v0.1`) appended if missing.
 
-        A configured address may be a private one. Raises `UsageError` for an invalid one.
+        A configured address may be private. Raises `UsageError` for an invalid one.
         """
         address = address.strip().rstrip("/")
         if not _VERSIONED.search(address):
@@ -49,9 +49,10 @@ class Registry:
             raise UsageError(f"mcp_registry is not an address of a registry: {error}") from error
 
     async def search(self, need: str) -> list[Entry]:
-        """Return the servers whose names have a word of `need`, in the registry's order.
+        """Return the servers whose name contains a word of `need`, in the registry's order.
 
-        Raises `ConnectionError` when the first request fails; results before a later failure are returned.
+        Raises `ConnectionError` if the first request fails; after a later failure, returns the results so
+        far.
         """
         found: dict[str, Entry] = {}
         try:

@@ -47,15 +47,13 @@ _LEFT_OUT = (
     *("PYTHON", "VIRTUAL_ENV", "CONDA_", "NODE_OPTIONS", "NODE_PATH"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE", "PIP_NO_DEPS"),
 )
-"""Beginnings of environment variables that would change where or what is installed."""
+"""Prefixes of environment variables that would change what is installed or where."""
 _REQUIREMENTS = "requirements.lock"
 _LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)")
 
 
 class InstallError(Exception):
-    """A package cannot be found, is not what it should be, or cannot be installed; the message says what to
-    do.
-    """
+    """A package cannot be found, is not as expected, or cannot be installed; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +116,7 @@ class LockedPackage:
 def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
     """Return the installer: npm for its packages, else uv, else pip.
 
-    Raises `InstallError` where there is none.
+    Raises `InstallError` if there is none.
     """
     path = env.get("PATH")
     if package.kind == "npm":
@@ -133,9 +131,9 @@ def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
 
 
 async def lock_package(package: Package, env: Mapping[str, str]) -> LockedPackage:
-    """Resolve `package` and its dependencies to exact versions with hashes; nothing is installed or run.
+    """Resolve `package` and its dependencies to exact versions with hashes; installs and runs nothing.
 
-    Raises `InstallError` where it cannot be found, or has another hash than the entry says.
+    Raises `InstallError` if it cannot be found or its hash differs from the entry's.
     """
     installer = installer_for(package, env)
     with tempfile.TemporaryDirectory(prefix="kestrel-lock-") as scratch:
@@ -161,10 +159,9 @@ async def lock_package(package: Package, env: Mapping[str, str]) -> LockedPackag
 async def install_package(
     locked: LockedPackage, root: Path, *, server: str, entry: str, env: Mapping[str, str]
 ) -> InstalledServer:
-    """Install into the package's folder under `root`, unless the same lock is installed there already and
-    unchanged.
+    """Install into the package's folder under `root`, unless the same lock is already installed unchanged.
 
-    Of several processes one works and the others wait. A killed installation leaves a folder that is ignored.
+    One of several processes installs, the others wait. A killed installation leaves a folder that is ignored.
     Raises `InstallError`.
     """
     folder = folder_of(root, locked.package)
@@ -201,9 +198,7 @@ async def install_package(
 
 
 def own_installation(folder: Path, env: Mapping[str, str]) -> InstalledServer | None:
-    """Return the installation in `folder` if this user made it; a folder that came with a project is none,
-    whatever its mark says.
-    """
+    """Return the installation in `folder` if this user made it; one that came with a project never counts."""
     known = read_installed(folder)
     return known if known is not None and (_records(env) / known.tree).is_file() else None
 

@@ -93,7 +93,7 @@ def list_installed(root: Path) -> list[InstalledServer]:
 
 
 def read_installed(folder: Path) -> InstalledServer | None:
-    """Return the installation in `folder`; `None` where there is none, or only a part."""
+    """Return the installation in `folder`; `None` if it is missing or incomplete."""
     try:
         said = cast("dict[str, Any]", loads((folder / MARK).read_text("utf-8")))
         return InstalledServer(
@@ -129,9 +129,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def tree_of(folder: Path) -> str:
-    """Return a hash of the names, contents and execute bits of everything below `folder`, without the
-    mark.
-    """
+    """Return a hash of names, contents and execute bits below `folder`, without the mark."""
     whole = hashlib.sha256()
     for path, kind, content in _entries(folder):
         whole.update(f"{kind}\0{path}\0{content}\0".encode("utf-8", "surrogateescape"))
@@ -139,7 +137,7 @@ def tree_of(folder: Path) -> str:
 
 
 def check_seal(seal: Seal) -> None:
-    """Raise `ConnectionError` where a folder has changed since its installation."""
+    """Raise `ConnectionError` if the folder changed since its installation."""
     folder = Path(seal.folder)
     if tree_of(folder) != seal.tree:
         what = "are not what was installed and approved" if folder.is_dir() else "are gone"

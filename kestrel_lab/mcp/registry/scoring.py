@@ -53,7 +53,7 @@ class ScoredEntry(TableView):
 
     @property
     def usable(self) -> bool:
-        """Whether it can be installed and has at least `OFFERED` points."""
+        """True if it can be installed and scores at least `OFFERED` points."""
         return self.entry.package is not None and self.score >= OFFERED
 
     @property

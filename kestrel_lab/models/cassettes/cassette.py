@@ -31,7 +31,7 @@ _HASH: Final = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedTrial:
-    """The trial of a recording: configuration and epoch, whose answers are kept apart."""
+    """The trial of a recording: configuration and epoch. Answers of different trials are kept apart."""
 
     config: str = ""
     epoch: int = 1
@@ -48,7 +48,7 @@ class RecordedCall:
     """`model`, `messages`, `tools`, `settings`."""
     answer: dict[str, Json]
     spelled: str = ""
-    """The name by which the model was requested, where that is another."""
+    """Name by which the model was requested, if different."""
     unanswered: str = ""
     """Why there was no answer; such a call is recorded for error messages only."""
 
@@ -134,9 +134,7 @@ class Cassette:
             self._open += 1
 
     def end(self, take: RecordedTrial | None = None) -> None:
-        """End the recording of a trial; a `take` that was recorded anew loses the calls that it no longer
-        makes.
-        """
+        """End the recording of a trial; a re-recorded `take` loses the calls it no longer makes."""
         with self._lock:
             if take is not None:
                 self._renewed.add(take)
@@ -237,7 +235,7 @@ class Cassette:
         self._fresh, self._renewed = set(), set()
 
     def _whole(self) -> str:
-        """Return the file, sorted by calls; each message stands before the first call that sends it."""
+        """Return the file's text, sorted by calls; each message precedes the first call that sends it."""
         written: set[str] = set()
         texts = [
             _text(_clock_line(take, self.clocks[take]))
@@ -292,9 +290,7 @@ def _lines(recorded: RecordedCall) -> list[dict[str, Json]]:
 
 
 def _read_clock(text: object) -> str:
-    """Return the time of a recording as it is written; raises `ValueError` for what is no time with its
-    offset from UTC.
-    """
+    """Return the time of a recording; raises `ValueError` without an offset from UTC."""
     if datetime.fromisoformat(str(text)).tzinfo is None:
         raise ValueError(f"the clock {text!r} has no offset from UTC")
     return str(text)

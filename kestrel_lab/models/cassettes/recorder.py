@@ -47,8 +47,8 @@ class TrialCassette:
         self.replayed = 0
         """The number of answers from the cassette."""
         self.missing: list[str] = []
-        """What a replay asked for and the cassette does not have, one line each; also where the caller went
-        on without an answer.
+        """Requests of a replay missing in the cassette, one line each, also if the caller continued without
+        an answer.
         """
         self._cassette, self._mode, self._take = cassette, mode, take
         hide = folder_hidden(workspace)
@@ -59,11 +59,11 @@ class TrialCassette:
         self._taken: dict[str, set[int]] = {}
         self._failed = False
         self._clock: datetime | None = None
-        self._untold = False
+        self._clock_unsaved = False
 
     @property
     def replays(self) -> bool:
-        """Whether no model is ever called."""
+        """True if no model is ever called."""
         return self._mode == "replay"
 
     def around(self, model: Model, spelled: str | None = None) -> Model:
@@ -85,24 +85,23 @@ class TrialCassette:
     def now(self) -> datetime:
         """Return the time of the recording, so that prompts are the same on another day."""
         if self._clock is None:
-            told = None if self._mode == "refresh" else self._cassette.clock(self._take)
+            stored = None if self._mode == "refresh" else self._cassette.clock(self._take)
             self._clock = (
-                datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
+                datetime.now(UTC).replace(microsecond=0) if stored is None else datetime.fromisoformat(stored)
             )
-            self._untold = told is None and not self.replays
+            self._clock_unsaved = stored is None and not self.replays
         return self._clock
 
     def _tell_time(self) -> None:
-        """Record the time of the take before its first recording; a script, which is not recorded, leaves
-        none.
-        """
-        if self._untold and self._clock is not None:
-            self._untold = False
+        """Record the time of the take before its first call; scripts, which are not recorded, have none."""
+        if self._clock_unsaved and self._clock is not None:
+            self._clock_unsaved = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: CassetteModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request
-        that was not recorded.
+        """Return the recorded answer or the model's.
+
+        Raises the model's error, or `ModelError` for an unrecorded request.
         """
         said = self._content(model.name, request)
         wanted = RecordedCall(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
@@ -181,13 +180,11 @@ class CassetteModel:
 
     @property
     def kind(self) -> ModelKind:
-        """`replay` where the model is never called; otherwise the model's own, and each answer says whether
-        it is replayed.
-        """
+        """`replay` if the model is never called, else the model's kind; answers tell if they are replayed."""
         return "replay" if self.tape.replays else self.model.kind
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer from the tape or by the model, as the tape's mode says."""
+        """Answer from the cassette or by the model, depending on the mode."""
         return await self.tape.ask(self, request, on_delta)
 
 
@@ -231,29 +228,27 @@ def tools_content(tools: Iterable[ToolSpec]) -> list[Json]:
 
 
 def _message(message: Message) -> dict[str, Json]:
-    """Return a message without the ids of calls, which differ in each run; results are in the order of their
-    calls.
-    """
-    told: dict[str, Json] = {"role": message.role, "text": message.text}
+    """Return a message without call ids, which differ in each run; results follow their calls' order."""
+    stored: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:
-        told["calls"] = [_call(call) for call in message.calls]
+        stored["calls"] = [_call(call) for call in message.calls]
     if message.name:
-        told["name"] = message.name
+        stored["name"] = message.name
     if message.thinking:
-        told["thinking"] = [part.as_json() for part in message.thinking]
+        stored["thinking"] = [part.as_json() for part in message.thinking]
     if message.images:
-        told["images"] = [image.as_json() for image in message.images]
-    return told
+        stored["images"] = [image.as_json() for image in message.images]
+    return stored
 
 
 def _call(call: ToolRequest) -> dict[str, Json]:
-    told: dict[str, Json] = {"name": call.name, "args": call.args}
-    return told | {name: value for name in ("problem", "signature") if (value := getattr(call, name))}
+    stored: dict[str, Json] = {"name": call.name, "args": call.args}
+    return stored | {name: value for name in ("problem", "signature") if (value := getattr(call, name))}
 
 
 def answer_content(answer: ModelAnswer) -> dict[str, Json]:
     """Return an answer as JSON, without default values."""
-    told: dict[str, Json] = {
+    stored: dict[str, Json] = {
         "text": answer.text,
         "calls": [_call(call) for call in answer.calls],
         "usage": _usage(answer.usage),
@@ -266,24 +261,22 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
         "routed": answer.routed,
         "thinking": [part.as_json() for part in answer.thinking],
     }
-    return {key: value for key, value in told.items() if value not in ("", [], {})}
+    return {key: value for key, value in stored.items() if value not in ("", [], {})}
 
 
-def answer_of(told: dict[str, Any]) -> ModelAnswer:
-    """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of
-    the recording.
-    """
-    calls = told.get("calls", ())
-    tried = told.get("tried", ())
+def answer_of(stored: dict[str, Any]) -> ModelAnswer:
+    """Return the answer stored by `answer_content`, marked as replayed, with the recorded usage."""
+    calls = stored.get("calls", ())
+    tried = stored.get("tried", ())
     return ModelAnswer(
-        text=told.get("text", ""),
+        text=stored.get("text", ""),
         calls=tuple(ToolRequest(id=f"call_{number}", **call) for number, call in enumerate(calls, 1)),
-        usage=Usage(**told.get("usage", {})),
-        model=told.get("model", ""),
-        finish=told.get("finish", "stop"),
+        usage=Usage(**stored.get("usage", {})),
+        model=stored.get("model", ""),
+        finish=stored.get("finish", "stop"),
         tried=tuple(TriedModel(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
-        routed=told.get("routed", ""),
-        thinking=tuple(ThinkingPart(**part) for part in told.get("thinking", ())),
+        routed=stored.get("routed", ""),
+        thinking=tuple(ThinkingPart(**part) for part in stored.get("thinking", ())),
         replayed=True,
     )
 
@@ -307,9 +300,7 @@ _Request = dict[str, Any]
 
 
 def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int) -> str:
-    """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to
-    do.
-    """
+    """Return why `wanted` is not on the cassette, the difference to the nearest recording, and what to do."""
     where = (
         f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette "
         f"{Path(*cassette.path.parts[-3:])}"
@@ -346,9 +337,9 @@ def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int
 def _other_tries(same: Sequence[RecordedCall], wanted: RecordedCall, repeat: int) -> str:
     epochs = sorted({one.take.epoch for one in same})
     if wanted.take.epoch not in epochs:
-        told = ", ".join(map(str, epochs))
+        others = ", ".join(map(str, epochs))
         return (
-            f"the same request was recorded in epoch {told}, and this is epoch {wanted.take.epoch}, "
+            f"the same request was recorded in epoch {others}, and this is epoch {wanted.take.epoch}, "
             "which needs an answer of its own"
         )
     most = max(one.repeat for one in same if one.take.epoch == wanted.take.epoch)
@@ -431,7 +422,7 @@ def _lines(old: str, new: str) -> Iterator[str]:
 
 
 def _line_around_difference(line: str, other: str) -> str:
-    """Return the line; a long one from the place where it differs from `other`."""
+    """Return the line; a long one from its first difference to `other`."""
     if len(line) <= _WIDTH:
         return one_line(line, _WIDTH)
     at = next((end for end in range(0, len(line), 40) if line[: end + 40] not in other), 0)

@@ -44,8 +44,8 @@ class Scrubber:
         Raises `UsageError` for an invalid one.
         """
         values = secret_values(env)
-        told = [*volatile]
-        for pattern in told:
+        patterns = [*volatile]
+        for pattern in patterns:
             check_pattern(pattern)
         return cls(
             secrets=re.compile(
@@ -53,7 +53,7 @@ class Scrubber:
             )
             if values
             else None,
-            volatile=re.compile("|".join(f"(?:{pattern})" for pattern in told)) if told else None,
+            volatile=re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None,
         )
 
     def __call__(self, text: str) -> str:

@@ -1,6 +1,4 @@
-"""Cost of a model call: its tokens, as the provider reports them or else counted, priced with the table that
-litellm ships.
-"""
+"""Cost of a model call: tokens as reported or else counted, priced by litellm's table."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, reported: Any) -> Usage:
-    """Return what a call used: as `reported` by the provider, or else counted; without a price, the call
-    counts as unpriced.
+    """Return the usage of a call, `reported` by the provider or counted; without a price it counts as
+    unpriced.
     """
     if reported is None:
         read, written = (
@@ -38,9 +36,7 @@ def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, repor
 
 
 def _details(reported: Any) -> dict[str, int]:
-    """Return the tokens that were read from and written to the provider's cache, and those of reasoning, as
-    far as it tells.
-    """
+    """Return the tokens read from and written to the provider's cache, and of reasoning, if reported."""
     read, written = (
         getattr(reported, "prompt_tokens_details", None),
         getattr(reported, "completion_tokens_details", None),

@@ -1,4 +1,4 @@
-"""Errors of provider calls as `ModelError`: a message that says what to do, and whether a retry may help."""
+"""Converts provider errors to `ModelError`: what to do, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALLER = frozenset({400, 401, 402, 403, 404, 413, 422})
 """The caller has to change something."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _RATE_LIMITS = frozenset({429, 529})
-"""The provider is there and wants fewer calls."""
+"""Status codes of a provider that asks for fewer calls."""
 
 
 def model_error(error: Exception, *, model: str, api_base: str | None, key_name: str) -> ModelError:
@@ -75,7 +75,7 @@ def _without_wrapping(text: str) -> str:
 
 
 def error_causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseException]:
-    """Yield `error` and its causes; with `suppressed` also those that `raise … from None` hides, as litellm
+    """Yield `error` and its causes; with `suppressed` also those hidden by `raise … from None`, as litellm
     does.
     """
     seen: set[int] = set()
@@ -97,18 +97,14 @@ def _unreachable(error: Exception) -> bool:
 
 
 def _of_system(error: BaseException) -> str:
-    """Return what the operating system says of a failure, without the objects that a client library prints
-    around it.
-    """
+    """Return the operating system's message of a failure, without the client library's objects around it."""
     if isinstance(error, socket.gaierror):
         return error.strerror or ""
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
 
 
 def _is_connection_lost(error: Exception) -> bool:
-    """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by
-    name.
-    """
+    """Return true for a broken connection; classes of httpx, httpcore and aiohttp are recognised by name."""
     broken = {
         "ReadError",
         "WriteError",

@@ -1,6 +1,4 @@
-"""The litellm library: imported once, in the background where somebody will need it soon, as that takes
-seconds.
-"""
+"""Imports litellm once, in the background if it will be needed soon: the import takes seconds."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ class LiteLLMModel:
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     """The API key; by default litellm reads the provider's environment variable."""
     temperature: float | None = field(default=None, kw_only=True)
-    """Used where a request asks for none."""
+    """Used if a request sets none."""
     timeout_s: float = field(default=120.0, kw_only=True)
     """Seconds of silence after which a call fails."""
     sees: bool | None = field(default=None, kw_only=True)
-    """Whether the model takes images; by default litellm's table says."""
+    """True if the model takes images; by default from litellm's table."""
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Further arguments of litellm's `acompletion`, e.g. `{"reasoning_effort": "low"}`."""
     kind: ClassVar[ModelKind] = "real"
@@ -100,7 +100,7 @@ class LiteLLMModel:
 
     @property
     def ready(self) -> bool:
-        """Whether litellm is imported."""
+        """True once litellm is imported."""
         return is_loaded()
 
     async def prepare(self) -> None:
@@ -108,9 +108,7 @@ class LiteLLMModel:
         await import_litellm()
 
     async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
-        """Return an answer that is not streamed; litellm refuses one whose content is a list of blocks, which
-        is read here.
-        """
+        """Return an unstreamed answer; content as a list of blocks, which litellm refuses, is read here."""
         received: dict[str, Any] = {}
 
         def note(details: dict[str, Any]) -> None:
@@ -206,7 +204,7 @@ def searches_web(name: str) -> bool:
 
 @cache
 def dialect_of(name: str) -> Dialect:
-    """Return what the provider of the model `name` takes beside text and tool calls."""
+    """Return what the provider of the model `name` accepts besides text and tool calls."""
     provider, claude = name.partition("/")[0], "claude" in name.lower()
     return Dialect(
         signed_thinking=claude,
@@ -219,7 +217,7 @@ def dialect_of(name: str) -> Dialect:
 
 @cache
 def _known_to_see(name: str) -> bool | None:
-    """Return whether litellm's table says that the model sees; `None` where it does not know the model."""
+    """Return whether the model takes images by litellm's table; `None` for an unknown model."""
     litellm = litellm_library()
     try:
         return bool(litellm.get_model_info(name).get("supports_vision"))

@@ -37,7 +37,7 @@ def with_sources(text: str, sources: Iterable[Source]) -> str:
 
 
 def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
-    """Return the arguments of `with_sources`; the last list counts, as a model may have written a similar one
+    """Return the arguments of `with_sources`, from the last list: a model may have written a similar one
     before.
     """
     said, mark, listed = text.rpartition(MARK)

@@ -27,7 +27,7 @@ _LINK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Lines `first` to `last` of a file, counted from 1; `name` says what they define or are about."""
+    """Lines `first` to `last` of a file, counted from 1; `name` is what they define or are about."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Edge:
     kind: str
     target: str
     names: str
-    """What is imported from it, with spaces between."""
+    """Names imported from it, separated by spaces."""
     line: int
 
 
@@ -189,9 +189,7 @@ def _paragraphs(first: int, last: int, name: str, lines: list[str]) -> Iterator[
 
 
 def _notebook(text: str, lines: list[str]) -> Parsed | None:
-    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is not a
-    notebook.
-    """
+    """Return notebook cells as chunks, if the file is formatted as Jupyter does; `None` for other files."""
     try:
         cells = json.loads(text)["cells"]
         kinds = [str(cell["cell_type"]) for cell in cells]

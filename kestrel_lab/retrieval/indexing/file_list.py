@@ -47,14 +47,14 @@ _SECRET = (
     ),
 )
 _STAGED = re.compile(r"(\d{6}) [0-9a-f]{40,64} \d\t(.*)", re.DOTALL)
-"""A file as git says what it has of it: mode, hash, stage, path."""
+"""A staged file as git prints it: mode, hash, stage, path."""
 _SUBMODULE = "160000"
 _NO_SECRET = (".env.example", ".env.sample", ".env.template", "*.pub")
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What of a file changes when its content does."""
+    """Metadata of a file that changes with its content."""
 
     mtime: int
     ctime: int
@@ -72,9 +72,9 @@ def files_of(folder: Path) -> list[str]:
 
 
 def unnameable_files(folder: Path) -> list[str]:
-    """Those whose names are not UTF-8, which cannot be kept as text: they are in no index.
+    """Return files with names that are not UTF-8, which no index can store.
 
-    Odd bytes are written in hexadecimal.
+    Their odd bytes are shown in hexadecimal.
     """
     return [
         path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -100,11 +100,9 @@ def _is_utf8(path: str) -> bool:
 
 
 def _by_git(folder: Path) -> list[str] | None:
-    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is
-    ignored.
+    """Return the files git lists, also below a repository; `None` without a repository or if all is ignored.
 
-    Of repositories within it, submodules or not, git tells only that they are there: what each holds is asked
-    of itself.
+    Git lists nested repositories only by name, so each is asked for its own files.
     """
     if not any((place / ".git").exists() for place in (folder, *folder.parents)):
         return None
@@ -147,8 +145,8 @@ def _by_rg(folder: Path) -> list[str]:
 
 
 def ripgrep_program(folder: Path) -> str:
-    """The program `ripgrep_program`, beside this Python or on the PATH, for a search in `folder`; raises
-    `UsageError` that says how to install it.
+    """Return the path of ripgrep, next to this Python or on PATH; raises `UsageError` with install
+    instructions.
     """
     if found := beside_python("rg", outside=[folder]):
         return found

@@ -19,7 +19,7 @@ _MOST_FILES = 40
 """Files of one commit; a commit of more files is ignored as a sweep."""
 _MESSAGE_CHARS = 2_000
 _FEW = 2
-"""Commits with something else that a file is taken to have had beside those that are known."""
+"""Commits with unrelated files assumed for each file, besides the known ones (smoothing)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,12 @@ class Commit:
 
 
 def head_of(folder: Path) -> str:
-    """Return the commit that is checked out; empty where there is none."""
+    """Return the checked-out commit; empty if there is none."""
     return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD").strip()
 
 
 def update_history(connection: apsw.Connection, folder: Path, head: str) -> None:
-    """Let the index know the last commits before `head`, which is the one checked out; in a transaction of
-    the caller.
-    """
+    """Index the last commits before `head`, the checked-out one, in the caller's transaction."""
     row = connection.execute("SELECT value FROM facts WHERE name = 'head'").fetchone()
     known = str(row[0]) if row else ""
     if known == head:
@@ -76,7 +74,7 @@ def _store_commit(connection: apsw.Connection, commit: Commit) -> None:
 
 
 def _log(folder: Path, span: str) -> Iterator[Commit]:
-    told = _git(
+    output = _git(
         folder,
         "log",
         "--no-merges",
@@ -88,7 +86,7 @@ def _log(folder: Path, span: str) -> Iterator[Commit]:
         "--format=%x01%H %ct %B%x02",
         span,
     )
-    for piece in told.split("\x01")[1:]:
+    for piece in output.split("\x01")[1:]:
         head, _, names = piece.partition("\x02")
         content, at, message = [*head.split(" ", 2), ""][:3]
         paths = tuple(name.strip("\n") for name in names.split("\0") if name.strip("\n"))
@@ -104,7 +102,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def commit_message_scores(
     connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]
 ) -> dict[int, float]:
-    """What the commits that match a question, with their scores, come to for the files they changed."""
+    """Return scores of files changed by the commits that match a question."""
     found: dict[int, list[float]] = defaultdict(list)
     sql = "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))"
     for seq, path, many in connection.execute(sql, (json.dumps(list(messages)),)):
@@ -120,7 +118,7 @@ _HALF = 500
 
 
 def recent_changes(connection: apsw.Connection, files: Mapping[str, int]) -> dict[int, float]:
-    """How much each file changed in the last commits, the last `_HALF` of them for half of it."""
+    """Return how much each file changed recently; the last `_HALF` commits count half of the total."""
     found: dict[int, float] = defaultdict(float)
     newest = (connection.execute("SELECT max(seq) FROM commits").fetchone() or (0,))[0] or 0
     for seq, path, many in connection.execute(
@@ -132,9 +130,7 @@ def recent_changes(connection: apsw.Connection, files: Mapping[str, int]) -> dic
 
 
 def changed_together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str, float]:
-    """The files that were changed together with `path`, with how surely: the share of its commits, large ones
-    counting less.
-    """
+    """Return files changed together with `path` and the share of its commits; large commits count less."""
     own = list(connection.execute("SELECT seq, many FROM commit_files WHERE path = ?", (path,)))
     total = sum(1 / math.log2(1 + many) for _, many in own)
     found: dict[str, float] = defaultdict(float)

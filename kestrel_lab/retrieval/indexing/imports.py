@@ -53,9 +53,7 @@ def resolve_import(path: str, kind: str, target: str, names: str, known: frozens
 
 
 def _go_package_files(target: str, known: frozenset[str]) -> list[str]:
-    """The files of a package: the folder that its address ends with, behind the name of its module, which may
-    be any part of it.
-    """
+    """Return the files of a package: the folder its address ends with, after any prefix as module name."""
     pieces = target.split("/")
     modules = ["", *(posixpath.dirname(each) for each in known if posixpath.basename(each) == "go.mod")]
     for start in range(1, len(pieces)):

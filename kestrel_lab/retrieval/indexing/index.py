@@ -45,7 +45,7 @@ class UpdateResult:
 
     files: int
     changed: int = 0
-    """Files that were read anew, new ones among them."""
+    """Number of files read again, including new ones."""
     removed: int = 0
     seconds: float = 0.0
     note: str = ""
@@ -84,7 +84,7 @@ class CodeIndex:
     """
 
     def __init__(self, workspace: str | Path, home: str | Path) -> None:
-        """Prepare; nothing is read or written. The database is made under `home` when it is first needed."""
+        """Prepare without reading or writing; the database is created under `home` on first use."""
         self.workspace = Path(workspace).resolve()
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
         self.path = Path(home).resolve() / "index" / f"{name}.db"
@@ -98,12 +98,12 @@ class CodeIndex:
 
     @property
     def exists(self) -> bool:
-        """Whether its database exists, complete or not."""
+        """True if the database exists, complete or not."""
         return self.path.is_file()
 
     @property
     def complete(self) -> bool:
-        """Whether every file that there was at the last refresh, of whichever process, is in it."""
+        """True if it has every file of the last refresh by any process."""
         return self.exists and self.rows("SELECT value FROM facts WHERE name = 'complete'") == [("1",)]
 
     @contextmanager
@@ -118,9 +118,7 @@ class CodeIndex:
                 connection.execute("ROLLBACK")
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Return what `work` returns for one state of the index; a damaged index is built anew first, and
-        `work` repeated.
-        """
+        """Return `work` for one state of the index; a damaged index is rebuilt first and `work` repeated."""
         try:
             with self.reading() as connection:
                 return work(connection)
@@ -135,11 +133,11 @@ class CodeIndex:
         return list(self._connection().execute(sql, tuple(bindings)))
 
     def refresh(self, reporter: Reporter | None = None) -> UpdateResult:
-        """Bring the index up to date with the folder, and return what had changed.
+        """Update the index from the folder and return what changed.
 
-        A folder that has not changed costs listing its files and asking how each stands. A build that was
-        killed goes on where it was. A damaged index is thrown away and built again, which the note says.
-        Raises `UsageError` without the folder, `StoreError` where no index can be written.
+        An unchanged folder costs one listing with file stamps. A killed build continues where it stopped. A
+        damaged index is rebuilt, with a note. Raises `UsageError` without the folder, `StoreError` if no
+        index can be written.
         """
         began = time.perf_counter()
         for attempt in (1, 2):
@@ -167,8 +165,9 @@ class CodeIndex:
         raise AssertionError
 
     def start(self, reporter: Reporter | None = None) -> _Build:
-        """Begin `refresh` in a thread, if none is at it, and return that at once; `building` says how far it
-        is. What is indexed so far can be searched.
+        """Start `refresh` in a thread, unless one runs, and return it; `building` has its progress.
+
+        What is indexed so far can be searched.
         """
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
@@ -181,10 +180,10 @@ class CodeIndex:
             return thread
 
     def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
-        """Bring the index up to date, in the background where that takes longer; returns what a searcher
-        should know, or nothing.
+        """Update the index, in the background if that takes longer; return a note for the searcher, or
+        nothing.
 
-        Raises what `refresh` raises, where that happens in time.
+        Raises the errors of `refresh` if they happen in time.
         """
         until = time.monotonic() + patience_s
         with self._starting:
@@ -210,7 +209,7 @@ class CodeIndex:
         return self.building
 
     def forget(self) -> None:
-        """Delete the index; the next refresh builds it anew."""
+        """Delete the index; the next refresh rebuilds it."""
         self._stop.set()
         self.wait()
         self._discard("")
@@ -277,9 +276,7 @@ class CodeIndex:
         before: dict[str, Any],
         looked: int,
     ) -> int:
-        """Read some files and write what is in them, all at once; returns how many were other than the index
-        had them.
-        """
+        """Read and index some files in one transaction; return how many had changed."""
         changed = 0
         read = []
         for path, found in batch:
@@ -358,9 +355,9 @@ def _rebuilt_notice(error: Exception) -> str:
 
 
 def _is_unchanged(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
-    """Whether a file is as it was when it was read.
+    """Return true if a file is unchanged since it was read.
 
-    One that was changed just before it was read is read again.
+    A file changed just before it was read counts as changed.
     """
     if before is None:
         return False

@@ -56,9 +56,7 @@ OLD = "the index was made by another version of kestrel_lab and"
 
 
 def open_index(path: Path) -> apsw.Connection:
-    """Open the index at `path`, made if need be; raises one of `UNUSABLE` for a file that is none,
-    `StoreError` where none can be made.
-    """
+    """Open or create the index at `path`; raises one of `UNUSABLE` for another file, else `StoreError`."""
     try:
         private_folder(path.parent)
         private_file(path)
@@ -109,9 +107,7 @@ class WriteTransaction:
 
 
 def indexed_files(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
-    """Return every file of the index: its number, its stamp, when it was read, its hash, why it was
-    skipped.
-    """
+    """Return every indexed file: number, stamp, time of reading, hash, why it was skipped."""
     rows: Iterable[Sequence[Any]] = connection.execute(
         "SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files"
     )
@@ -196,7 +192,7 @@ def store_file(
 
 
 def update_stamp(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:
-    """Store the new stamp of a file whose content is the same."""
+    """Store the new stamp of a file with unchanged content."""
     connection.execute(
         "UPDATE files SET mtime = ?, ctime = ?, size = ?, inode = ?, looked = ? WHERE path = ?",
         (stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, path),

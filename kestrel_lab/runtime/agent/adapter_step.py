@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, cast
 
-from kestrel_lab.adapters.adapter import Adapter, Decision, Permission, Task, Told, ToolDone, Turn
+from kestrel_lab.adapters.adapter import Adapter, Decision, Permission, Reported, Task, ToolDone, Turn
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import ModelError, RunError, ToolError
 from kestrel_lab.core.events.union import (
@@ -80,7 +80,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     prompt = f"{last.text}{form}"
     task = Task(
         prompt=prompt,
-        retold=f"{_conversation_text(messages[:-1] if last is messages[-1] else messages)}{prompt}",
+        transcript=f"{_conversation_text(messages[:-1] if last is messages[-1] else messages)}{prompt}",
         folder=ctx.workspace.root,
         level=choice.level,
         sandbox=sandbox,
@@ -99,10 +99,10 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
         await work.keep_files(step.id, "before")
         work.ask_model()
         async with aclosing(adapter.work(task)) as telling:  # type: ignore[type-var]  # every adapter's is a generator
-            async for told in telling:
-                if isinstance(told, ToolDone):
-                    await work.keep_files(told.call, "after")
-                await work.take(told)
+            async for reported in telling:
+                if isinstance(reported, ToolDone):
+                    await work.keep_files(reported.call, "after")
+                await work.take(reported)
         await work.keep_files(step.id, "after")
     except (RunError, asyncio.CancelledError) as error:
         work.broke(error)
@@ -132,7 +132,7 @@ class _Work:
         self._denied: set[str] = set()
         self._given: dict[str, ApprovalGiven] = {}
         """Decisions that came after the program stopped waiting, by call key; used if it asks again."""
-        self._held: deque[Told] = deque()
+        self._held: deque[Reported] = deque()
         """Messages that wait for results of earlier calls: a turn is logged once the last one is complete."""
 
     async def ask_to_begin(self) -> None:
@@ -186,14 +186,16 @@ class _Work:
         if self._ctx.listeners and self.asked:
             self._ctx.tell(ModelDelta(call=self.asked, text=text))
 
-    async def take(self, told: Told) -> None:
+    async def take(self, reported: Reported) -> None:
         """Record what the program tells, in an order that a conversation can have."""
         await self._ctx.yield_control()
-        late = isinstance(told, Turn) or (isinstance(told, ToolDone) and told.call not in self._ours)
+        late = isinstance(reported, Turn) or (
+            isinstance(reported, ToolDone) and reported.call not in self._ours
+        )
         if late and (self._held or self._conversation.open_requests):
-            self._held.append(told)
+            self._held.append(reported)
             return
-        self._record(told)
+        self._record(reported)
         while self._held and not self._conversation.open_requests:
             self._record(self._held.popleft())
             while (done := next(self._results(), None)) is not None:
@@ -203,13 +205,13 @@ class _Work:
     def _results(self) -> Iterator[ToolDone]:
         return (one for one in self._held if isinstance(one, ToolDone) and one.call in self._ours)
 
-    def _record(self, told: Told) -> None:
-        if isinstance(told, Turn):
-            self._turn(told)
-        elif isinstance(told, ToolDone):
-            self._done(told)
+    def _record(self, reported: Reported) -> None:
+        if isinstance(reported, Turn):
+            self._turn(reported)
+        elif isinstance(reported, ToolDone):
+            self._done(reported)
         else:
-            self._ctx.emit(Progress(text=self._ctx.redactor.text(told.text)))
+            self._ctx.emit(Progress(text=self._ctx.redactor.text(reported.text)))
 
     def _turn(self, turn: Turn) -> None:
         if not self.asked:

@@ -1,1 +1,1 @@
-"""Approvals: who decides a call, and what a decision covers."""
+"""Approvals: decisions on calls, their scope, and undo."""

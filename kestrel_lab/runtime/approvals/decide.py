@@ -40,7 +40,7 @@ from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool, ToolArgumentsError
 
 PREVIEW_CHARS = 20_000
-"""How many characters of a preview are recorded with a question."""
+"""Characters of a preview recorded with a question."""
 CHANGED = "what it would change is not what was shown before"
 """The reason given when a call is asked about a second time."""
 TOGETHER = "a person denied it together with another call"
@@ -76,15 +76,15 @@ class RunApprovals:
     """One question is about all calls of a turn that containment asks about."""
 
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """What a tool does is asked once, also where many calls of a turn want to know."""
+    """Asks about an undeclared tool once, even if several calls of a turn need the answer."""
 
     _inquiries: int = 0
-    """How many questions of tools at work were put here."""
+    """Number of questions asked by running tools."""
 
     async def decide(self, call: Call) -> ApprovalGiven | None:
-        """Return the decision on `call`, or `None` when none is needed.
+        """Return the decision on `call`, or `None` if it needs none.
 
-        Raises `ApprovalRequired` when it must be asked and nobody is here.
+        Raises `ApprovalRequired` if a decision is needed and there is no approver.
         """
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
@@ -117,7 +117,7 @@ class RunApprovals:
     async def _decided(
         self, call: Call, question: str, bound: str, contained: dict[str, Json], *, unknown: bool
     ) -> ApprovalGiven | None:
-        """Return the decision on a call of which it is known what containment found in it."""
+        """Return the decision on a call, given the findings of containment."""
         state, tool = self.ctx.state, self.ctx.tools.find(call.target)
         if call.attempt > 1 and not unknown and not contained:
             return None
@@ -207,10 +207,10 @@ class RunApprovals:
         return contained, call
 
     def _contained(self, call: Call) -> tuple[dict[str, Json], list[str]]:
-        """Return what containment found in `call`, which only a person may allow, and the private sources
-        that its arguments carry to others.
+        """Return the findings of containment that only a person may allow, and private sources in the
+        arguments.
 
-        Both are empty where containment is off.
+        Both are empty if containment is off.
         """
         ctx, tool = self.ctx, self.ctx.tools.find(call.target)
         if ctx.containment == "off" or tool is None:
@@ -236,9 +236,7 @@ class RunApprovals:
         return {"wants": self._wants(call), **({"stated": stated} if stated else {})}
 
     def _wants(self, call: Call) -> list[Json]:
-        """Return the other calls of the same turn that containment finds something in: one question is about
-        all of them.
-        """
+        """Return the turn's other calls with findings of containment: one question covers all of them."""
         ctx, found = self.ctx, list[Json]()
         for request in ctx.state.conversation(call.step).open_requests:
             tool = ctx.tools.find(request.name)
@@ -259,17 +257,15 @@ class RunApprovals:
         return found
 
     def _refused_with(self, call: Call) -> str:
-        """Return why a person's answer to an earlier question denies `call` as well; empty where none
-        does.
-        """
+        """Return why an earlier denial covers `call` too; empty if none does."""
         taint = self.ctx.flow.now()
         if taint.closed:
             return "a person allows no further call of this run that what others wrote may have caused"
         return TOGETHER if call.id in taint.refused else ""
 
     async def _declare(self, call: Call) -> bool:
-        """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new
-        was said.
+        """Ask a person what an undeclared tool does if `call` depends on it; return true if the answer is
+        new.
         """
         ctx = self.ctx
         for name, question in undeclared_questions(call, ctx.tools.get(call.target), ctx.flow):
@@ -291,11 +287,11 @@ class RunApprovals:
 
     @property
     def attended(self) -> bool:
-        """Whether somebody is here to be asked while a call runs."""
+        """True if a person can be asked while a call runs."""
         return self.ctx.options.get("approver") is not None and self.ctx.policy.otherwise != "deny"
 
     async def inquire(self, call: Call, text: str, options: Sequence[str]) -> str | None:
-        """Ask the person who is here a question that came up while `call` runs; `None` where they refuse."""
+        """Ask the person a question of a running call; `None` if they decline."""
         self._inquiries += 1
         name = f"{call.id}?{call.attempt}.{self._inquiries}"
         args: dict[str, Json] = {"question": text, "options": list(options)}
@@ -318,9 +314,7 @@ class RunApprovals:
         )
 
     def _loaded(self, call: Call) -> list[str]:
-        """Return the folders of the skills that the agent which makes a call has loaded: it may be following
-        their instructions.
-        """
+        """Return the folders of skills loaded by the calling agent, whose instructions it may follow."""
         asked = [
             one
             for message in self.ctx.state.conversation(call.step).messages
@@ -331,8 +325,8 @@ class RunApprovals:
         return list(dict.fromkeys(skill.shown for skill in skills if skill is not None))
 
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
-        """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here,
-        under `deny` never.
+        """Ask a person. Under `ask` the run waits for one, under `auto` only with an approver, under `deny`
+        never.
         """
         policy = self.ctx.policy
         if not policy.unattended or (
@@ -344,9 +338,7 @@ class RunApprovals:
         return None
 
     async def _preview(self, call: Call) -> tuple[str, str]:
-        """Return the preview of a call, made in a thread, and its key; both are empty where the tool has no
-        preview.
-        """
+        """Return the preview of a call, made in a thread, and its key; both empty if the tool has none."""
         if call.id in self.lasting:
             return _LASTING, preview_key(_LASTING)
         tool = self.ctx.tools.find(call.target)
@@ -359,9 +351,7 @@ class RunApprovals:
         return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
 
     def _origins(self, asked: ApprovalAsked) -> list[dict[str, Json]]:
-        """Return where each argument comes from; those that the model did not name come from the tool
-        itself.
-        """
+        """Return where each argument comes from; arguments the model did not name come from the tool."""
         requests = (
             request
             for conversation in self.ctx.state.conversations.values()
@@ -379,7 +369,7 @@ class RunApprovals:
         return argument_origins(asked.args, self.ctx.flow.now(), filled)
 
     def answer(self, given: ApprovalGiven) -> None:
-        """Hand in a decision from this process; the first one stands. Call on the run's loop."""
+        """Record a decision made in this process; the first one wins. Call on the run's loop."""
         question = given.question or given.call
         waiting = self._answers.get(question)
         if waiting is not None and not waiting.done():
@@ -388,8 +378,8 @@ class RunApprovals:
             self.ctx.emit(replace(given, question=question), urgent=True)
 
     def checked(self, asked: ApprovalAsked, given: ApprovalGiven) -> ApprovalGiven:
-        """`given` with edited arguments completed; raises `UsageError` if they do not fit the tool, or would
-        not reach it.
+        """Return `given` with completed arguments; raises `UsageError` if they are invalid for the tool or
+        the program.
         """
         if given.args is None or not given.granted:
             return given
@@ -433,8 +423,8 @@ class RunApprovals:
         async with self._in_order:
             if asked.question not in ctx.state.questions:
                 preview, shows = await self._preview(call)
-                told = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
-                ctx.emit(told, urgent=True, shown=await question_with_notes(told, ctx))
+                question = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
+                ctx.emit(question, urgent=True, shown=await question_with_notes(question, ctx))
             asked = await question_with_notes(ctx.state.questions[asked.question], ctx)
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(
@@ -510,9 +500,9 @@ class RunApprovals:
                 asked = replace(asked, args=given.args or {}, why=str(error), preview="")
 
     async def _record(self, given: ApprovalGiven) -> ApprovalGiven:
-        """Make `given` the decision, unless another process was faster: then that one stands.
+        """Record `given` as the decision, unless another process decided first.
 
-        A cancellation waits for it, because what is in the log must be in the state too.
+        Cancellation waits for it: the state must include what the log has.
         """
         writing = asyncio.create_task(self._write(given))
         try:
@@ -536,17 +526,13 @@ class RunApprovals:
 
 
 def _service(tool: Tool) -> str:
-    """Return the service that is asked by a tool: its MCP server or its group; empty where nothing says
-    so.
-    """
+    """Return the service behind a tool: its MCP server or group; empty if unknown."""
     server, colon, _ = tool.name.partition(":")
     return server if colon else tool.group
 
 
 def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | None:
-    """Leave without a question, which `tool_called` will say; `None` for what is so harmless that no policy
-    asks about it.
-    """
+    """Return the decision that no question is needed, for `tool_called`; `None` for harmless calls."""
     if ruling.how == "policy" and call.danger <= Danger.LOW:
         return None
     by, how, why = (
@@ -558,7 +544,7 @@ def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | Non
 
 
 def _reason(ruling: Ruling, *, unknown: bool, contained: bool) -> str:
-    """Why a call is asked about: what is most urgent to know where several things are true."""
+    """Return why a call is asked about: the most urgent reason if several apply."""
     if unknown:
         return "unknown_outcome"
     if contained:

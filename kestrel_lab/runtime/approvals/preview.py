@@ -1,6 +1,4 @@
-"""What a call would do before it is decided on: its preview, its dry run, and the versions of files that it
-goes by.
-"""
+"""Previews and dry runs of calls before they are decided, and the file versions they rely on."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from kestrel_lab.tools.tool import CodeContext, DryRun, ToolContext
 
 
 def versions_of(call: Call, ctx: RunContext) -> Versions:
-    """What `call` may take for granted of the files that it changes."""
+    """Return the file versions that `call` relies on."""
     conversation = ctx.state.conversation(call.step)
 
     def other(path: str) -> str:
@@ -49,8 +47,8 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
 
 
 def earlier_steps(plan: Plan, step: str) -> set[str]:
-    """The steps that `step` waits for, however far back, and those that never run beside it and have their
-    place before it.
+    """Return the steps `step` waits for, directly or not, and earlier steps that never run in parallel with
+    it.
     """
     needs = plan.needs()
     order = plan.order()
@@ -68,9 +66,7 @@ def earlier_steps(plan: Plan, step: str) -> set[str]:
 
 
 def preview_of(call: Call, ctx: RunContext) -> str:
-    """What `call` would change, as its tool says; empty where it cannot say, and why it failed where it
-    tried.
-    """
+    """Return the tool's preview of `call`, or why it failed; empty if the tool has none."""
     tool = ctx.tools.find(call.target)
     if tool is None or tool.preview is None:
         return ""
@@ -81,7 +77,7 @@ def preview_of(call: Call, ctx: RunContext) -> str:
 
 
 async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
-    """Return what `call` would do; `None` where its tool cannot say."""
+    """Return the dry run of `call`; `None` if its tool has none."""
     tool = ctx.tools.find(call.target)
     if tool is None or tool.dry_run is None:
         return None
@@ -96,7 +92,7 @@ async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
 
 
 async def with_dry_run(call: Call, ctx: RunContext) -> Call:
-    """Return the call with the danger that its dry run found, and where it has its effect."""
+    """Return the call with the danger and place of effect found by its dry run."""
     found = await dry_run_of(call, ctx)
     return call if found is None else replace(call, danger=found.danger, sandbox=found.sandbox)
 

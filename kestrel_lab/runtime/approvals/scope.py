@@ -18,14 +18,12 @@ from kestrel_lab.tools.tool import Toolbox
 
 
 def policy_for(policy: str, lab: Rulebook, own: Rulebook, place: Workspace) -> Policy:
-    """The policy of that name under both books of rules, for calls of a run in `place`; raises `UsageError`
-    for an unknown name.
-    """
+    """Return the named policy with both sets of rules, for calls in `place`; raises `UsageError`."""
     return replace(Policy.parse(policy), rules=(lab + own).within(place.root))
 
 
 def rules_as_json(own: Rulebook) -> list[dict[str, Json]]:
-    """Rules of a run for its log, so that they hold for whoever resumes or forks it."""
+    """Return rules as JSON for the log, so that they also apply to resumed and forked runs."""
     return [{"source": rule.source, "rule": dict(rule.table)} for rule in own]
 
 
@@ -37,17 +35,13 @@ def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
 
 
 def decision_binding(call: Call, toolbox: Toolbox, project: str) -> str:
-    """What a decision on `call` is bound to: tool, its version, arguments, folder, and how its commands are
-    held in.
-    """
+    """Return what a decision on `call` is bound to: tool, version, arguments, folder and sandbox."""
     version = toolbox.get(call.target).version if call.target in toolbox else ""
     return content_key(call.key, version, project, call.sandbox)
 
 
 def decision_applies(state: RunState, question: str, call: Call, bound: str) -> bool:
-    """Whether the yes to `question`, if there is one, is for this very call; a person who edited it said what
-    to run.
-    """
+    """Return false if a yes to `question` was given for another call; edited arguments fit any call."""
     known = state.decisions.get(question)
     if known is None or not known.granted or known.args is not None or known.answer is not None:
         return True
@@ -55,7 +49,7 @@ def decision_applies(state: RunState, question: str, call: Call, bound: str) -> 
 
 
 def is_allowed_for_run(state: RunState, call: Call, bound: str) -> bool:
-    """Whether a person allowed calls like this one for the rest of the run."""
+    """Return true if a person allowed calls like this one for the rest of the run."""
     if call.target in state.always or bound in state.same:
         return True
     alike = state.like.get(call.target)

@@ -35,11 +35,11 @@ _FORCE = "undo with force (--force) if that may be lost"
 
 @dataclass(slots=True)
 class Effect:
-    """What one call changed and what undoes it."""
+    """Changes of one call and how to undo them."""
 
     call: str
     kernel: str = ""
-    """Names the kernel whose variables it changed; empty for none."""
+    """Id of the kernel whose variables changed; empty for none."""
     files: dict[str, Any] = field(default_factory=dict)
     """By path, as in `tool_answered`."""
     cells: list[Swap] = field(default_factory=list)
@@ -71,11 +71,10 @@ def effects_of(records: Iterable[Record]) -> list[Effect]:
 def undo_calls(
     store: SessionStore, run: str, call: str = "", *, force: bool = False
 ) -> tuple[UndoResult, dict[str, KernelUndone]]:
-    """Undo the newest call of a run, or that call and all after it; returns what was done, and by run the
-    events that tell of it.
+    """Undo the newest call of a run, or a call and all later ones; return lines of text and events by run.
 
-    Raises `UsageError` where there is nothing to undo, and where something else has changed since what would
-    be restored, unless `force`.
+    Raises `UsageError` if there is nothing to undo, or, without `force`, if something else changed the same
+    things since.
     """
     store.flush()
     effects = _own_effects(store, run)
@@ -106,7 +105,7 @@ def undo_calls(
 
 
 def newest_run(store: SessionStore) -> str:
-    """Return the newest run of this session that has a call to be undone; empty where there is none."""
+    """Return the newest run of this session with a call that can be undone; empty if there is none."""
     store.flush()
     mine = f"{store.session}-"
     rows = store.runs(limit=_RUNS, trials=False)
@@ -130,10 +129,9 @@ class _Undo:
     results: ResultStore
 
     def __call__(self, effects: Sequence[Effect], *, force: bool) -> UndoResult:
-        """Undo these calls, the newest of which is the last.
+        """Undo these calls, oldest first in the list.
 
-        Raises `UsageError`, before anything is changed, where something else has changed since what would be
-        restored, unless `force`.
+        Raises `UsageError` before any change if something else changed the same things since, unless `force`.
         """
         newest = list(reversed(effects))
         live = self._live(newest)
@@ -174,9 +172,7 @@ class _Undo:
         return undone
 
     def _live(self, newest: Iterable[Effect]) -> LiveKernel | None:
-        """Return the kernel that has the old variables; `None` where none are concerned or it is another
-        one.
-        """
+        """Return the kernel that has the old variables; `None` if none changed or the kernel is gone."""
         shell = live_shell()
         wanted = {one.kernel for one in newest if one.kernel}
         live = kernel_of(shell) if shell is not None and wanted else None

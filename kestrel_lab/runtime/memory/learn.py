@@ -1,4 +1,4 @@
-"""Learning from a run without a model: corrected errors and a fingerprint of the workspace."""
+"""Lessons from a run without a model: corrected errors, a fingerprint of the workspace, allowed notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kestrel_lab.language.words import stems
 
 MOST_PITFALLS = 3
 _NO_LESSON = frozenset({"denied", "cancelled", "limit", "raised", "timeout"})
-"""Kinds of failures that say nothing about the arguments."""
+"""Kinds of failures that teach nothing about the arguments."""
 _EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
 """The exit code in the text of a command's result."""
 _TELLING = re.compile(
@@ -68,7 +68,7 @@ class _Failed:
 
 
 def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
-    """Return a note per corrected error: what failed, why, and the arguments that worked."""
+    """Return a note per corrected error: what failed, why, and the arguments that worked afterwards."""
     asked: dict[str, dict[str, Json]] = {}
     called: dict[str, dict[str, Json]] = {}
     failed: dict[tuple[str, str], _Failed] = {}
@@ -101,7 +101,7 @@ def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
 
 
 def learn_repository(workspace: Path, run: str, at: float) -> Iterator[Note]:
-    """Yield a note about the kind of repository; nothing for a workspace without files."""
+    """Yield a note about the kind of repository; nothing for an empty workspace."""
     kinds: Counter[str] = Counter()
     for folder, folders, names in os.walk(workspace):
         folders[:] = sorted(
@@ -201,7 +201,7 @@ ANSWER = "answer"
 """The taint of a run's answer, which tools and files influence."""
 _LONGEST_EVIDENCE = 1_000
 KINDS = ("preference", "procedure", "decision", "pitfall", "fact")
-"""What a model may propose."""
+"""Kinds of notes a model may propose."""
 _SECRET = re.compile(
     r"(?i)\b(?:api[_ "
     r"-]?key|secret|password|passwd|token|credential)s?\b\s*(?:is|are|[:=])|-----BEGIN|\b(?=\w*\d)(?=\w*[a-z])[\w-]{32,}\b"
@@ -213,10 +213,10 @@ _ORDER = re.compile(
 
 
 def with_source(note: Note, goal: str) -> Note:
-    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of
-    the run's answer.
+    """Return `note` with its trust: the user's if the goal says most of it, else that of the run's answer.
 
-    A preference that quotes the goal is the quote: the model says that it is one, and the user what it is.
+    A preference that quotes the goal is reduced to the quote: the content comes from the user, only the kind
+    from the model.
     """
     evidence = _words(note.evidence)
     if len(evidence) >= 3 and evidence in _words(goal):
@@ -233,9 +233,9 @@ def _is_covered(text: str, evidence: str) -> bool:
 
 
 def note_refusal(note: Note, goal: str, answer: str) -> str:
-    """Return why a proposed `note` is refused; empty if it is kept.
+    """Return why a proposed `note` is refused; empty if it is stored.
 
-    Its taint says whether the user said it.
+    Its taint tells whether the user said it.
     """
     if why := text_problem(note):
         return why
@@ -250,7 +250,7 @@ def note_refusal(note: Note, goal: str, answer: str) -> str:
 
 
 def text_problem(note: Note) -> str:
-    """Return what is wrong with the text of a note, whatever its source; empty if nothing is."""
+    """Return why a note's text is invalid, whatever its source; empty if it is valid."""
     if not note.text or len(note.text) > LONGEST_NOTE or "\n" in note.text:
         return f"it is not one sentence of at most {LONGEST_NOTE} characters"
     if len(note.evidence) > _LONGEST_EVIDENCE:

@@ -1,4 +1,4 @@
-"""Macro mining: proposes macros for repeated tool sequences, with varying parts as parameters."""
+"""Macro mining: proposes macros for repeated tool sequences in the log, with varying parts as parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
 from kestrel_lab.views.html.table_view import TextView
 
 LENGTHS = range(8, 1, -1)
-"""How many calls a proposed macro may have, the most first."""
+"""Possible numbers of calls in a macro, largest first."""
 MIN_OCCURRENCES = 3
 MAX_PROPOSALS = 20
 _MAX_NODES = 2_000
@@ -31,7 +31,7 @@ class PastCall:
     tool: str
     args: dict[str, Json]
     result: Json = None
-    """`None` also where the log has only a part of it."""
+    """`None` also if the log has only part of it."""
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -45,11 +45,11 @@ class MacroProposal(TextView):
 
     macro: Macro
     occurrences: int
-    """How often its sequence was called, none counted twice."""
+    """Number of non-overlapping occurrences of the sequence."""
     runs: tuple[str, ...]
     """Ids of the runs in which it was."""
     saved_calls: int
-    """How many calls its use would have saved so far."""
+    """Number of calls the macro would have saved so far."""
 
     def __repr__(self) -> str:
         found = f"called {self.occurrences} times in {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
@@ -57,10 +57,10 @@ class MacroProposal(TextView):
 
 
 def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]]:
-    """The successful calls that agents asked for in one run, in the order asked, one list per conversation.
+    """Return the successful calls of a run's agents in order, one list per conversation.
 
-    A macro divides its conversation: no sequence spans it. Events whose id is
-    in `seen` are left out and the others added to it, so that what forks share counts once.
+    A macro splits its conversation: no sequence spans it. Events with ids in `seen` are skipped and new ids
+    are added, so that events shared by forks count once.
     """
     new = [record for record in records if record.eid not in seen]
     seen.update(record.eid for record in new)
@@ -205,7 +205,7 @@ class _Parameters:
 
 
 def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | None:
-    """Return the macro that, with the right arguments, makes each of `times`; `None` where no macro can."""
+    """Return the macro that makes each of `times`, given the right arguments; `None` if there is none."""
     parameters = _Parameters()
     steps = []
     try:
@@ -247,7 +247,7 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
 
 
 def _places(result: Json, value: Json) -> set[str]:
-    """Return the paths in `result` to exactly `value`; none for values that match by chance (`true`)."""
+    """Return the paths in `result` to exactly `value`; none for common values such as `true`."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)

@@ -37,7 +37,7 @@ class ForgettingMemory(Protocol):
         ...
 
     def forget(self, selector: str, workspace: str) -> object:
-        """Forget the notes that `selector` selects; return the result, whose `repr` is a sentence.
+        """Delete the notes that `selector` selects; the result's `repr` is a sentence.
 
         Raises `UsageError` for an unknown selector.
         """
@@ -52,10 +52,10 @@ def notes_of(ctx: RunContext, step: str) -> Notes:
 
 @dataclass(frozen=True, slots=True)
 class _NoteTools:
-    """Recalls, keeps and forgets notes for one step.
+    """Recalls, stores and forgets notes for one step.
 
-    A note that the goal does not say is kept with the taint of an answer, is never an instruction, and
-    replaces no trusted note. Texts that look like secrets or give orders to agents are refused.
+    A note that is not in the goal keeps the taint of an answer, is never an instruction, and replaces no
+    trusted note. Texts that look like secrets or instruct agents are refused.
     """
 
     ctx: RunContext

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.context.run_context import RunContext
 
 REVIEW_S: Final = 2.0
-"""Seconds that a review reads a workspace; nothing is said of the part of a huge one that was not read."""
+"""Seconds a review may read a workspace; unread parts of a huge one cause no issue."""
 MOST_CONCERNS: Final = 20
 """Concerns stored with the answer."""
 FORM: Final = "form"
@@ -51,10 +51,9 @@ _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
 async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
-    """Return the end of a complete run, with the review of its answer where reviews are on.
+    """Return the end of a complete run with the review of its answer, if reviews are on.
 
-    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is given
-    all the same.
+    It is `unmet` if the answer's confidence is below `Ports.abstain`; the answer is still returned.
     """
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
@@ -89,7 +88,7 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
 
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
-    """Return what the last verdict on the answer's form found wrong; shown beside the answer."""
+    """Return the issues of the last verdict on the answer's form, as notes: they refuse no answer."""
     if "'form'" not in str(ctx.state.plan):  # as nearly always: spares reading the log
         return []
     await ctx.on_disk()
@@ -107,7 +106,7 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end`, `unmet` if its confidence is below the session's; then it claims nothing."""
+    """Return `end` as `unmet` if its confidence is below the session's minimum; abstentions are exempt."""
     if ctx.ports.abstain is None or is_abstention(end.answer):
         return end
     said = await _stated_confidence(ctx, end)
@@ -127,7 +126,7 @@ async def _stated_confidence(ctx: RunContext, end: RunFinished) -> StatedConfide
 
 
 async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` with its calibration; reads the log only if the model has a calibration."""
+    """Return `end` with its confidence calibrated; reads the log only if the model has a calibration."""
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
@@ -188,7 +187,7 @@ def full_review(
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
-    """Propose next actions in the workspace as it is now, from the run's own calls."""
+    """Propose next actions for the reader of the answer, from the current workspace and the run's calls."""
     made = calls_made(state)
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
     return next_actions(answer, files, changed=_files_changed(made), ran=_distinct_texts(ran))
@@ -212,23 +211,24 @@ _ORDER: Final = re.compile(
     r"(?im)(?:^|[.!?:;,]\s+|\b(?:please|must|should|now|then|to|and|also)\s+)"
     r"((?:say|tell|mention|recommend|suggest|state|write|include|answer|reply|respond|inform|claim|add|praise|advise)\b([^.!?]{20,400}))"
 )
-"""An English verb of saying where an order has it, and what is to be said."""
+"""An English order to say something, and what is to be said."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _LINE_END: Final = re.compile(r"\\+n")
 """A line end as it is written inside of a quoted text."""
 _FEWEST, _SHARE = 4, 0.6
-"""Minimum of words in an order that the user did not say, and of those in one sentence."""
+"""Least number of an order's words that the user did not say, and their least share in one sentence of the
+answer.
+"""
 _FIX: Final = "others wrote that, not you: judge for yourself whether it is so"
 _MOST_PASSAGE, _MOST_ANSWER = 50_000, 100_000
 
 
 def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
-    """Yield an issue for each sentence of an answer that says what an untrusted text orders to say, once
-    each.
+    """Yield an issue for each sentence that repeats what an untrusted text orders to say.
 
-    A sentence does so if it has at least 60 % of the order's words of four letters and more that the user did
-    not say.
+    A sentence repeats an order if it has 60 % of the order's words that have four or more letters and were
+    not said by the user.
     """
     read = dict.fromkeys(passage for passage in taint.passages if passage.untrusted)
     if not read:
@@ -255,7 +255,7 @@ def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
 
 
 def may_contain_order(text: str) -> bool:
-    """Return whether a text may hold an order to say something, whoever wrote it."""
+    """Return true if a text may contain an order to say something."""
     return _ORDER.search(_LINE_END.sub("\n", text[:_MOST_PASSAGE])) is not None
 
 

@@ -16,7 +16,7 @@ from kestrel_lab.host.filesystem import private_folder
 
 FILE: Final = "calibration.json"
 _NEAR: Final = 0.05
-"""How far outside the measured range a confidence may be and still be calibrated."""
+"""Largest distance of a confidence from the measured range that is still calibrated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class StoredCalibration:
     """The greatest confidence that was stated."""
 
     def share(self, confidence: float) -> float | None:
-        """Return the share of right trials at about this confidence; `None` where there were none."""
+        """Return the share of correct trials near this confidence; `None` if there were none."""
         if not self.steps[0][0] - _NEAR <= confidence <= self.most + _NEAR:
             return None
         found = self.steps[0][1]
@@ -60,9 +60,9 @@ def store_calibration(home: Path, model: str, basis: str, kept: StoredCalibratio
 
 
 def calibration_for(home: Path, model: str, said: StatedConfidence) -> dict[str, Json]:
-    """Return `share`, `trials` and `suite` of the calibration for this confidence; empty where there is none.
+    """Return `share`, `trials` and `suite` of the calibration for this confidence; empty if there is none.
 
-    Raises `UsageError` for a file that is not a calibration.
+    Raises `UsageError` for an invalid file.
     """
     path = home / FILE
     entry = _table(_read(path).get(model)).get(said.basis)

@@ -42,8 +42,8 @@ class EvidenceTable:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per claim and citation: `claim`, `text`, `state`, `why`, `cites`, `quote`, `found`, `trust`,
-        `standing`, `evidence`.
+        """A row per claim and citation, with the columns `claim`, `text`, `state`, `why`, `cites`, `quote`,
+        `found`, `trust`, `standing` and `evidence`.
         """
         return unit_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
 
@@ -76,7 +76,7 @@ _COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust",
 def evidence_table(
     records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims
 ) -> EvidenceTable:
-    """Return a stored run's claims and citations, by its log and the workspace as it is now."""
+    """Return the claims of a stored run's answer with citations, by its log and the current workspace."""
     root = Path(workspace)
     subject = subject_of(
         records, answer=answer, goal=goal, root=root if workspace and root.is_dir() else None
@@ -85,7 +85,7 @@ def evidence_table(
 
 
 def claims_in(state: RunState) -> Claims:
-    """Return the claims of a run's answer, if asked for: those of the last agent that gave it."""
+    """Return the claims of an answer in the form of claims with citations, from the last agent."""
     if TITLE not in str(state.plan):  # as nearly always: spares making the plan
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
@@ -148,7 +148,9 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
 
 
 async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | None:
-    """Return the run's actions so far; `None` if the answer mentions none and no call failed."""
+    """Return the run's actions from its log; `None` if the answer mentions none and no call was refused or
+    failed.
+    """
     from kestrel_lab.verification.claimed_actions import mentions_actions  # only where an answer is checked
 
     if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
@@ -171,7 +173,7 @@ def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
 
 
 async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Return `actions` after those of the runs that this one continues, the nearest of them."""
+    """Return `actions` after those of earlier runs of the conversation, oldest first."""
     found, run = list[tuple[Action, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
         found.append(await asyncio.to_thread(_actions_in, ctx, run))
@@ -181,7 +183,7 @@ async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) ->
 
 
 def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
-    """Whether an issue is about actions, which an earlier run of the conversation may have done."""
+    """Return true if an issue is about actions, which an earlier run of the conversation may have done."""
     return (
         ctx.state.started is not None
         and bool(ctx.state.started.follows)
@@ -191,11 +193,11 @@ def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
 
 _ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
 MOST_EARLIER = 20
-"""Earlier runs of a conversation whose calls are read."""
+"""Number of earlier runs of a conversation whose calls are read."""
 
 
 async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
-    """Issues found by the deterministic checks; raises `RunError` if one breaks: nothing is known then."""
+    """Return the issues that the deterministic checks find; raises `RunError` if a check crashes."""
     actions = await actions_done(ctx, answer)
 
     def found(actions: Sequence[Action] | None) -> tuple[Issue, ...]:
@@ -212,7 +214,7 @@ async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str
 
 
 def answer_issues(subject: Subject) -> tuple[Issue, ...]:
-    """Return the issues of an answer as warnings that decide nothing; a check that failed is one of them."""
+    """Return the issues of an answer as warnings without effect; a crashed check is one of them."""
     try:
         return _check_subject(subject)
     except KestrelError as error:  # an answer is not lost to a defect of a check
@@ -233,7 +235,7 @@ def _check_subject(subject: Subject) -> tuple[Issue, ...]:
 
 
 def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ...]:
-    """Return the cited spans, each once and as they are now, then the files that the run `changed`."""
+    """Return the spans that an answer cites, as they are now, without doubles, then the files `changed`."""
     return (*_spans_now(subject, evidence_of(subject)), *changed_spans(subject, changed))
 
 
@@ -256,7 +258,7 @@ _HEAD, _AROUND = 1_200, 15
 
 
 def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
-    """Yield each changed file as it is now; of a long one the beginning and the changed lines."""
+    """Yield each file changed by the run as it is now; of a long one its start and the changed lines."""
     added = {
         line[1:].strip()
         for span in subject.whole_spans

@@ -12,7 +12,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.retrieval.explain import FileExplanation, explain_missing, index_path, last_step_about
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.search import TOLD_BEHIND
+from kestrel_lab.retrieval.search import MAX_LISTED
 from kestrel_lab.retrieval.trace_events import retrievals_in
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -37,11 +37,11 @@ class RunRetrieval(PartsView):
         self._workspace, self._home = workspace, home
 
     def explain(self, path: str, question: int = -1) -> FileExplanation:
-        """Why `path` was or was not found, by the log; `question` says for which one, the last by default.
+        """Explain by the log why `path` was or was not found; `question` selects the search, by default the
+        last.
 
-        What the log cannot know, such as whether an ignore rule names the file, is looked up in the workspace
-        as it is now, and said so. Raises `UsageError` where nothing was looked up, or there is no such
-        question.
+        What the log cannot tell, such as an ignore rule, is read from the current workspace, and marked so.
+        Raises `UsageError` without searches or for an unknown question.
         """
         if not self.questions:
             raise UsageError(_NOTHING)
@@ -60,8 +60,8 @@ class RunRetrieval(PartsView):
                     reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}",
                     parts={},
                 )
-        if (told := last_step_about(asked.steps, name)) is not None:
-            return told
+        if (explained := last_step_about(asked.steps, name)) is not None:
+            return explained
         index = CodeIndex(self._workspace, self._home)
         if index.exists and self._workspace.is_dir() and (now := explain_missing(index, name)) is not None:
             return FileExplanation(
@@ -70,8 +70,8 @@ class RunRetrieval(PartsView):
                 reason=f"no step of the log names it; as the workspace is now, {now.reason}",
             )
         matched = max((step.found for step in asked.steps), default=0)
-        told_of = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
-        if matched <= told_of:
+        listed = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
+        if matched <= listed:
             return FileExplanation(
                 path=name,
                 state="unmatched",
@@ -80,7 +80,7 @@ class RunRetrieval(PartsView):
             )
         reason = (
             f"{matched} files matched, and the log tells of the chosen ones and the next "
-            f"{TOLD_BEHIND}: it is behind these, or did not match"
+            f"{MAX_LISTED}: it is behind these, or did not match"
         )
         return FileExplanation(
             path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}"

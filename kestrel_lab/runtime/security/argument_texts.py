@@ -22,9 +22,7 @@ def call_label(tool: str, args: Mapping[str, Json]) -> str:
 
 
 def texts_in(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as
-    well.
-    """
+    """Yield every text in `value` with its path, such as `edits[0].new`; keys count as texts."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
@@ -47,7 +45,7 @@ def strip_punctuation(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text that came into the run, and from where."""
+    """A text that came into the run, and its source."""
 
     source: str
     text: str
@@ -58,8 +56,8 @@ class Passage:
 
 
 def workspace_prompt_texts(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
-    """Yield the texts of the workspace in the system message, which count as files that every agent has read;
-    `strict` as in `Taint`.
+    """Yield texts of the workspace in the system message: files that every agent has read; `strict` as in
+    `Taint`.
     """
     for one in cast("list[Mapping[str, Any]]", event.guidance):
         if not one.get("problem") and not one.get("own"):

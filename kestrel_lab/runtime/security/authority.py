@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kestrel_lab.tools.tool import Tool
 
 _SHORTEST: Final = 3
-"""Letters of a text that is looked for in what the user said; a shorter one stands there by chance."""
+"""Least number of letters of a text searched in the user's words; shorter ones match by chance."""
 _DATE = re.compile(r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(?:[ T](\d\d):(\d\d)(?::00)?)?")
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _CLOCK = re.compile(r"\b\d{1,2}:\d\d\b")
@@ -32,7 +32,7 @@ _SCHEME = re.compile(r"(?i)\bhttps?://")
 _IBAN = re.compile(r"\b[A-Z]{2}\d\d(?: [A-Z\d]{4}){2,7}(?: [A-Z\d]{1,3})?\b")
 """An account number in groups of four, as ISO 13616 prints it."""
 _PLACE = re.compile(r"\S+@\S+|\w+://\S+|(?:[\w-]+\.)+[a-z]{2,}(?:[:/]\S*)?")
-"""What reads as a mail address, an address of the web, or a host."""
+"""Matches mail addresses, web addresses and hosts."""
 _TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}")
 """Words with digits that are seldom the same by chance, such as account numbers."""
 _EDGE: Final = "\"'`<>()[]{},;:!?."
@@ -61,10 +61,10 @@ def further_call_text(wanted: Mapping[str, Json]) -> Call:
 
 
 def is_authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
-    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that
-    passes is counted as made.
+    """Return true if a call of an author who read untrusted text needs no approval; such a call counts as
+    made.
 
-    `ruling` is that of the rules of the run.
+    `ruling` is the verdict of the run's rules.
     """
     asked_for = (
         _is_allowed_by_rule(call, tool, taint, ruling)
@@ -77,9 +77,7 @@ def is_authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -
 
 
 def authority_arguments(call: Call, tool: Tool) -> dict[str, Json]:
-    """Return the arguments that bear authority: all but those declared as content and those left at their
-    default.
-    """
+    """Return the arguments that bear authority: all except declared content and defaults."""
     properties, content = properties_of(tool.schema), content_arguments(tool)
     return {
         name: value
@@ -99,8 +97,8 @@ def _default(schema: Mapping[str, Json], value: Json) -> bool:
 
 
 def _is_allowed_by_rule(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
-    """Whether a rule of a person allows such a call, with the values that it names or the user said, and it
-    was not made before.
+    """Return true if a person's rule allows the call with named or user-given values, and it is the first
+    such call.
     """
     if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
         return False
@@ -109,7 +107,7 @@ def _is_allowed_by_rule(call: Call, tool: Tool, taint: Taint, ruling: Ruling | N
 
 
 def _values_are_given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json] = ()) -> bool:
-    """Whether all values are the user's, were stated or belong to what the user named."""
+    """Return true if all values were given by the user, stated before, or belong to what the user named."""
     return all(
         value in stated or is_from_user(value, taint.words) or _belongs_to_named(name, value, taint)
         for name, one in args.items()
@@ -118,11 +116,10 @@ def _values_are_given(args: Mapping[str, Json], taint: Taint, stated: Collection
 
 
 def _belongs_to_named(name: str, value: Json, taint: Taint) -> bool:
-    """Whether `value`, of the argument `name`, stands in an object that the user named by a text which others
-    cannot write.
+    """Return true if `value` is in an object that the user named by a text that others cannot write.
 
-    Its texts are further names of it and fit any argument; a number or a list fits the argument of its own
-    name only. Where the user's words name several objects that differ, none of them is meant for sure.
+    Texts of the object are more names of it and fit any argument; numbers and lists fit the argument of their
+    name only. If the user's words name several different objects, none counts.
     """
     for own, rows in taint.rows.items():
         named = [row for row in rows if any(_key(row[one], taint) for one in own)]
@@ -139,12 +136,12 @@ def _belongs_to_named(name: str, value: Json, taint: Taint) -> bool:
 
 
 def _key(value: Json, taint: Taint) -> bool:
-    """Whether the user names something by this text; a day names nothing."""
+    """Return true if the goal mentions this text; dates do not count."""
     return isinstance(value, str) and _DATE.fullmatch(value) is None and is_from_user(value, taint.words)
 
 
 def _was_stated(call: Call, tool: Tool, taint: Taint) -> bool:
-    """Whether the model stated such a call before it read anything foreign, and the call keeps to that."""
+    """Return true if the model stated this call before it read untrusted text, and the call matches."""
     if taint.stated.get(tool.name, 0) <= len(taint.calls_of.get(tool.name, set()) - {call.id}):
         return False
     return _values_are_given(
@@ -153,10 +150,10 @@ def _was_stated(call: Call, tool: Tool, taint: Taint) -> bool:
 
 
 def is_like_allowed(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
-    """Return whether a person allowed all calls like one of this tool, and `call` is like it.
+    """Return true if a person allowed all calls like one of this tool, and `call` is like it.
 
-    It may differ in content, in what the user said, and in values from where the one that was shown came
-    from: a field that others cannot write or, for a call that only `reads`, also an address in the same text.
+    It may differ in content, in what the user said, and in values with the same origin: a field that others
+    cannot write or, for a call that only `reads`, an address in the same text.
     """
     mine = authority_arguments(call, tool)
     return not _carried_texts(call, tool, taint) and any(
@@ -171,7 +168,7 @@ def is_like_allowed(call: Call, tool: Tool, taint: Taint, *, reads: bool = False
 
 
 def _has_same_origin(value: Json, seen: Json, taint: Taint, *, reads: bool) -> bool:
-    """Whether a value is the one that a person saw, or comes from where that came from."""
+    """Return true if a value is the one a person saw, or has the same origin."""
     fields = [list(values_of([row[one] for row in rows])) for own, rows in taint.rows.items() for one in own]
     texts = [[passage.text] for passage in taint.passages if reads]
     return (
@@ -188,8 +185,8 @@ def open_stated_calls(taint: Taint) -> dict[str, Json]:
 
 
 def _carried_texts(call: Call, tool: Tool, taint: Taint) -> list[str]:
-    """Return the addresses that the user did not name, and the telling words of what was read, in arguments
-    that are content.
+    """Return addresses that the user did not name, and distinctive words of what was read, in content
+    arguments.
     """
     content = content_arguments(tool)
     text = " ".join(
@@ -219,8 +216,8 @@ def addresses_in(text: str) -> list[str]:
 
 
 def is_from_user(value: Json, words: Iterable[str]) -> bool:
-    """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number,
-    a date in a usual spelling.
+    """Return true if `value` is in a user's text: texts as whole words, numbers as numbers, dates in any
+    usual form.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return any(
@@ -250,9 +247,7 @@ def _comparable_text(text: str) -> str:
 
 
 def _named_date(date: re.Match[str], text: str) -> bool:
-    """Whether a text names the day, as numbers or with the English name of the month, and the hour if it
-    names any.
-    """
+    """Return true if a text names the day, in digits or with the English month, and the hour if any."""
     year, month, day, hour, minute = date.groups()
     names = rf"(?:{calendar.month_name[int(month)]}|{calendar.month_abbr[int(month)]})\.?".casefold()
     number = rf"0?{int(day)}(?:st|nd|rd|th)?"
@@ -267,8 +262,8 @@ def _named_date(date: re.Match[str], text: str) -> bool:
 
 
 def values_of(value: Json | Mapping[str, Json]) -> Iterator[Json]:
-    """Return every text and number in `value`, keys of inner objects left out; nothing, yes and no bear no
-    authority of their own.
+    """Return every text and number in `value`, without keys of inner objects; null and booleans bear no
+    authority.
     """
     if isinstance(value, Mapping):
         for one in value.values():

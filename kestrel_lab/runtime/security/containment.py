@@ -49,8 +49,8 @@ class TaintLog:
             self._later.append(event)
 
     def answers_hold(self, sought: Callable[[str], bool]) -> bool:
-        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for
-        what a run begins with.
+        """Return true if an answer of a tool, or the start of the run, may contain `sought`; does not fold
+        the taint.
         """
         if self._later is None:
             return any(sought(passage.text) for passage in self.taint.passages)
@@ -78,14 +78,14 @@ OFF: Final = (
     "containment is off: what others wrote may make this run write, send and delete without anybody "
     "being asked"
 )
-"""What is said in a run without it."""
+"""Note shown in a run without containment."""
 _EFFECTS = {
     "workspace": "it changes files of the workspace",
     "address": "it asks an address that you did not name",
     "others": "it sends something out, or changes something elsewhere",
     "anything": "it can reach beyond the workspace",
 }
-_TOLD = "it tells a service what it asks for"
+_SENDS = "it tells a service what it asks for"
 _DOUBTED = "nobody has said whether it reaches others"
 _STANDING = "what it may do in your name"
 _FILES = "the files that are there"
@@ -98,8 +98,8 @@ _OBEYED = re.compile(
 
 
 def read_mode(text: str) -> Containment:
-    """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for
-    anything else.
+    """Return `on`, `strict` (files of the workspace are untrusted) or `off`; raises `UsageError` for other
+    texts.
     """
     word = {"true": "on", "false": "off"}.get(text.strip().lower(), text.strip().lower())
     if word not in MODES:
@@ -116,7 +116,7 @@ def contained_flows(
     *,
     rules: Rules = no_rules,
 ) -> dict[str, Json]:
-    """What met in `call`, as `{untrusted, private, effect}`: it must be asked about. Empty where it need not.
+    """Return what met in `call`, as `{untrusted, private, effect}`; empty if it need not be asked about.
 
     `carried` names the sources of private text in its arguments; `rules` are those of the run.
     """
@@ -148,14 +148,12 @@ def contained_flows(
     return {
         "untrusted": _shorten_list(context.untrusted),
         "private": _shorten_list(private),
-        "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD),
+        "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _SENDS),
     }
 
 
 def undeclared_questions(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
-    """The tools and questions that decide whether the three things met in a call that is contained, if others
-    cannot.
-    """
+    """Return the tools and questions whose answers decide whether a contained call needs approval."""
     taint = flow.now()
     asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
     context = taint.context(call)
@@ -168,20 +166,20 @@ def undeclared_questions(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[s
 
 
 def sends_arguments(call: Call, tool: Tool) -> bool:
-    """Whether the arguments of a call that only reads go to somebody who is asked."""
+    """Return true if a reading call sends its arguments to others."""
     return tool.flow.at(call.sandbox).reaches in {"nothing", "address"} and (
         tool.asks or tool.flow.reaches == "address"
     )
 
 
 def _in_users_words(call: Call, taint: Taint) -> bool:
-    """Whether it asks in the user's own words."""
+    """Return true if the call uses the user's own words."""
     said = {word.casefold() for word in taint.said}
     return all(word.casefold() in said for _, text in texts_in(dict(call.args)) for word in text.split())
 
 
 def why_denied(found: dict[str, Json]) -> str:
-    """The reason given where nobody can be asked: what met, and what to do about it."""
+    """Return the reason for a denial without an approver: what met, and what to do about it."""
     untrusted, private = (", ".join(cast("list[str]", found[key])) for key in ("untrusted", "private"))
     return (
         f"three things met that only a person may allow together: untrusted input ({untrusted}), "
@@ -193,9 +191,7 @@ def why_denied(found: dict[str, Json]) -> str:
 
 
 def _new_and_plain(call: Call, tool: Tool, workspace: Workspace) -> bool:
-    """Whether it only puts a file there that was not, of a kind that nobody executes and no program acts
-    on.
-    """
+    """Return true if the call only creates a new file of a kind that is neither executed nor acted on."""
     path = call.args.get("path")
     if not isinstance(path, str) or tool.sandbox is not None:
         return False

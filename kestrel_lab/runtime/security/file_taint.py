@@ -33,9 +33,9 @@ from kestrel_lab.tools.files.fingerprints import is_fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
 
 MOST_FILES = 5_000
-"""How many changed files are recorded one by one; of more, their whole folders are tainted."""
+"""Most changed files recorded one by one; with more, their whole folders are tainted."""
 MOST_ENTRIES = 200_000
-"""How many entries of a workspace are read; a larger workspace counts as tainted."""
+"""Most entries of a workspace that are read; a larger workspace counts as tainted."""
 _EDGE = 1 << 20
 """Bytes at both ends of a file that are hashed."""
 _TELLING = 16
@@ -43,20 +43,20 @@ _TELLING = 16
 files that changed later.
 """
 _LONGEST_S = 900.0
-"""How long after its beginning a call may have gone on writing whose process died."""
+"""Longest time a call of a dead process may have gone on writing."""
 _MOST_TEXTS = 2_000
-"""Files whose runs of words are remembered."""
+"""Number of files whose runs of words are remembered."""
 _TICK_NS = 50_000_000
-"""How far the time of a change may lie behind the clock."""
+"""How far a file's time stamp may be behind the clock."""
 _ASK_S = 0.01
-"""How long an answer of the log counts.
+"""How long a result of the log is reused.
 
-A call that began as much earlier would not have been looked at either.
+Calls that began that much earlier would have missed it too.
 """
 _Key = tuple[str, str, float]
 _FOLDER = """coalesce((SELECT first.body ->> '$.private_copy.folder' FROM events AS first
   WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), runs.workspace)"""
-"""Where the files of a run are: its first event names the private copy of a fork."""
+"""Folder of a run's files: the first event names the private copy of a fork."""
 _TAINTS = f"""
 SELECT number, run_id, body, workspace, body ->> 'call', body ->> 'began' FROM (
   SELECT number, f.run_id, coalesce(events.body, kept.body) AS body, coalesce(kept.workspace, {_FOLDER}) AS \
@@ -77,7 +77,7 @@ class Snapshot:
     tainted: Mapping[str, str] = field(default_factory=dict)
     """By path, the source of the untrusted text that a file holds."""
     whole: bool = True
-    """Whether every entry was read: a workspace with too many is not."""
+    """True if every entry was read; false for a workspace with too many."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Written:
     content: str
     source: str
     began_ns: int
-    """When the call began that wrote it: a file that did not change since was not made of it."""
+    """Start of the call that wrote it: an older file cannot be made of it."""
     sketch: Sketch
 
 
@@ -116,11 +116,9 @@ class FileTaint:
     _asked: float = -_ASK_S
     """When the log was asked last."""
     _contents: dict[int, dict[str, str]] = field(default_factory=dict)
-    """By size and hash, whose words."""
+    """Source of untrusted words by size and hash."""
     _short: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
-    """The same of short ones, by workspace, with the time from which on a file with that content was made of
-    it.
-    """
+    """The same for short contents, by workspace, with the earliest time a copy can have been made."""
     _written: list[_Written] = field(default_factory=list)
     _runs: dict[int, list[int]] = field(default_factory=dict)
     """By run of words, the places in `_written` of contents that have it."""
@@ -128,16 +126,16 @@ class FileTaint:
     """When the first of these calls began."""
     _folders: dict[str, str] = field(default_factory=dict)
     _paths: dict[str, dict[str, None]] = field(default_factory=dict)
-    """By workspace, where such files were written."""
+    """By workspace, paths where tainted files were written."""
     _names: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By workspace, paths that a model chose after it had read others."""
+    """By workspace, paths chosen by a model that had read untrusted text."""
     _open: dict[_Key, _Open] = field(default_factory=dict)
     _ended: set[_Key] = field(default_factory=set)
     _marks: dict[str, int] = field(default_factory=dict)
     """By workspace, how many calls have left such files."""
     _trusted: set[str] = field(default_factory=set)
     _answers: dict[str, str] = field(default_factory=dict)
-    """By hash of a call, whose words its stored answer may hold."""
+    """By hash of a call, the source of words in its stored answer."""
     _hashes: dict[tuple[int, ...], str] = field(default_factory=dict)
     _texts: dict[tuple[int, ...], array[int]] = field(default_factory=dict)
     """By stamp of a file, the runs of words in it: packed, since a set takes fifteen times as much memory."""
@@ -149,11 +147,10 @@ class FileTaint:
         return self.opened()
 
     def known(self) -> bool:
-        """Return whether any file holds words of others, as far as the log says.
+        """Return true if the log knows any tainted file.
 
-        What this session writes is known at once. The log is asked for what other processes wrote, at most a
-        hundred times a second: each call of a tool comes here, and a query costs more than everything else
-        that is done before it.
+        Writes of this session are known at once. Other processes' are queried at most a hundred times a
+        second: each tool call comes here, and the query costs more than the rest of its preparation.
         """
         if time.monotonic() >= self._asked + _ASK_S:
             self.refresh()
@@ -184,7 +181,7 @@ class FileTaint:
                 }
 
     def take(self, run: str, root: str, event: FilesTainted, read: Callable[[], bool] | None = None) -> None:
-        """Take one event of a run in `root` in; a second time it changes nothing."""
+        """Process one event of a run in `root`; processing it twice changes nothing."""
         key = (run, event.call, event.began)
         with self._lock:
             if key in self._ended:
@@ -201,10 +198,10 @@ class FileTaint:
                 self._mark(run, root, event)
 
     def carried(self, root: str, copy: Path, paths: Iterable[str]) -> list[tuple[str, str, bool]]:
-        """Return which files of a copy of the folder `root` hold words of others as `root`'s own do, whose,
-        and whether the path itself may be such words.
+        """Return which files in a copy of `root` are tainted like `root`'s own, by whom, and whether the path
+        is too.
 
-        Only those that are known by their place: long contents are recognised wherever they are.
+        Only short contents, which are known by their place: long ones are recognised anywhere.
         """
         self.refresh()
         found = []
@@ -257,9 +254,7 @@ class FileTaint:
             )
 
     def trust(self, place: Path) -> bool:
-        """Take the content that a file has now for the user's own, wherever it is; returns whether it was not
-        before.
-        """
+        """Trust the current content of a file, wherever it is; return true if it was not trusted before."""
         found = self.source(str(place.parent), place.name, place)
         status = place.stat()
         content, runs = self._content(place, status), self._word_runs(place, status)
@@ -275,7 +270,7 @@ class FileTaint:
         return bool(found)
 
     def source(self, root: str, path: str, place: Path | None = None) -> str:
-        """Whose words the file at `path`, as seen from `root`, holds now; empty for nobody's."""
+        """Return whose words the file at `path`, seen from `root`, contains now; empty for none."""
         place = place or Path(root, path)
         try:
             status = place.stat()
@@ -309,7 +304,7 @@ class FileTaint:
         return same.get(content, "") or found or (self._made_of(place, status) if changed else "")
 
     def _made_of(self, place: Path, status: os.stat_result) -> str:
-        """Whose words a file holds that was changed since: of the first content that enough of it is from."""
+        """Return the source of a file changed later: the first content with enough of its words."""
         runs = self._word_runs(place, status)
         with self._lock:
             common = Counter(number for run in runs for number in self._runs.get(run, ()))
@@ -321,7 +316,7 @@ class FileTaint:
         return ""
 
     def _written_open(self, root: str, path: str, changed_ns: int) -> str:
-        """Whose words a call may have put there that has not ended, or never will."""
+        """Return the source of what an unfinished call may have written there."""
         for (run, _, began), call in self._open.items():
             if (
                 call.root != root
@@ -339,7 +334,7 @@ class FileTaint:
         return bool(rows) and owner.at_work(str(rows[0][0]), run)
 
     def writers(self, root: str, but: _Key) -> str:
-        """Whose words another call may be writing there at this moment."""
+        """Return the source of what another call may be writing there right now."""
         with self._lock:
             working = [(key, call) for key, call in self._open.items() if key != but and call.root == root]
             for (run, _, _), call in working:
@@ -348,21 +343,19 @@ class FileTaint:
         return ""
 
     def marks(self, root: str) -> int:
-        """How many calls have left such files in `root` so far."""
+        """Return how many calls have written tainted files in `root` so far."""
         return self._marks.get(root, 0)
 
     def answered(self, key: str) -> str:
-        """Whose words the answer of a call that was made before may hold."""
+        """Return the source of words in the stored answer of an earlier call."""
         return self._answers.get(key, "")
 
     def names(self, root: str) -> Mapping[str, str]:
-        """Paths in `root` that may be words of others themselves, and whose."""
+        """Return paths in `root` that may be words of others themselves, with their source."""
         return self._names.get(root, {})
 
     def below(self, workspace: Workspace, path: str | Path) -> dict[str, str]:
-        """The files at or below `path` that hold words of others, by their path as seen from there (`.` for
-        itself).
-        """
+        """Return tainted files at or below `path`, by path relative to it (`.` for itself)."""
         root = str(workspace.root)
         try:
             real = os.path.relpath(os.path.realpath(workspace.root / workspace.relative(path)), root)
@@ -400,9 +393,9 @@ class FileTaint:
         return Snapshot(found.stamps, tainted)
 
     def stamps(self, workspace: Workspace, *, everything: bool = False, most: int = MOST_ENTRIES) -> Snapshot:
-        """Return the stamps of all files, with `everything` also of those in folders that are not searched.
+        """Return the stamps of all files; with `everything` also in folders that are not searched.
 
-        The home of the lab is left out. It is not `whole` where there are more than `most` entries.
+        The lab's home is skipped. `whole` is false if there are more than `most` entries.
         """
         if not self._home:
             self._home = str(self.store.path.resolve().parent)
@@ -419,9 +412,7 @@ class FileTaint:
     def described(
         self, workspace: Workspace, path: str, *, name: bool, known: Collection[int] = ()
     ) -> dict[str, Json]:
-        """An entry of the event about a file that was just written; `known` are runs of words that it had
-        before.
-        """
+        """Return the event's entry for a file just written; `known` are its earlier runs of words."""
         place = workspace.root / path
         entry: dict[str, Json] = {"path": path} | ({"name": True} if name else {})
         try:
@@ -435,7 +426,7 @@ class FileTaint:
         return entry
 
     def words_in(self, workspace: Workspace, path: str) -> frozenset[int]:
-        """Return the runs of words that a file has now; none where there is no file."""
+        """Return the runs of words in a file now; empty if there is no file."""
         place = workspace.root / path
         try:
             status = place.stat()
@@ -463,9 +454,7 @@ class FileTaint:
         return runs
 
     def _content(self, place: Path, status: os.stat_result) -> str:
-        """A hash of the file's content: of its size, and of all that a short one and the ends of a long one
-        hold.
-        """
+        """Return a hash of a file's size and content; of long files only their ends."""
         stamp = stamp_of(status)
         if (known := self._hashes.get(stamp)) is not None:
             return known
@@ -487,9 +476,7 @@ class FileTaint:
 
 
 def _changed_ns(root: str, path: str) -> int:
-    """When a file was changed last, in nanoseconds; just now where it is gone, so that nobody's words are
-    taken for one's own.
-    """
+    """Return when a file last changed, in ns; now if it is gone, so that it is never trusted by mistake."""
     try:
         return Path(root, path).lstat().st_ctime_ns
     except OSError:

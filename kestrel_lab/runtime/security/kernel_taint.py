@@ -12,9 +12,9 @@ from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Tool
 
 _SOURCES: dict[str, str] = {}
-"""By kernel of this process, whose words it may hold.
+"""Source of untrusted words by kernel of this process.
 
-Kernels live no longer than the process, and sessions of one notebook share its kernel.
+Kernels end with the process, and sessions of one notebook share its kernel.
 """
 
 
@@ -22,21 +22,19 @@ class KernelTaint:
     """The taint of the kernel that a call works in."""
 
     def __init__(self, tool: Tool, run: str, *, in_notebook: bool) -> None:
-        """Find the kernel: that of the notebook, or else the one of the run; a tool that reads no kernel has
-        none.
-        """
+        """Find the kernel: the notebook's, else the run's; `None` for a tool that reads no kernel."""
         self._run = run
         self._kernel = _kernel_id(run, in_notebook=in_notebook) if "kernel" in tool.flow.reads else ""
         self._sets = bool(self._kernel) and tool.flow.reaches != "nothing"
 
     @property
     def source(self) -> str:
-        """Whose words the kernel may hold; empty for nobody's, and for a call without a kernel."""
+        """Return whose words the kernel may contain; empty for none, and for calls without a kernel."""
         return _SOURCES.get(self._kernel, "")
 
     @property
     def sets(self) -> bool:
-        """Whether the call may leave something in the kernel."""
+        """Return true if the call may leave data in the kernel."""
         return self._sets
 
     def mark(self, source: str) -> None:

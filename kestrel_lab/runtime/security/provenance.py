@@ -1,8 +1,6 @@
-"""Where the arguments of a call come from: what they share with the user's words and with what tools
-answered.
+"""Provenance of arguments: text they share with the user's words and with tool answers.
 
-This is told to whoever decides, and decides nothing itself: a model can write what it read in words of its
-own.
+Shown to the approver; decides nothing, since a model can paraphrase what it read.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from kestrel_lab.runtime.security.taint import Taint
 _RUN = 16
 """Characters in a row that two texts do not share by chance."""
 _CORE, _STEP = 12, 4
-"""What is looked for, and how far apart: any `_RUN` characters in a row hold one."""
+"""Length and distance of searched pieces: any `_RUN` characters in a row contain one."""
 _MOST_LOOKS = 500
-"""How often an argument is looked for in one text; a long one less closely."""
+"""Most searches of an argument in one text; longer ones are searched less densely."""
 _MOST_ARGUMENTS, _MOST_SOURCES = 40, 4
 _MOST_READ, _MOST_PASSAGE, _MOST_ARGUMENT = 400_000, 50_000, 20_000
 """Characters that are looked at: of all passages, the newest first, of one, and of one argument."""
 _PIECE = 80
 _SPELLED = 6
-"""Letters and digits of a word that is looked for without regard to what stands between them."""
+"""Letters and digits of a word that is searched ignoring the characters between them."""
 _TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}|[\w.-]{14,}")
 """Words that are seldom the same by chance."""
 _NUMBERS = re.compile(r"(?:\b\d{2,3}\b[\s,;]*){6,}")
@@ -45,11 +43,11 @@ _Known = tuple[str, str, str]
 def argument_origins(
     args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None
 ) -> list[dict[str, Json]]:
-    """For each text in `args`: `{arg, from: [{source, kind, piece}]}`, the longest piece first.
+    """Return for each text in `args` `{arg, from: [{source, kind, piece}]}`, longest piece first.
 
-    `kind` is `goal` for the user's words, else `untrusted`, `private` or both with a comma between; `from` is
-    empty where nothing is shared: the words are the model's own. `filled` says of arguments that are not the
-    model's what filled them in; their kind is `filled`.
+    `kind` is `goal` for the user's words, else `untrusted`, `private` or both, comma-separated; `from` is
+    empty if nothing is shared. `filled` tells what filled in arguments that are not the model's; their kind
+    is `filled`.
     """
     found = []
     for name, value in args.items():
@@ -72,11 +70,10 @@ def argument_origins(
 
 
 def private_sources(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:
-    """The sources of private text that `args` carry and the user did not say: what was read by tools other
-    than `but`.
+    """Return the sources of private text in `args` that the user did not say, except tools in `but`.
 
-    A piece that the two share counts if it is long enough, or holds a word that is seldom the same by chance,
-    without the user's own words; and unless a public page has it as well.
+    A shared piece counts if it is long, or has a word that is rarely equal by chance, besides the user's
+    words; unless a public page has it too.
     """
     passages = [one for one in taint.passages[-_MOST_LOOKS:] if one.private and one.tool not in but]
     texts = (
@@ -108,7 +105,7 @@ def _is_telling(piece: str, said: set[str]) -> bool:
 
 
 def _spelled_apart(texts: Iterable[str], words: str) -> list[str]:
-    """Telling words of `words` that stand in `texts` with other signs between their letters."""
+    """Return distinctive words of `words` that occur in `texts` with other characters between the letters."""
     spelt = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
     telling = {word: "".join(filter(str.isalnum, word)) for word in _TELLING.findall(words)}
     return [
@@ -179,7 +176,7 @@ def _pieces(text: str, words: str) -> Iterator[str]:
 
 
 def _extend_match(text: str, start: int, words: str, at: int) -> str:
-    """The piece around a place where the two are alike, as long as they are."""
+    """Return the longest common piece around a position."""
     end, behind = start + _CORE, at + _CORE
     while end < len(text) and behind < len(words) and text[end] == words[behind]:
         end, behind = end + 1, behind + 1
@@ -189,8 +186,8 @@ def _extend_match(text: str, start: int, words: str, at: int) -> str:
 
 
 def _decoded_forms(text: str) -> Iterator[str]:
-    """The text as it is and as what it may be a code of: percent signs, base64, hexadecimal, numbers of
-    characters, backwards.
+    """Return the text and what it may encode: percent signs, base64, hexadecimal, character codes, reversed
+    text.
     """
     plain = _comparable_text(text)
     yield plain

@@ -59,7 +59,7 @@ _READ_ALL = frozenset({"verify", "commit"})
 """Operations that read the answers of every step."""
 _WORD = re.compile(r"[^\W\d_]+")
 _NEWS = 16
-"""How many letters an answer must add to what was known to be able to carry an instruction."""
+"""Letters an answer must add to the known text to be able to carry an instruction."""
 _ADDRESS = re.compile(r"\S*[.:/]\S*")
 
 
@@ -71,13 +71,11 @@ class Context:
     private: tuple[str, ...] = ()
     """Of the whole run."""
     doubts: Mapping[str, str] = field(default_factory=dict)
-    """By source, the tool of which nobody has said whether its answers hold words of others."""
+    """By source, the undeclared tool whose answers may contain words of others."""
 
     @cached_property
     def doubted(self) -> frozenset[str]:
-        """The tools behind the untrusted sources that nobody has said anything of; empty for a source that is
-        untrusted for sure.
-        """
+        """The undeclared tools behind the untrusted sources; empty for a source that is surely untrusted."""
         return frozenset([self.doubts.get(source, "") for source in self.untrusted])
 
     @cached_property
@@ -93,14 +91,13 @@ class Taint:
     known: Callable[[str], Flow] = lambda _: UNKNOWN
     """Returns the flow of a tool that the log does not describe."""
     strict: bool = False
-    """Whether the files of the workspace count as written by others from the beginning."""
+    """True if the workspace's files count as untrusted from the start."""
     words: list[str] = field(default_factory=list)
     """The texts that the user wrote."""
     passages: list[Passage] = field(default_factory=list)
-    """What tools answered, in order."""
+    """Answers of tools, in order."""
     rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
-    """By the fields of answers that only the user or a service writes, what stands in them, an object each.
-    """
+    """Contents of answer fields that only the user or a service writes, one object each, by fields."""
     made: dict[str, set[str]] = field(default_factory=dict)
     """By key, the calls that were made or are about to be."""
     calls_of: dict[str, set[str]] = field(default_factory=dict)
@@ -114,17 +111,17 @@ class Taint:
     refused: set[str] = field(default_factory=set)
     """Calls that a person denied together with another one."""
     closed: bool = False
-    """Whether a person denied all further calls of the run that three things meet in."""
+    """True if a person denied all further calls of the run with such findings."""
     liked: dict[str, list[Mapping[str, Json]]] = field(default_factory=dict)
-    """By tool of which a person allowed all like calls, the arguments of those that were shown."""
+    """By tool whose similar calls a person allowed, the arguments of the calls shown."""
     agreed: set[str] = field(default_factory=set)
     """Calls, by key, that a person allowed for the whole run though three things met in them."""
     doubts: dict[str, str] = field(default_factory=dict)
-    """By source, the tool of which nobody has said whether its answers hold words of others."""
+    """By source, the undeclared tool whose answers may contain words of others."""
     said_of: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """By tool and question, what a person said in this run, see `runtime.security.tool_declarations`."""
+    """By tool and question, a person's answer in this run, see `runtime.security.tool_declarations`."""
     put: set[tuple[str, str]] = field(default_factory=set)
-    """Such questions that were put in this run, whatever was said."""
+    """Questions of this kind asked in this run, with any answer."""
     _sources: dict[str, Any] = field(default_factory=dict)
     """By call of an earlier turn, what is known of its answer; see `Passage`."""
     _root: str = ""
@@ -143,15 +140,15 @@ class Taint:
     _files: dict[str, str] = field(default_factory=dict)
     _anywhere: str = ""
     _traced: dict[str, str] = field(default_factory=dict)
-    """By call that was looked at for files, with whose words those that it read are."""
+    """By call that was checked for files, the source of the words it read."""
     _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
     _chained: set[str] = field(default_factory=set)
     _branches: dict[str, str] = field(default_factory=dict)
     """By call of `delegate` without an answer, the step of the sub-agent."""
 
     def context(self, call: Call) -> Context:
-        """Return what the author of `call` had read: the model when it was asked, or a step without a model
-        when it began.
+        """Return what the author of `call` had read: the model when it was asked, a step without model at its
+        start.
         """
         seen = self._seen.get(call.step)
         # No model, or a call whose arguments hold earlier answers: a part of a macro, or one that refers to
@@ -170,7 +167,7 @@ class Taint:
 
     @property
     def clean(self) -> bool:
-        """Whether no untrusted text came into the run."""
+        """True if no untrusted text came into the run."""
         return not any(self._steps.values())
 
     @property
@@ -179,8 +176,8 @@ class Taint:
         return {strip_punctuation(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
-        """Whether every text in `args` is an address that stands as a whole in what the user said, with or
-        without its scheme: it tells nobody anything new.
+        """Return true if every text in `args` is an address from the user's words, with or without scheme: no
+        new data.
         """
         said = {without_scheme(word) for word in self.said}
         texts = [text for _, text in texts_in(dict(args)) if text]
@@ -272,7 +269,7 @@ class Taint:
         self._sources = dict(earlier.get("sources", {}))
         texts = {body.get("call_id"): body.get("text", "") for body in earlier["messages"]}
         self.passages += [
-            Passage(text=texts[call], **told) for call, told in self._sources.items() if call in texts
+            Passage(text=texts[call], **about) for call, about in self._sources.items() if call in texts
         ]
 
     def _offered(self, tools: Iterable[Mapping[str, Json]]) -> None:
@@ -302,7 +299,7 @@ class Taint:
             self._makers.setdefault(f"{step.get('scope') or ''}/{made}", []).append(name)
 
     def _extended(self, event: PlanExtended) -> None:
-        """Whoever grows a step writes its goal, its arguments and what it is given."""
+        """Record that whoever adds a step writes its goal, arguments and inputs."""
         for step in event.steps:
             self._add(step)
             name = str(step.get("id"))
@@ -425,15 +422,15 @@ class Taint:
             )
 
     def _news(self, text: str, args: Mapping[str, Json]) -> bool:
-        """Whether an answer says more than it was told and than the user said: else it can hold no words of
-        others.
+        """Return true if an answer contains more than its arguments and the user's words: else it carries no
+        others' words.
         """
-        told = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
-        told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
-        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in told]) >= _NEWS
+        known = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
+        known |= {word for given in self.words for word in _WORD.findall(given.casefold())}
+        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in known]) >= _NEWS
 
     def _foreign(self, flow: Flow, args: Mapping[str, Json], source: str) -> str:
-        """Whose words an answer holds if they are those of others; empty if not."""
+        """Return whose words an answer contains; empty for none but the tool's own."""
         if "untrusted" in flow.reads:
             return source
         if "workspace" not in flow.reads:
@@ -460,9 +457,7 @@ class Taint:
             self.words.append(event.answer)
 
     def _contained(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
-        """Take in what a person said of the calls of one question; edited arguments say something of no other
-        call.
-        """
+        """Process the answer to a question on several calls; edited arguments concern no other call."""
         if given.args is not None:
             return
         wanted = [further_call_text(one) for one in further_calls(asked.contained)]

@@ -1,8 +1,7 @@
-"""What a person says of a tool whose author has not said it: whether it brings in what others wrote, and
-whether it reaches others.
+"""A person's declarations of undeclared tools: untrusted answers, and reach to others.
 
-Asked once, when it matters, and kept in the home for this definition of the tool. Until then it counts as
-both.
+Asked once, when it matters, and stored in the home for this definition of the tool. Until then both are
+assumed.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def with_declarations(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
-    """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no
-    tool is hashed where it holds nothing.
-    """
+    """Return the tools with stored declarations added to undeclared ones; queries the log once."""
     box = Toolbox(tools)
     if not [tool for tool in box if tool.unsaid - {"files"}]:
         return box
@@ -113,5 +110,5 @@ def read_name(name: str) -> tuple[str, str] | None:
 
 
 def read_answer(answer: str | None) -> bool | None:
-    """What was said; `None` where it is neither yes nor no."""
+    """Return the answer; `None` if it is neither yes nor no."""
     return {_NO: False, "n": False, _YES: True, "y": True}.get((answer or "").strip().casefold())

@@ -19,16 +19,14 @@ _KEPT = 64
 """Runs in a sketch; a text of fewer is known whole."""
 _RUN = 3
 _SHARE_OF_SOURCE, _SHARE_OF_TEXT = 0.2, 0.5
-"""From which share of common runs on a text counts as made of a source: an edited whole, and an excerpt."""
+"""Least share of common runs for a text to count as made of a source: an edited whole, and an excerpt."""
 _WHOLE = 0.8
 _WORD = re.compile(r"[^\W぀-鿿가-힣]+|[぀-鿿가-힣]")
 """A word; in scripts that have no blanks between words, a sign."""
 
 
 def word_runs(content: bytes) -> frozenset[int]:
-    """Return hashes of all runs of three words, whatever stands between the words and in whatever case; none
-    for what is not text.
-    """
+    """Return hashes of all runs of three words, ignoring case and separators; empty for what is not text."""
     if b"\0" in content[:8_192]:
         return frozenset()
     words = _WORD.findall(content.decode("utf-8", "ignore").casefold())
@@ -42,7 +40,7 @@ class Sketch:
 
     runs: frozenset[int]
     whole: bool
-    """Whether these are all runs of the text."""
+    """True if these are all runs of the text."""
 
     @classmethod
     def of(cls, runs: Collection[int]) -> Sketch:
@@ -50,7 +48,7 @@ class Sketch:
         return cls(frozenset(sorted(runs)[:_KEPT]), len(runs) <= _KEPT)
 
     def is_source_of(self, runs: Collection[int], common: int) -> bool:
-        """Return whether a text with these runs, of which so many are `common`, was made of this one."""
+        """Return true if a text with these runs, `common` of them shared, was made of this one."""
         if not self.runs or common < min(2, len(self.runs)):
             return False
         bound = max(self.runs)

@@ -108,14 +108,14 @@ class ChangeWatch:
         lost = False
         while self._fd >= 0:
             try:
-                told = os.read(self._fd, 65_536)
+                events = os.read(self._fd, 65_536)
             except BlockingIOError:
                 break
             place = 0
-            while place < len(told):
-                number, mask, _, length = _EVENT.unpack_from(told, place)
+            while place < len(events):
+                number, mask, _, length = _EVENT.unpack_from(events, place)
                 place += _EVENT.size
-                name = told[place : place + length].rstrip(b"\0")
+                name = events[place : place + length].rstrip(b"\0")
                 place += length
                 lost = lost or bool(mask & _LOST)
                 if mask & _CHANGES and number in self._folders:

@@ -1,3 +1,1 @@
-"""Python in the live kernel: preview, adoption, execution and undo of code, and a kernel of its own off the
-notebook.
-"""
+"""Python in a live kernel: preview, adoption, execution and undo; and separate kernels without a notebook."""

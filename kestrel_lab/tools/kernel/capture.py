@@ -1,6 +1,4 @@
-"""Output of code that runs in a shell: what it prints, displays, returns and raises, bounded, while it
-runs.
-"""
+"""Captures, within bounds, what code in a shell prints, displays, returns and raises."""
 
 from __future__ import annotations
 
@@ -27,21 +25,21 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(slots=True)
 class Output:
-    """What came out of a piece of code."""
+    """Output of a piece of code."""
 
     printed: list[tuple[str, str]] = field(default_factory=list)
     """Stream and text, in order."""
     displayed: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     """Display data with metadata, in order."""
     value: Any = None
-    """What its last expression gave."""
+    """Value of its last expression."""
     error: str = ""
     """Kind and message of the exception; empty if none was raised."""
     traceback: str = ""
     from_system: bool = False
     """The exception came of an error that the operating system reported."""
     unread: str = ""
-    """The file that the system did not let it read, where that was the exception."""
+    """File whose reading the system refused, if that raised the exception."""
     kept: int = 0
     """Characters that were printed and kept."""
     dropped: int = 0
@@ -65,9 +63,7 @@ class Output:
 
     @property
     def images(self) -> list[tuple[str, bytes]]:
-        """Media type and bytes of the images among the display data; what only says that it is one is left
-        out.
-        """
+        """Media type and bytes of the images in the display data; invalid images are skipped."""
         found = []
         for data, _ in self.displayed:
             for media, beginning in IMAGES.items():
@@ -111,9 +107,7 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def capture_output(shell: Any) -> Iterator[Output]:
-    """Collect in the block what code prints, displays and returns in `shell`; nothing reaches a front end
-    meanwhile.
-    """
+    """Collect what code in the block prints, displays and returns in `shell`; front ends get nothing."""
     from IPython.core import displayhook, displaypub
 
     publisher: Any = displaypub.DisplayPublisher
@@ -190,8 +184,8 @@ def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: Traceb
 
 
 def _cut_hidden(trace: TracebackType | None) -> None:
-    """Take the frames that say `__tracebackhide__` off the end of a traceback: a handler of signals raises on
-    top of the person's code.
+    """Cut trailing frames with `__tracebackhide__` from a traceback: signal handlers raise on top of user
+    code.
     """
     while trace is not None and trace.tb_next is not None:
         if "__tracebackhide__" in trace.tb_next.tb_frame.f_locals:
@@ -200,9 +194,7 @@ def _cut_hidden(trace: TracebackType | None) -> None:
 
 
 def show_drawn() -> None:
-    """Have the inline backend of matplotlib display what was drawn; by itself it waits for the end of the
-    person's cell.
-    """
+    """Make matplotlib's inline backend display its figures now instead of at the end of the cell."""
     backend = sys.modules.get("matplotlib_inline.backend_inline")
     if backend is not None:
         backend.flush_figures()

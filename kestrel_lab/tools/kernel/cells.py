@@ -54,9 +54,7 @@ _WRITING: Final[dict[str, Any]] = {
     "reads": "kernel private",
     "reaches": "anything",
 }
-"""A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked
-about.
-"""
+"""Neither file taint nor the sandbox covers cells: after untrusted text every change is asked about."""
 
 
 _Turn = tuple[str, str]
@@ -265,9 +263,7 @@ def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
 
 
 async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
-    """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it
-    with a note.
-    """
+    """Apply an approved change to the notebook as it is now and record it; return it with a note."""
     live, about = _require_live(ctx), context_of(ctx)
     turn = ctx.run_id, ctx.call_id.rpartition(".")[0]  # a call is named `step.turn.place`
 
@@ -295,10 +291,9 @@ async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json])
 
 
 def _swap_for_log(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
-    """Return the change for the log: without outputs that are too large or hold a secret, and not at all
-    where a source holds one.
+    """Return the change for the log without oversized or secret outputs; `None` if a source has a secret.
 
-    The log may hold no secret, and a change that it does not hold cannot be undone.
+    The log may contain no secret, and a change that is not in the log cannot be undone.
     """
 
     def fit(cell: Cell | None) -> Cell | None:
@@ -310,7 +305,7 @@ def _swap_for_log(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
 
 
 def _find_cell(cells: list[Cell], wanted: str) -> Cell:
-    """Return the cell of that id, or the only one whose id begins so."""
+    """Return the cell with that id, or the only one whose id starts with it."""
     found = [cell for cell in cells if cell["id"] == wanted] or [
         cell for cell in cells if wanted and str(cell["id"]).startswith(wanted)
     ]
@@ -352,9 +347,7 @@ def _place(cells: list[Cell], below: str, live: LiveKernel, turn: _Turn | None) 
 
 
 def _diff(swap: Swap, name: str) -> str:
-    """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth
-    saying.
-    """
+    """Return the change of a cell as a unified diff, without notes on missing final newlines."""
     before, after = (
         f"{cell['source']}\n" if cell and cell["source"] else "" for cell in (swap.before, swap.after)
     )

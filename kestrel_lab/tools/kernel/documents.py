@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Cell = dict[str, Any]
-"""A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`, and of code `outputs` and
-`execution_count`.
+"""A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`; code also `outputs`, `execution_count`.
 """
 _HTTP_S: Final = 20.0
 _IDS = (4, 5)
@@ -80,8 +79,8 @@ class Swap:
         return Swap(self.after, self.before, self.below)
 
     def left(self, now: Cell | None) -> bool:
-        """Whether a cell is as this change left it: its source, and where only outputs were changed their
-        text, as far as it was kept.
+        """Return true if a cell is as this change left it: source, or, if only outputs changed, their stored
+        text.
         """
         if not same_cell(now, self.after):
             return False
@@ -93,15 +92,15 @@ class Swap:
         return {"before": self.before, "after": self.after, "below": self.below}
 
     @classmethod
-    def from_json(cls, told: dict[str, Json]) -> Swap:
-        """Return the change that an event tells of."""
+    def from_json(cls, stored: dict[str, Json]) -> Swap:
+        """Return the change stored in an event."""
         return cls(
-            cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"])
+            cast("Cell | None", stored["before"]), cast("Cell | None", stored["after"]), str(stored["below"])
         )
 
 
 def same_cell(a: Cell | None, b: Cell | None) -> bool:
-    """Whether two cells have the same source and kind, or neither is there."""
+    """Return true if two cells have the same source and kind, or both are missing."""
     if a is None or b is None:
         return a is b
     return (a["cell_type"], a["source"]) == (b["cell_type"], b["source"])
@@ -110,8 +109,7 @@ def same_cell(a: Cell | None, b: Cell | None) -> bool:
 def swap_cell(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]:
     """Return the cells after a change.
 
-    Raises `ConflictError` where the cell is not as the change expects it; with `force` only where it is not
-    there.
+    Raises `ConflictError` if the cell differs from what the change expects; with `force` only if it is gone.
     """
     places = {str(cell["id"]): place for place, cell in enumerate(cells)}
     place = places.get(swap.cell)
@@ -140,29 +138,27 @@ def swap_cell(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cel
 class Document(Protocol):
     """The cells of one notebook.
 
-    What it cannot do raises `ToolError`; what would lose somebody's change, `ConflictError`.
+    Unsupported operations raise `ToolError`; losing another's change raises `ConflictError`.
     """
 
     @property
     def how(self) -> str:
-        """What carries it out, for the log and `kestrel doctor`."""
+        """Backend, for the log and `kestrel doctor`."""
 
     def read(self, whole: str = "") -> list[Cell]:
-        """Return the cells in order; of outputs at least the text, of cells whose id begins with `whole`
-        everything.
+        """Return the cells in order, of outputs at least the text; complete cells for ids starting with
+        `whole`.
         """
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
-        """Make one change if the cell is as expected; returns what a person has to know about it, mostly
-        nothing.
-        """
+        """Apply one change if the cell is as expected; return a note for the person, usually empty."""
 
 
 class Page(Document, Protocol):
     """The document of a page that shows the notebook."""
 
     def here(self) -> bool:
-        """Whether a page answers."""
+        """True if a page answers."""
 
 
 def document_of(kernel: LiveKernel) -> Document:
@@ -179,7 +175,7 @@ def document_of(kernel: LiveKernel) -> Document:
 
 
 def kernel_id(shell: Any) -> str:
-    """Return the id by which a Jupyter server knows the kernel of a shell; empty where there is none."""
+    """Return a Jupyter server's id for the kernel of a shell; empty if there is none."""
     file = Path(str(getattr(getattr(shell.kernel, "parent", None), "connection_file", "") or "")).stem
     return file.removeprefix("kernel-") if file.startswith("kernel-") else ""
 
@@ -189,9 +185,7 @@ def kernel_id(shell: Any) -> str:
 
 
 def shared_document(server: JupyterServer) -> Document | None:
-    """Return the shared document of a notebook; `None` where the client is not installed or the server has no
-    collaboration.
-    """
+    """Return the shared document of a notebook; `None` without the client or the server's collaboration."""
     if find_spec("jupyter_nbmodel_client") is None:
         return None
     import httpx
@@ -214,11 +208,11 @@ class SharedDocument:
     how: str = "the shared document of jupyter-collaboration"
 
     def read(self, whole: str = "") -> list[Cell]:
-        """Return the cells as they stand in all pages."""
+        """Return the cells as all pages show them."""
         return self._with(lambda model: list(model.as_dict()["cells"]))
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:
-        """Change a cell for everybody; what others type meanwhile into other cells is merged."""
+        """Change a cell for everybody; concurrent typing in other cells is merged."""
 
         def change(model: Any) -> str:
             cells: list[Cell] = model.as_dict()["cells"]
@@ -346,13 +340,13 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
     # kernel.
     for file in sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json")) if kernel else ():
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            os.kill(int(told["pid"]), 0)
-            with jupyter_client(told["url"], told.get("token", "")) as client:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            os.kill(int(stored["pid"]), 0)
+            with jupyter_client(stored["url"], stored.get("token", "")) as client:
                 sessions = client.get("api/sessions").raise_for_status().json()
             for session in sessions:
                 if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
-                    yield JupyterServer(told["url"], told.get("token", ""), session["path"])
+                    yield JupyterServer(stored["url"], stored.get("token", ""), session["path"])
         except (
             OSError,
             ValueError,
@@ -379,9 +373,7 @@ class NotebookFile:
         return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 
     def store(self, notebook: dict[str, Any], version: str) -> None:
-        """Replace the file in one step if it has that version; its encoding, line ends and last line end
-        stay.
-        """
+        """Replace the file atomically if it has that version; encoding and line ends are kept."""
         if self.load().version != version:
             raise ConflictError(_NEWER)
         before = decode_text(self.path.read_bytes(), self.path.name)
@@ -394,9 +386,7 @@ class NotebookFile:
 
 
 class SavedNotebook:
-    """The document that is the saved file: what the person has not saved is not in it, so it is not changed
-    then.
-    """
+    """The saved file as document; it is changed only if the person has no unsaved changes."""
 
     def __init__(self, storage: JupyterServer | NotebookFile, shell: Any) -> None:
         self.how = storage.how
@@ -434,9 +424,7 @@ class SavedNotebook:
 
 
 def _is_unsaved(shell: Any, saved: Saved) -> bool:
-    """Whether the cell that runs is not in the saved notebook as it runs: nobody has saved since it was
-    typed.
-    """
+    """Return true if the running cell differs in the saved notebook: it was not saved since it was typed."""
     request = shell.kernel.get_parent("shell") or {}
     code, began = request.get("content", {}).get("code"), request.get("header", {}).get("date")
     if not code or not isinstance(began, datetime) or saved.modified > began.timestamp():
@@ -445,7 +433,7 @@ def _is_unsaved(shell: Any, saved: Saved) -> bool:
 
 
 def running_cell(shell: Any) -> str:
-    """Return the id of the cell that runs; empty where the front end does not tell."""
+    """Return the id of the running cell; empty if the front end does not tell."""
     request = shell.kernel.get_parent("shell") or {}
     return str(request.get("metadata", {}).get("cellId") or "")
 
@@ -454,9 +442,7 @@ def running_cell(shell: Any) -> str:
 
 
 class NextInput:
-    """No document: a front end puts one cell below the running one, and what ran before is known from `In`
-    and `Out`.
-    """
+    """Fallback without a document: inserts one cell below the running one; the past is in `In` and `Out`."""
 
     how = "set_next_input"
 

@@ -1,6 +1,4 @@
-"""Forked copies of a kernel: one works and answers through a file in memory, another waits with the state of
-its moment.
-"""
+"""Forked copies of a kernel: one works and answers through a memory file, another preserves the state."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_val
 from kestrel_lab.tools.sandbox.mounts import ReadPlaces
 
 Work = Callable[[str, Buffers, list[str]], Json]
-"""What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may
-refer to the buffers.
+"""Work of a copy, given a scratch folder and, after a pause, names; returns JSON that may refer to buffers.
 """
 PROBLEM = "problem"
 
@@ -49,14 +46,13 @@ def fork_problem() -> str:
 
 
 class Fork:
-    """A copy of this process, locked down, that does one piece of work.
+    """A locked-down copy of this process for one piece of work.
 
-    Raises `NoLockdown` where no copy can be made. The copy is made on the thread that asks, which is the only
-    one it has.
+    Raises `NoLockdown` if no copy can be made. The copy has one thread, the one that made it.
     """
 
     def __init__(self, work: Work, workspace: str, *, paused: bool = False) -> None:
-        """Begin; a `paused` copy waits until `resume` tells it what to work on."""
+        """Start; a `paused` copy waits until `resume` gives it work."""
         if reason := fork_problem():
             raise NoLockdown(reason)
         places = preview_places(workspace)
@@ -83,9 +79,7 @@ class Fork:
         os.write(self._starter, json.dumps(list(names)).encode() + b"\n")
 
     def wait(self, seconds: float) -> Store | None:
-        """Wait for the end of the work and return what it gave; `None` when the time is up, or nothing was
-        given. It is over then.
-        """
+        """Wait for the result of the work; `None` after the time limit or without a result. The copy ends."""
         try:
             ended = select.poll()
             ended.register(self._watch, select.POLLIN)
@@ -104,7 +98,7 @@ class Fork:
                 signal.pidfd_send_signal(self._watch, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the copy and remove what it leaves behind; again does nothing."""
+        """Kill the copy and clean up; repeated calls do nothing."""
         self.kill()
         with self._lock:
             if self._watch < 0:
@@ -126,7 +120,7 @@ class Fork:
 
 
 def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
-    """Be the copy. Whatever happens, it ends here: nothing of the parent's is cleaned up by it."""
+    """Run as the copy. It always exits here, without running the parent's cleanup."""
     try:
         gc.freeze()  # what was there is not looked at again, which would copy its pages
         lock_down({fd, waiting}, places, scratch)

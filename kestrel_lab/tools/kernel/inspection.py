@@ -1,6 +1,4 @@
-"""Inspection of variables as text for a model: a list of all, or type, schema, statistics and head of one;
-never the whole value.
-"""
+"""Descriptions of variables for a model: a list of all, or type, schema, statistics and head of one."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def variable_lines(namespace: Mapping[str, Any]) -> str:
 
 
 def inspect_name(namespace: Mapping[str, Any], name: str) -> str:
-    """Return what is worth knowing of a variable, in at most `MOST_CHARS` characters; raises `KeyError` where
-    there is none of that name.
-    """
+    """Return a description of a variable in at most `MOST_CHARS` characters; raises `KeyError`."""
     return inspect_value(name, namespace[name])
 
 

@@ -23,7 +23,7 @@ from kestrel_lab.tools.sandbox.autorun_watch import autorun_watch
 from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
 
 GROUP = "kernel"
-MOST_TOLD = 8_000
+MAX_CHARS = 8_000
 """Characters of each part of an answer."""
 NO_OUTPUT = "[no output]"
 
@@ -110,9 +110,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
-    """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held
-    in.
-    """
+    """Preview a call's code in the notebook's kernel; a separate kernel is sandboxed and needs none."""
     live = live_kernel_of(ctx)
     return None if live is None else await preview_code(live, str(args["code"]), ctx)
 
@@ -191,7 +189,7 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
         raise
     note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return checked_text(ran, note, watch.told(before, await asyncio.to_thread(watch.look)))
+    return checked_text(ran, note, watch.changes(before, await asyncio.to_thread(watch.look)))
 
 
 def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
@@ -240,7 +238,7 @@ def checked_text(ran: ExecutionResult, note: str = "", warnings: Sequence[str] =
 def execution_text(ran: ExecutionResult) -> str:
     """Return what came of code as a model reads it."""
     parts = [
-        head_tail(text.rstrip(), MOST_TOLD)[0]
+        head_tail(text.rstrip(), MAX_CHARS)[0]
         for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)
     ]
     for number, (media, content) in enumerate(ran.output.images, 1):

@@ -34,13 +34,13 @@ EXECUTE_S = 600.0
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
 STOPPED = "was stopped"
-"""The end of what is said of code that did not end by itself."""
+"""End of the message on code that was stopped."""
 HEADLESS = "KESTREL_HEADLESS"
-"""Set to 1 where a program executes notebooks but pretends that somebody could type."""
+"""Set to 1 if a program executes notebooks while pretending to have a user."""
 
 
 def is_attended(shell: Any) -> bool:
-    """Whether the code that runs now came from a notebook that somebody looks at."""
+    """Return true if the running code came from a notebook with a user."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or os.environ.get(HEADLESS) == "1":
         return False
@@ -140,7 +140,7 @@ def stop_button() -> Iterator[threading.Event]:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What came of code that had its effect."""
+    """Result of code that was executed."""
 
     how: str
     """`adopted` or `executed`."""
@@ -154,16 +154,16 @@ class ExecutionResult:
     bundle: dict[str, Any] = field(default_factory=dict)
     """The display data of what its last expression gave."""
     stopped: bool = False
-    """Whether a person stopped it."""
+    """True if a person stopped it."""
 
     @property
     def error(self) -> str:
-        """The traceback; empty where no exception was raised."""
+        """Traceback; empty without an exception."""
         return self.output.traceback or self.output.error
 
     @property
     def reason(self) -> str:
-        """Why the code did not end by itself and well, in a line; empty where it did."""
+        """Why the code failed or was stopped, in a line; empty on success."""
         if self.stopped:
             return "the code was stopped"
         lines = self.error.strip().splitlines()
@@ -219,7 +219,7 @@ class LiveKernel:
         self.inserted: dict[str, tuple[str, str]] = {}
         """By id, the run and the model turn that inserted a cell."""
         self.given: tuple[str, Any] = ("", None)
-        """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked
+        """The newest run whose code returned a value, and the value: `Run.value` unless another was asked
         for.
         """
         self._previews: dict[str, Preview] = {}
@@ -230,7 +230,7 @@ class LiveKernel:
         self.generation += 1
 
     async def preview(self, code: str, workspace: str, call: str = "", *, untraced: bool = False) -> Preview:
-        """Find out what `code` would do now; for one call only once, as long as nothing has run since."""
+        """Preview the effects of `code` now; once per call, while nothing has run since."""
         python, known = self._plain(code), self._previews.get(call)
         if call and known is not None and known.code == python and known.generation == self.generation:
             return known
@@ -250,7 +250,7 @@ class LiveKernel:
         return self._previews.get(call)
 
     def is_of(self, preview: Preview, code: str) -> bool:
-        """Whether a preview is of this code."""
+        """Return true if a preview is of this code."""
         return preview.code == self._plain(code)
 
     def _plain(self, code: str) -> str:
@@ -300,14 +300,12 @@ class LiveKernel:
         return ran
 
     def _taken_over(self, preview: Preview, state: ProcessState) -> dict[str, Any]:
-        """Return what a preview computed, by name, and move random states on as it did; raises
-        `ConflictError` where it cannot be read.
-        """
+        """Return a preview's values by name and advance random states; raises `ConflictError`."""
         assert preview.store is not None
         problem = "what the preview computed cannot be taken over"
         try:
-            states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
-            values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
+            states = {name: decode_value(stored, preview.store) for name, stored in preview.states.items()}
+            values = {name: self._value(stored, preview) for name, stored in preview.adopted.items()}
             if bad := [
                 name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))
             ]:
@@ -322,15 +320,15 @@ class LiveKernel:
             raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error
         return values
 
-    def _value(self, told: Any, preview: Preview) -> Any:
-        if "deleted" in told:
+    def _value(self, stored: Any, preview: Preview) -> Any:
+        if "deleted" in stored:
             return _DELETED
-        if "same" in told:
-            return self.shell.user_ns[told["same"]]
-        if "module" in told:  # it is there already: importing one would run its code
-            return sys.modules[told["module"]]
+        if "same" in stored:
+            return self.shell.user_ns[stored["same"]]
+        if "module" in stored:  # it is there already: importing one would run its code
+            return sys.modules[stored["module"]]
         assert preview.store is not None
-        return decode_value(told["value"], preview.store)
+        return decode_value(stored["value"], preview.store)
 
     async def execute(
         self, code: str, workspace: str, run: str, call: str, *, show: bool = True
@@ -370,9 +368,7 @@ class LiveKernel:
     def _push(
         self, run: str, call: str, before: Before, state: ProcessState, paused: Fork | None = None
     ) -> tuple[tuple[Change, ...], list[str]]:
-        """Take in what was just done; returns what changed, and the calls whose changes inside of objects
-        cannot be undone any more.
-        """
+        """Record a change; return what changed, and calls whose in-place changes can no longer be undone."""
         altered = state.alterations()
         changes = (*before.changes(self.shell.user_ns), *(one.change for one in altered))
         return changes, self.undo_stack.push(Done(run, call, changes, before, tuple(altered), paused=paused))
@@ -448,7 +444,7 @@ def _display_as_json(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _frozen_copy(namespace: dict[str, Any], workspace: str) -> Fork | None:
-    """Return a copy of the kernel that keeps its variables as they are; `None` where none can be made."""
+    """Return a copy of the kernel that preserves its variables; `None` if impossible."""
     try:
         return Fork(copied_values(namespace), workspace, paused=True)
     except (NoLockdown, OSError):

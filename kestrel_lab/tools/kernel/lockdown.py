@@ -103,9 +103,7 @@ def _special_files(root: str) -> Iterator[str]:
 
 
 def is_special_file(path: str | bytes) -> bool:
-    """Return whether reading or writing it has an effect on whoever is at its other end: a pipe, a socket or
-    a device, but for `/dev/null` and its like.
-    """
+    """Return true for a pipe, socket or device (except `/dev/null` etc.): reading it affects others."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -194,7 +192,7 @@ def _unshare_memory() -> None:
 
 
 class _Mapping(NamedTuple):
-    """Memory of this process: where it begins, how large it is, and what part of which file it shows."""
+    """A memory mapping of this process: address, size, and mapped part of a file."""
 
     start: int
     size: int

@@ -1,6 +1,4 @@
-"""Kernels of their own, one for each run off the notebook: started when first used, interrupted, killed,
-begun anew.
-"""
+"""Separate kernels for runs without a notebook: started on first use, interrupted, killed, restarted."""
 
 from __future__ import annotations
 
@@ -56,14 +54,14 @@ class _Client:
         """Send a request; returns its id."""
         return str(self._session.send(self._shell, kind, content)["header"]["msg_id"])
 
-    def told(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next thing that the kernel tells everybody; `None` when there is none in time."""
+    def published(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next message the kernel publishes; `None` if none comes in time."""
         return self._next(self._iopub, seconds)
 
     def reply(self, message: str, seconds: float) -> dict[str, Any]:
-        """Return the content of the reply to a request; empty where none comes in time.
+        """Return the content of the reply to a request; empty if none comes in time.
 
-        Replies to earlier requests are of no use any more.
+        Replies to earlier requests are dropped.
         """
         while (found := self._next(self._shell, seconds)) is not None:
             if found["parent_header"].get("msg_id") == message:
@@ -82,9 +80,7 @@ class _Client:
 
 
 class OwnKernel:
-    """A kernel in a process of its own, in a sandbox; its methods block and may be called from any thread,
-    one at a time.
-    """
+    """A kernel in a sandboxed process. Methods block, and run from any thread, one at a time."""
 
     def __init__(self, workspace: Path, memory: int | None, *, writable: bool = True) -> None:
         """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes; unless
@@ -100,8 +96,8 @@ class OwnKernel:
         self._stopped = threading.Event()
 
     def execute(self, code: str, seconds: float = EXECUTE_S) -> ExecutionResult:
-        """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins
-        a new one.
+        """Run `code`; raises `ToolError` if the kernel died or was killed, and the next call starts a new
+        one.
         """
         with self._lock:
             self._stopped.clear()
@@ -122,13 +118,13 @@ class OwnKernel:
 
     def listed(self) -> str:
         """Return a line for each variable."""
-        return self._told(f"{LIST}()")
+        return self._evaluated(f"{LIST}()")
 
     def inspected(self, name: str) -> str:
-        """Return what is worth knowing of a variable; raises `ToolError` where there is none."""
-        return self._told(f"{INSPECT}({name!r})")
+        """Return a description of a variable; raises `ToolError` if there is none."""
+        return self._evaluated(f"{INSPECT}({name!r})")
 
-    def _told(self, expression: str) -> str:
+    def _evaluated(self, expression: str) -> str:
         with self._lock:
             self._stopped.clear()
             if self._process is None or self._client is None:
@@ -139,10 +135,10 @@ class OwnKernel:
                 silent=True,
                 store_history=False,
                 allow_stdin=False,
-                user_expressions={"told": expression},
+                user_expressions={"value": expression},
             )
             self._collect(message, Output(), EXECUTE_S)
-            reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
+            reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("value", {})
         if reply.get("status") != "ok":
             raise ToolError(
                 f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
@@ -154,7 +150,7 @@ class OwnKernel:
         self._stopped.set()
 
     def close(self) -> None:
-        """End the process and remove what it leaves behind; again does nothing."""
+        """End the process and clean up; repeated calls do nothing."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -216,7 +212,7 @@ class OwnKernel:
             # request was heard.
             if (
                 self._client.reply(self._client.ask("kernel_info_request"), 1.0)
-                and self._client.told(1.0) is not None
+                and self._client.published(1.0) is not None
             ):
                 return
         said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
@@ -224,16 +220,16 @@ class OwnKernel:
         raise ToolError(f"the kernel did not start: {said or 'it said nothing'}")
 
     def _collect(self, message: str, output: Output, seconds: float) -> None:
-        """Take in what the kernel tells of a request, until it is done with it."""
+        """Collect the kernel's messages on a request until it is done."""
         until, interrupted = time.monotonic() + seconds, ""
         while True:
             assert self._process is not None
             assert self._client is not None
-            told = self._client.told(0.2)
+            published = self._client.published(0.2)
             if (
-                told is not None
-                and told["parent_header"].get("msg_id") == message
-                and _take_message(told, output)
+                published is not None
+                and published["parent_header"].get("msg_id") == message
+                and _take_message(published, output)
             ):
                 break
             if (code := self._process.poll()) is not None:
@@ -262,10 +258,10 @@ class OwnKernel:
             output.traceback = f"{interrupted} and was stopped\n{output.traceback}"
 
 
-def _take_message(told: dict[str, Any], output: Output) -> bool:
+def _take_message(published: dict[str, Any], output: Output) -> bool:
     """Take in one message; returns whether it was the last of its request."""
-    content = told["content"]
-    match told["msg_type"]:
+    content = published["content"]
+    match published["msg_type"]:
         case "stream":
             output.printing(content["name"], content["text"])
         case "display_data":

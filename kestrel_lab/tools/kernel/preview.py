@@ -1,6 +1,4 @@
-"""Preview of code: it runs in a copy of the kernel in which effects are denied, and tells what it would
-change.
-"""
+"""Preview of code: runs it in a locked-down copy of the kernel and reports what it would change."""
 
 from __future__ import annotations
 
@@ -37,16 +35,16 @@ MOST_TEXT = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What a piece of code would do; everything in it was written by a process that ran the code, so nothing
-    in it is trusted.
+    """Effects that a piece of code would have. All of it is untrusted: the process that ran the code wrote
+    it.
     """
 
     code: str
     generation: int
-    """Which state of the kernel it was made of."""
+    """Generation of the kernel's state it was made from."""
     seconds: float = 0.0
     problem: str = ""
-    """Why there is none, or none to its end."""
+    """Why there is no complete preview."""
     changes: tuple[Change, ...] = ()
     refused: tuple[str, ...] = ()
     error: str = ""
@@ -59,9 +57,9 @@ class Preview:
     given: str = ""
     """The plain text of what its last expression gave."""
     unfit: str = ""
-    """Why nothing of it can be taken over; empty where all of it can."""
+    """Why nothing of it can be adopted; empty if all can."""
     adopted: dict[str, Json] = field(default_factory=dict)
-    """What would be taken over, by name: a value, a module, or another variable."""
+    """Adoptable results by name: a value, a module, or another variable."""
     states: dict[str, Json] = field(default_factory=dict)
     """Random states that would be taken over with it, by the name of their probe."""
     store: Store | None = None
@@ -70,13 +68,13 @@ class Preview:
 
     @property
     def adoptable(self) -> bool:
-        """Whether it is whole and only plain data came of it."""
+        """True if it is complete and contains only plain data."""
         return not (self.problem or self.unfit)
 
     @property
     def touches(self) -> list[str]:
-        """Names that were there and would be others, or that would hide a function of Python; by what is
-        taken over, not by what the copy says.
+        """Existing names that would change, or hide a Python builtin; judged by the values, not by the copy's
+        claims.
         """
         return [
             name for name in self.adopted if name != "_" and (name in self.known or shadows_builtin(name))
@@ -107,7 +105,7 @@ class Preview:
 
     @property
     def text(self) -> str:
-        """The preview for whoever is asked, a fact a line."""
+        """The preview for the approver, one fact per line."""
         lines = [f"no preview: {self.problem}"] if self.problem else []
         lines += [change.line for change in self.changes]
         lines += [f"wants to {wish}" for wish in self.refused]
@@ -126,16 +124,14 @@ class Preview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewJob:
-    """The code whose preview is to be made, in the shell that it is meant for."""
+    """Code to preview, with its shell."""
 
     shell: Any
     code: str
     workspace: str
     generation: int
     untraced: bool = False
-    """Files of the workspace hold words of others: what is read of them must be traced, which a preview does
-    not do.
-    """
+    """True if tainted files are in the workspace: reads must be traced, which a preview cannot do."""
 
     async def run(self, seconds: float = PREVIEW_S) -> Preview:
         """Make the preview; a cancelled one is killed. Call on the thread that the shell belongs to."""
@@ -163,29 +159,29 @@ class PreviewJob:
         return Preview(code=self.code, generation=self.generation, problem=problem, seconds=seconds)
 
     def _read(self, store: Store, seconds: float, known: frozenset[str]) -> Preview:
-        told = cast("dict[str, Any]", store.header)
-        if PROBLEM in told:
-            return self._none(str(told[PROBLEM]), seconds)
-        images = [(str(media), base64.b64decode(content)) for media, content in told["images"]]
+        header = cast("dict[str, Any]", store.header)
+        if PROBLEM in header:
+            return self._none(str(header[PROBLEM]), seconds)
+        images = [(str(media), base64.b64decode(content)) for media, content in header["images"]]
         return Preview(
             code=self.code,
             generation=self.generation,
             seconds=seconds,
-            changes=tuple(Change(**change) for change in told["changes"]),
-            refused=tuple(map(str, told["refused"])),
-            error=str(told["error"]),
-            traceback=str(told["traceback"]),
-            printed=str(told["printed"]),
+            changes=tuple(Change(**change) for change in header["changes"]),
+            refused=tuple(map(str, header["refused"])),
+            error=str(header["error"]),
+            traceback=str(header["traceback"]),
+            printed=str(header["printed"]),
             images=tuple(
                 (media, content)
                 for media, content in images
                 if media in IMAGES and content.startswith(IMAGES[media])
             ),
-            shown=tuple(map(str, told["shown"])),
-            given=str(told["given"]),
-            unfit=str(told["unfit"]),
-            adopted=dict(told["adopted"]),
-            states=dict(told["states"]),
+            shown=tuple(map(str, header["shown"])),
+            given=str(header["given"]),
+            unfit=str(header["unfit"]),
+            adopted=dict(header["adopted"]),
+            states=dict(header["states"]),
             store=store,
             known=known,
         )
@@ -248,7 +244,7 @@ class PreviewJob:
         }
 
     def _unfit(self, output: Output, changes: list[Change], refused: list[str], effects: Effects) -> str:
-        """Why nothing of the preview can be taken over, whatever the values are."""
+        """Return why no value of the preview can be adopted."""
         if refused:
             return "it wants an effect that a preview does not have"
         if output.from_system:
@@ -272,7 +268,7 @@ def _adoptable_values(
     output: Output,
     buffers: Buffers,
 ) -> dict[str, Json]:
-    """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
+    """Return the adoptable values; raises `NotPlain` if one cannot be adopted."""
     if output.error:
         return {}  # the model reads the exception; nothing of what was done before it is kept
     found: dict[str, Json] = {}
@@ -300,7 +296,7 @@ def _adoptable_values(
 
 
 def _encode_named(name: str, value: object, buffers: Buffers) -> Json:
-    """Encode a value; raises `NotPlain` that says whose value cannot be."""
+    """Encode a value; raises `NotPlain` with its name."""
     try:
         return encode_value(value, buffers)
     except NotPlain as reason:

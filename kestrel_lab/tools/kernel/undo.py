@@ -1,6 +1,4 @@
-"""Undo of code in a kernel: old objects for names that stand for others now, a paused copy of the kernel for
-objects that were changed.
-"""
+"""Undo of code in a kernel: keeps old objects of rebound names, and a paused copy for changed objects."""
 
 from __future__ import annotations
 
@@ -32,11 +30,9 @@ class Done:
     before: Before
     """The objects that names stood for, and their fingerprints."""
     state: tuple[Alteration, ...] = ()
-    """What it changed beside variables."""
+    """Changes besides variables."""
     new: dict[str, tuple[Any, int | None]] = field(default_factory=dict)
-    """What names stand for since, with fingerprints, so that later changes by others are noticed; `None` for
-    what is compared by identity.
-    """
+    """New objects by name, with fingerprints that show later changes; `None` if compared by identity."""
     paused: Fork | None = None
     dropped: bool = False
     """The paused copy was given up, because too much memory was held."""
@@ -66,7 +62,7 @@ class UndoResult:
 
 
 class UndoStack:
-    """What was done in one kernel, in order."""
+    """Changes made in one kernel, in order."""
 
     def __init__(self, namespace: dict[str, Any], most_held: int = MOST_HELD) -> None:
         self._namespace, self._most = namespace, most_held
@@ -78,9 +74,7 @@ class UndoStack:
         return [(one.run, one.call) for one in self._done]
 
     def push(self, done: Done) -> list[str]:
-        """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any
-        more.
-        """
+        """Record a change; return calls whose in-place changes can no longer be undone."""
         changed = [change for change in done.changes if change.kind in ("new", "changed")]
         done.new = {
             one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed
@@ -153,9 +147,7 @@ class UndoStack:
         ]
 
     def _restore(self, one: Done, *, force: bool) -> tuple[list[str], dict[str, str]]:
-        """Take back one piece of code; returns the names that were restored, and those that were not, with
-        the reason.
-        """
+        """Undo one piece of code; return the restored names, and the others with reasons."""
         variables = [change for change in one.changes if change.kind != "state"]
         missing = {change.name: change.lost for change in variables if change.lost}
         values, failed = _restore_values(
@@ -185,7 +177,7 @@ class UndoStack:
         return [change.name for change in one.changes if change.name not in missing], missing
 
     def _not_back(self, change: Change, before: Before) -> str:
-        """Compare a variable with what it was; returns what is wrong, empty for nothing."""
+        """Compare a variable with its earlier value; return the difference, or an empty text."""
         now = self._namespace.get(change.name, _ABSENT)
         if change.kind == "new":
             return "" if now is _ABSENT else "it is still there"
@@ -193,14 +185,12 @@ class UndoStack:
 
 
 def _from_copy(change: Change, before: Before) -> bool:
-    """Whether what a variable held is asked of the paused copy of the kernel."""
+    """Return true if the old value must come from the paused copy of the kernel."""
     return change.kind != "state" and change.inside and not change.lost and change.name not in before.states
 
 
 def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str]:
-    """Put back what was changed beside variables, the first first: the environment before what depends on it;
-    returns what could not be.
-    """
+    """Restore state besides variables, the environment before what depends on it; return failures."""
     missing = dict[str, str]()
     tried = list[Alteration]()
     for one in state:
@@ -234,15 +224,15 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
     one.paused = None
     if store is None:
         return {}, dict.fromkeys(names, "the copy with its old state did not answer")
-    told = cast("dict[str, Any]", store.header)
-    if PROBLEM in told:
-        return {}, dict.fromkeys(names, str(told[PROBLEM]))
+    header = cast("dict[str, Any]", store.header)
+    if PROBLEM in header:
+        return {}, dict.fromkeys(names, str(header[PROBLEM]))
     values, failed = dict[str, Any](), dict[str, str]()
     for name in names:
-        if PROBLEM in told[name]:
-            failed[name] = str(told[name][PROBLEM])
+        if PROBLEM in header[name]:
+            failed[name] = str(header[name][PROBLEM])
         else:
-            values[name] = decode_value(cast("Json", told[name]["value"]), store)
+            values[name] = decode_value(cast("Json", header[name]["value"]), store)
     return values, failed
 
 

@@ -30,7 +30,7 @@ MOST_DEPTH = 40
 """Containers within containers."""
 _ALIGNED = 64
 _KINDS = frozenset("biufcmMSU")
-"""Kinds of numpy's types whose data are plain bytes."""
+"""Numpy kinds whose data are plain bytes."""
 _NUMBER = struct.Struct("<Q")
 
 Tree = Json
@@ -41,7 +41,7 @@ class NotPlain(Exception):
 
 
 class Buffers:
-    """The arrays that belong to one or more encoded values, and where each will lie."""
+    """Arrays of one or more encoded values, with their offsets."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray[Any, Any]] = []
@@ -55,9 +55,9 @@ class Buffers:
             self.size = -(-self.size // _ALIGNED) * _ALIGNED + array.nbytes
 
     def add(self, array: np.ndarray[Any, Any]) -> list[Json]:
-        """Take an array in; returns its place, size and type as JSON.
+        """Add an array; return its offset, size and type as JSON.
 
-        Raises `NotPlain` for one that holds objects, or where there is no room.
+        Raises `NotPlain` if it contains objects or there is no room.
         """
         if array.dtype.kind not in _KINDS or array.dtype.fields is not None:
             raise NotPlain(f"an array of {array.dtype} holds objects")
@@ -93,12 +93,10 @@ def _write_at(fd: int, data: memoryview, at: int) -> None:
 
 
 class Store:
-    """What `write_values` wrote, read back; arrays are mapped, not copied, and can be changed without
-    changing the file.
-    """
+    """Reads what `write_values` wrote; arrays are mapped copy-on-write."""
 
     def __init__(self, fd: int) -> None:
-        """Raise `ValueError` where the file is not what `write_values` writes."""
+        """Raise `ValueError` if the file is not from `write_values`."""
         size = os.fstat(fd).st_size
         if size < 2 * _NUMBER.size:
             raise ValueError("nothing was handed over")
@@ -115,9 +113,7 @@ class Store:
             raise ValueError("what was handed over is nested too deeply") from None
 
     def array(self, described: Json) -> np.ndarray[Any, Any]:
-        """Return the array that `Buffers.add` described; raises `ValueError` or `TypeError` where there is
-        none.
-        """
+        """Return the array that `Buffers.add` described; raises `ValueError` or `TypeError`."""
         import numpy as np
 
         place, kind, shape, order = cast("tuple[int, str, list[int], Any]", described)
@@ -168,9 +164,7 @@ def _naive_or_utc(value: dt.datetime) -> dt.datetime:
 
 
 def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
-    """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for anything that is
-    no plain data.
-    """
+    """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for other data."""
     kind = type(value)
     if value is None or kind in (bool, str):
         return cast("Json", value)
@@ -212,9 +206,7 @@ def _of_type(value: object) -> str:
 
 
 def decode_value(tree: Tree, store: Store) -> Any:
-    """Return the value that `encode_value` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for
-    anything else.
-    """
+    """Return the value encoded in `tree`; raises `ValueError`, `TypeError` or `KeyError` if invalid."""
     if not isinstance(tree, list):
         if isinstance(tree, dict):
             raise TypeError("an object stands where a value should")

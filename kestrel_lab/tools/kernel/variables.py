@@ -59,7 +59,7 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdi
 
 
 def user_variables(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of a user: no modules, nothing that begins with `_`, nothing of IPython's own."""
+    """Return a user's variables: no modules, no `_` names, nothing of IPython's."""
     return {
         name: value
         for name, value in namespace.items()
@@ -74,9 +74,7 @@ _SHELLS = re.compile(r"_+|_i+|_i?\d+|_[ids]?h|_oh|_exit_code|__\w*__|_kestrel\w*
 
 
 def hidden_names(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what else a namespace holds of the user's: modules, and names that begin with `_`, but nothing
-    of IPython's own.
-    """
+    """Return the user's other names: modules, and `_` names that are not IPython's."""
     return {
         name: value
         for name, value in namespace.items()
@@ -100,7 +98,7 @@ class Description:
 
 
 def describe_value(value: object) -> Description:
-    """Describe `value`; nothing in it is changed, and no more than a small part of it is quoted."""
+    """Describe `value` without changing it, quoting only a small part."""
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas is not None and isinstance(value, pandas.DataFrame):
         columns = tuple(
@@ -129,7 +127,7 @@ def _count_missing(frame: Any) -> int:
 
 
 def short_repr(value: object) -> str:
-    """Return the beginning of what `repr` says of a value, on one line."""
+    """Return the start of a value's `repr`, on one line."""
     try:
         return " ".join(_REPR.repr(value).split())[:300]
     except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
@@ -200,9 +198,7 @@ def _names_in(code: CodeType) -> list[str]:
 
 
 def _shared_with(value: object, known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of other variables that are `value`, lie in it, or share the memory of an array with
-    it.
-    """
+    """Yield names of variables that are `value`, are inside it, or share an array's memory with it."""
     numpy = sys.modules.get("numpy")
     parts = {id(part) for part in _inner_values(value)}
     for name, other in known.items():
@@ -238,9 +234,9 @@ class Change:
     text: str
     """In words: `1,200 → 1,188 rows · + column month`."""
     rebound: bool = False
-    """The name stands for another object; otherwise its object was changed."""
+    """True if the name was rebound; otherwise its object was changed."""
     lost: str = ""
-    """Why what it was cannot be restored; empty where it can be."""
+    """Why the old value cannot be restored; empty if it can."""
     inside: bool = False
     """The object that the name stood for was changed."""
 
@@ -256,24 +252,22 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A change of state beside variables, with the way back."""
+    """A reversible change of state besides variables."""
 
     change: Change
     restore: Callable[[], None]
     is_as_left: Callable[[], bool]
-    """Whether nothing else has changed it since."""
+    """Return true if nothing else has changed it since."""
     is_back: Callable[[], bool]
-    """Whether it is what it was before."""
+    """Return true if it is as before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The variables before code ran, with fingerprints of those that it can reach and of those that are
-    quickly compared.
-    """
+    """Variables before code ran, with fingerprints of those it can reach and of cheap ones."""
 
     values: Mapping[str, Any]
-    """The very objects, so that a name that stands for another one afterwards can have the old one back."""
+    """The objects themselves, so that rebound names can get them back."""
     described: Mapping[str, Description]
     prints: Mapping[str, int]
     modules: frozenset[str]
@@ -283,7 +277,7 @@ class Before:
     states: Mapping[str, Any] = field(default_factory=dict)
     """States of the random generators among the variables."""
     used: frozenset[str] = frozenset()
-    """Variables of which nothing can be compared, whose methods the code calls."""
+    """Variables that cannot be compared and whose methods the code calls."""
     hidden: frozenset[str] = frozenset()
     """Names of modules, and those with an underscore."""
     own: tuple[tuple[str, Any], ...] = ()
@@ -330,7 +324,7 @@ class Before:
         return f"{hash(tuple(sorted(self.prints.items()))) & (2**64 - 1):016x}"
 
     def is_as_before(self, name: str, value: object) -> bool:
-        """Whether `value` is what the variable held, as far as that was looked at."""
+        """Return true if `value` equals what the variable held, as far as compared."""
         if name in self.prints:
             return value_fingerprint(value) == self.prints[name]
         return name not in self.others or value_fingerprint(value, _MOST_OF_OTHER) == self.others[name]
@@ -373,9 +367,7 @@ class Before:
 
 
 def _print_and_own(value: object, most: int) -> tuple[int, list[Any], int]:
-    """Return the fingerprint of a value, the functions, classes and modules in it that may be the user's, and
-    how many parts it has.
-    """
+    """Return a value's fingerprint, the functions, classes and modules in it, and its number of parts."""
     tokens, own = list[object](), list[Any]()
     for one, token in walk(value, most):
         tokens.append(token)
@@ -404,8 +396,8 @@ def put_state(value: Any, state: Any) -> None:
 
 
 def put_back(old: Any, value: Any) -> Any:
-    """Give an object its old content, so that whoever else holds it sees that too; returns the old value
-    itself where that cannot be done.
+    """Restore an object's content in place, so that other references see it; return the old value if
+    impossible.
     """
     if type(old) in (list, bytearray):
         old[:] = value
@@ -427,16 +419,12 @@ def put_back(old: Any, value: Any) -> Any:
 
 
 def _may_change(value: object, *, called: bool) -> bool:
-    """Whether code that names an opaque value may change it: by a method, or by taking the next item of an
-    iterator.
-    """
+    """Return true if code may change an opaque value it names: by a method or by iterating."""
     return (called or hasattr(type(value), "__next__")) and is_opaque(value)
 
 
 def _used(code: str) -> dict[str, bool]:
-    """Return the names in code; `True` for one whose methods it calls, or whose items or attributes it
-    sets.
-    """
+    """Return the names in code; `True` for those whose methods, items or attributes it uses."""
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError):
@@ -454,7 +442,7 @@ def _used(code: str) -> dict[str, bool]:
 
 
 def value_difference(was: Description, now: Description) -> str:
-    """Say in a line how a value differs from what it was."""
+    """Describe in one line how a value differs."""
     if was.type != now.type:
         return f"{was.type} → {now.type}, {now.text}"
     parts = []
@@ -493,5 +481,5 @@ def not_plain(value: object) -> str:
 
 
 def shadows_builtin(name: str) -> bool:
-    """Whether a variable of that name hides a function of Python."""
+    """Return true if a variable of that name hides a Python builtin."""
     return hasattr(builtins, name)

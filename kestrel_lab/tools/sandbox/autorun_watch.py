@@ -32,7 +32,7 @@ _TICK_NS = 50_000_000
 time.
 """
 _FEW = 500
-_MOST_TOLD = 10
+_MAX_NAMED = 10
 
 Marks = dict[str, tuple[str, int, int, int]]
 """Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file
@@ -142,23 +142,23 @@ class AutorunWatch:
                     0,
                 )
 
-    def told(self, before: Marks, after: Marks) -> list[str]:
+    def changes(self, before: Marks, after: Marks) -> list[str]:
         """Return notes on what changed between two readings."""
         changed = sorted(path for path, mark in after.items() if before.get(path) != mark)
-        names = [f"{os.path.relpath(path, self.root)} ({after[path][0]})" for path in changed[:_MOST_TOLD]]
-        more = f" and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
-        told = []
+        names = [f"{os.path.relpath(path, self.root)} ({after[path][0]})" for path in changed[:_MAX_NAMED]]
+        more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
+        changes = []
         if changed:
-            told.append(
+            changes.append(
                 "files that run by themselves are new or changed, look at them before your next "
                 f"command: {', '.join(names)}{more}"
             )
         if self.full:
-            told.append(
+            changes.append(
                 f"the workspace has more than {MOST_FOLDERS:,} folders: files that run by themselves "
                 "in the rest go unnoticed"
             )
-        return told
+        return changes
 
     def _folder(self, place: str, folders: Mapping[str, _Folder], read: _Read) -> _Folder | None:
         try:

@@ -97,7 +97,7 @@ def _serve_one(control: socket.socket, take: int) -> None:
     message, fds, _, _ = socket.recv_fds(control, 16, 5)
     if not message:
         return
-    for fd in fds:  # `recv_fds` does not pass flags on: without this the command has them, and `talk` too
+    for fd in fds:  # `recv_fds` does not pass flags on: without this the command has them, and `control` too
         os.set_inheritable(fd, False)
     control.close()
     with suppress(OSError):  # the launcher may have ended
@@ -148,12 +148,12 @@ def _start_command(
         os.chdir(request["cwd"])
         if not request["landlock"]:
             return _spawn_process(request, streams)
-        told, tell = os.pipe()
+        reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            _exec_restricted(request, private, streams, tell)
-        os.close(tell)
-        with os.fdopen(told, "rb") as pipe:
+            _exec_restricted(request, private, streams, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
             problem = pipe.read()
     except OSError as error:
         problem = _error_bytes(error)
@@ -194,7 +194,7 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
             os.close(fd)
 
 
-def _exec_restricted(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
+def _exec_restricted(request: Request, private: str, streams: list[int], writing: int) -> NoReturn:
     """Turn this forked process into the command, restricted by Landlock; an error goes to `tell`."""
     try:
         os.setsid()
@@ -220,7 +220,7 @@ def _exec_restricted(request: Request, private: str, streams: list[int], tell: i
             request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private}
         )  # no shell is wanted
     except BaseException as error:  # a forked process has nobody else to tell  # noqa: BLE001
-        os.write(tell, _error_bytes(error))
+        os.write(writing, _error_bytes(error))
     finally:
         os._exit(127)
 

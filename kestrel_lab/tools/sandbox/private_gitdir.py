@@ -162,7 +162,7 @@ class PrivateGit:
 
         The caller removes `rest` afterwards.
         """
-        told = []
+        notes = []
         try:
             until = time.monotonic() + _PATIENCE_S
             while not (done := self.carry()) and time.monotonic() < until:
@@ -170,22 +170,22 @@ class PrivateGit:
             if not done:
                 self.carry(force=True)
             if self.both:
-                told.append(
+                notes.append(
                     f"{', '.join(sorted(self.both))} of {self.real} was changed by the command and by "
                     "others at once: look at git status"
                 )
             for name in _STATE:
                 _carry_state(f"{self.private}/{name}", f"{self.real}/{name}", self.private)
             if lost := sorted(name for name in os.listdir(self.private) if not self._expected(name))[:10]:
-                told.append(
+                notes.append(
                     f"a command cannot change what git obeys: {', '.join(lost)} of {self.real} was not kept"
                 )
         except RecursionError:
-            told.append(f"what the command made in {self.real} is nested too deeply and was not kept")
+            notes.append(f"what the command made in {self.real} is nested too deeply and was not kept")
         finally:
             self.rest = _moved_away(self.private)
             os.close(self.lock)
-        return told
+        return notes
 
     def _expected(self, name: str) -> bool:
         if name in self.shown or _PASSING.fullmatch(name) or name in UNUSED:

@@ -56,11 +56,11 @@ def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
     return folder, ""
 
 
-def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, str]:
+def ending_folder(workspace: Workspace, reported: bytes, before: str) -> tuple[str, str]:
     """Return the folder that a command reported, relative to the workspace, and a note where the next command
     begins elsewhere.
     """
-    lines = [line for line in told.split(b"\n") if line]
+    lines = [line for line in reported.split(b"\n") if line]
     if not lines:
         return before, ""
     try:
@@ -127,12 +127,12 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
     folder, gone = starting_folder(ctx.workspace, ctx.folder)
     live = LiveOutput(lambda text: ctx.output(without_folder_report(text)), ctx.redactor)
     try:
-        ended, told_of = await _run(
+        ended, reported = await _run(
             command, ctx, choice.level, folder, _output_sink(out, live), _output_sink(err, live), timeout_s
         )
     finally:
         live.close()
-    folder, outside = ending_folder(ctx.workspace, told_of, folder)
+    folder, outside = ending_folder(ctx.workspace, reported, folder)
     if folder != ctx.folder:
         ctx.moved(folder)
     denied = denial_cause(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""

@@ -32,7 +32,7 @@ class LiveOutput:
         self._tell, self._redactor = tell, redactor
         self._streams: list[_Stream] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._told_at = 0.0
+        self._sent_at = 0.0
 
     def stream(self) -> Callable[[bytes], None]:
         """Return a sink for one more stream."""
@@ -42,7 +42,7 @@ class LiveOutput:
         def take(piece: bytes) -> None:
             one.take(piece)
             if self._timer is None:
-                wait = max(0.0, self._told_at + INTERVAL_S - time.monotonic())
+                wait = max(0.0, self._sent_at + INTERVAL_S - time.monotonic())
                 self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
 
         return take
@@ -54,7 +54,7 @@ class LiveOutput:
         self._flush(last=True)
 
     def _flush(self, *, last: bool = False) -> None:
-        self._timer, self._told_at = None, time.monotonic()
+        self._timer, self._sent_at = None, time.monotonic()
         if text := "".join(stream.ready(last=last) for stream in self._streams):
             left_out = len(text) - MOST
             self._tell(text if left_out <= 0 else f"… {left_out:,} characters not shown …\n{text[left_out:]}")

@@ -88,7 +88,7 @@ async def run_launched(
     ended = await _follow(
         lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s
     )
-    found = watch.told(before, await _read_marks(watch))
+    found = watch.changes(before, await _read_marks(watch))
     return replace(ended, notes=(*ended.notes, *found))
 
 

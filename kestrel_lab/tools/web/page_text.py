@@ -116,8 +116,8 @@ class Page(HTMLParser):
         self._hiding += hides
         self.depth = max(self.depth, len(self._open))
         if not self._hiding:
-            told = "".join(f' {name}="{escape(given[name] or "")}"' for name in _TELLING if name in given)
-            self._seen.append(f"<{tag}{told}>")
+            shown = "".join(f' {name}="{escape(given[name] or "")}"' for name in _TELLING if name in given)
+            self._seen.append(f"<{tag}{shown}>")
         if tag == "a" and given.get("href") and not self._hiding:
             self._link = []
             self.links.append((str(given["href"]), ""))

@@ -166,8 +166,8 @@ def _sending_tool(reach: Reach, method: str, effect: Effect) -> Tool:
 
 
 def _answer_fields(answer: Answer) -> dict[str, Json]:
-    told: dict[str, Json] = {"status": answer.status, "said": answer.said, "url": str(answer.url)}
-    told |= {
+    shown: dict[str, Json] = {"status": answer.status, "said": answer.said, "url": str(answer.url)}
+    shown |= {
         name: answer.headers[name][:500]
         for name in ("content-type", "location", "retry-after")
         if name in answer.headers
@@ -177,11 +177,11 @@ def _answer_fields(answer: Answer) -> dict[str, Json]:
     except ValueError:
         text, left_out = "", "it is not text"
     if left_out:
-        return {**told, "body_left_out": left_out}
-    told["body"] = mark_foreign(text[:_BODY_CHARS], str(answer.url))
+        return {**shown, "body_left_out": left_out}
+    shown["body"] = mark_foreign(text[:_BODY_CHARS], str(answer.url))
     if len(text) > _BODY_CHARS:
-        told["characters_left_out"] = len(text) - _BODY_CHARS
-    return told
+        shown["characters_left_out"] = len(text) - _BODY_CHARS
+    return shown
 
 
 def require_success(answer: Answer) -> Answer:

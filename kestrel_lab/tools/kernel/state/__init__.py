@@ -1,1 +1,1 @@
-"""State of a kernel beside the values of variables: what it was, what changed, how it is put back."""
+"""State of a kernel besides variables: how it was, what changed, how to restore it."""

@@ -87,9 +87,7 @@ class Holder:
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
-        """Return one attribute now, also a variable in the place of a module; `ABSENT` where there is
-        none.
-        """
+        """Return an attribute's current value, or that of a variable in a module; `ABSENT` if missing."""
         return (self.target if type(self.target) is dict else self.read()).get(name, ABSENT)
 
     def put(self, name: str, value: Any) -> None:
@@ -113,9 +111,9 @@ class _Part:
 
     value: Any
     seen: int | None = None
-    """Its fingerprint; `None` where only its identity is compared."""
+    """Its fingerprint; `None` if only identity is compared."""
     copy: Any = ABSENT
-    """Its items, where it is a small container."""
+    """Its items, if it is a small container."""
 
     @classmethod
     def of(cls, value: Any, *, inside: bool) -> _Part:
@@ -130,7 +128,7 @@ class _Part:
 
     @property
     def lost(self) -> str:
-        """Why what was inside cannot be put back; empty where it can be."""
+        """Why its content cannot be restored; empty if it can."""
         if not self.changed_inside:
             return ""
         if self.copy is ABSENT:
@@ -148,7 +146,7 @@ class Snapshot:
     _stored: set[str] = field(default_factory=set)
     """Names of attributes that the code sets or deletes."""
     _paths: set[tuple[str, ...]] = field(default_factory=set)
-    """What it names: `("json", "dumps")`."""
+    """Dotted names in the code: `("json", "dumps")`."""
 
     @classmethod
     def of(cls, code: str, names: dict[str, Any], own: Iterable[Holder]) -> Snapshot:
@@ -189,7 +187,7 @@ class Snapshot:
             )
 
     def _on_the_way(self, first: str, rest: list[str]) -> Iterator[Holder]:
-        """Yield what has attributes among `first`, `first.second`, …; nothing is called on the way."""
+        """Yield the owners of attributes in `first`, `first.second`, …; no code is called on the way."""
         value = self.names.get(first, ABSENT)
         if value is ABSENT and first in sys.modules:  # the code imports it, or has just done so
             value = sys.modules[first]
@@ -229,8 +227,8 @@ class Snapshot:
         yield _alteration(holder, name, part, now, replaced=replaced)
 
     def _counts(self, name: str, was: Any, now: Any) -> bool:
-        """Whether the change of an attribute of a library is the doing of the code: it names it, or the new
-        object is the user's.
+        """Return true if the code changed a library's attribute: it names it, or the new object is the
+        user's.
         """
         if isinstance(now, ModuleType) or isinstance(was, ModuleType):
             return False
@@ -276,16 +274,14 @@ def _shown(value: Any) -> str:
 
 
 def _stored_names(tree: ast.AST) -> set[str]:
-    """Return the names of attributes that code sets or deletes, also those that it has as text where it can
-    set by text.
-    """
+    """Return attribute names that code sets or deletes, also from texts if it can set by text."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in nodes if not isinstance(node.ctx, ast.Load)}
     return stored | {text.rpartition(".")[2] for text in _texts(tree)}
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts in code, where it can set an attribute by its name as text."""
+    """Yield texts in code that can set attributes by name."""
     nodes = list(ast.walk(tree))
     called = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)
@@ -299,9 +295,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Yield each `a.b.c` in code by its parts; names that it imports are given back as what they stand
-    for.
-    """
+    """Yield each `a.b.c` in code by parts; imported names are expanded."""
     imported = dict[str, tuple[str, ...]]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -319,9 +313,7 @@ def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def _paths_of(function: FunctionType) -> Iterator[tuple[str, ...]]:
-    """Yield what a compiled function may name of modules: each of its names as an attribute of each module
-    among them.
-    """
+    """Yield module attributes a compiled function may name: each name on each module among its names."""
     names = _names_of(function.__code__)
     for name in names:
         found = function.__globals__.get(name, sys.modules.get(name))
@@ -332,7 +324,7 @@ def _paths_of(function: FunctionType) -> Iterator[tuple[str, ...]]:
 
 @lru_cache(maxsize=4_096)
 def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names in code, and its texts where it can set an attribute by text."""
+    """Return the names in code, and its texts if it can set attributes by text."""
     found = [*code.co_names]
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -358,9 +350,7 @@ def _attributes_of(code: CodeType) -> frozenset[str]:
 
 
 def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
-    """Return the user's functions, classes and modules among `values` and in what hangs on them, each
-    once.
-    """
+    """Return the user's functions, classes and modules reachable from `values`, without doubles."""
     found, todo = dict[int, Holder](), deque(values)
     while todo and len(found) < _MOST_FOUND:
         name, value = todo.popleft()
@@ -382,7 +372,7 @@ def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
 
 
 def _unwrapped(value: Any) -> list[Any]:
-    """Return what a descriptor, a bound method or a decorated function stands for, beside itself."""
+    """Return the targets of a descriptor, bound method or decorated function, and itself."""
     inner: list[Any] = [value.__func__] if isinstance(value, staticmethod | classmethod | MethodType) else []
     inner += [value.fget] if isinstance(value, property) else []
     inner += [] if isinstance(value, ModuleType | type) else [raw_dict(value).get("__wrapped__")]

@@ -59,9 +59,7 @@ _INTERNET = (2, 10)
 
 
 class Effects:
-    """The wishes of one piece of code in a preview, whose files go to a folder that is thrown away; `install`
-    cannot be taken back in this process.
-    """
+    """Effects wanted by code in a preview; files go to a scratch folder. `install` is permanent."""
 
     def __init__(self, scratch: str, workspace: str) -> None:
         """Files that are written go into `scratch`."""
@@ -71,19 +69,17 @@ class Effects:
         self.written: dict[str, str] = {}
         """By path, where it was written instead."""
         self.read_files = False
-        """Whether files of the workspace were opened."""
+        """True if files of the workspace were opened."""
         self._open: Callable[..., Any] = io.open
         self._busy = False
 
     def install(self) -> None:
-        """Note from now on what code in this process wants."""
+        """Record from now on what code in this process tries."""
         builtins.open = io.open = self.opened
         sys.addaudithook(self._heard)
 
     def sizes(self) -> list[list[Any]]:
-        """Return path and bytes of each file that was written; one in the working folder by its name
-        there.
-        """
+        """Return path and size of each file written; relative to the working folder if inside."""
         here = os.path.join(os.getcwd(), "")
         return [
             [path.removeprefix(here), os.path.getsize(place)]
@@ -139,7 +135,7 @@ class Effects:
         return os.path.abspath(path).startswith(self.scratch) or path == os.devnull
 
     def _harmless(self, event: str, args: tuple[Any, ...]) -> bool:
-        """Whether it concerns what is thrown away, or makes a folder that is there."""
+        """Return true if only scratch files are concerned, or an existing folder is made."""
         path = args[0] if args and isinstance(args[0], str) else None
         return (
             path is not None
@@ -171,11 +167,11 @@ _FILES = frozenset(
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FOLDER_ARGUMENT = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}
-"""Where an event has the descriptor of the folder that its path begins at."""
+"""Position of the folder descriptor that an event's path is relative to."""
 _MOST_DESCRIPTORS = 256
 _NO_FILES = ("/proc/", "/sys/")
 _WATCHED: ContextVar[Witness | None] = ContextVar("watched", default=None)
-"""Who looks on at the code that runs now. A context is not that of another thread, nor of another task."""
+"""Observer of the running code. Each thread and task has its own context."""
 _WATCHING: list[Witness] = []
 
 _Signature = tuple[int, int, int, int] | None
@@ -183,14 +179,14 @@ _Signature = tuple[int, int, int, int] | None
 
 @dataclass(slots=True, eq=False)
 class Witness:
-    """Notes what code does beside variables, from the threads that it starts too."""
+    """Records effects of code besides variables, also from threads it starts."""
 
     hidden: str = ""
-    """A folder whose files do not count."""
+    """Folder whose files are ignored."""
     done: dict[str, str] = field(default_factory=dict)
     """Effects that cannot be taken back, each with the reason."""
     _files: dict[str, _Signature] = field(default_factory=dict)
-    """What was at each path before the code changed it."""
+    """State of each path before the code changed it."""
     _opened: set[str] = field(default_factory=set)
     _sockets: bool = False
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -230,7 +226,7 @@ class Witness:
             self._paused -= 1
 
     def started(self, thread: int) -> bool:
-        """Whether the code started this thread."""
+        """Return true if the code started this thread."""
         return any(one.ident == thread for one in self._threads)
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
@@ -384,16 +380,12 @@ def _short(path: str) -> str:
 
 @cache
 def _install() -> None:
-    """Have Python report to whoever watches; a hook cannot be removed, and does next to nothing while nobody
-    does.
-    """
+    """Install an audit hook for observers; it cannot be removed and is cheap without one."""
     sys.addaudithook(_heard)
 
 
 def _opener() -> str:
-    """Return the file of the code that opens a file, whatever of Python, IPython or this package is
-    between.
-    """
+    """Return the file of the code that opens a file, skipping frames of Python, IPython and this package."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -408,7 +400,7 @@ def _opener() -> str:
 
 
 def _witness() -> Witness | None:
-    """Return who watches the code that runs on this thread."""
+    """Return the observer of the code on this thread."""
     witness = _WATCHED.get()
     if witness is None:  # a thread begins with a context of its own
         return next((one for one in _WATCHING if one.started(threading.get_ident())), None)

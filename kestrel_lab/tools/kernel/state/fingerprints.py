@@ -37,18 +37,16 @@ _BLOCK, _SUMMED = 4_096, 1 << 20
 _MANY = 1_000
 _LARGE = 10_000
 _BARE = object.__basicsize__ + 2 * tuple.__itemsize__
-"""Bytes of an object of a class written in Python without slots: what is larger holds something that no
-attribute shows.
-"""
+"""Size of an object of a Python class without slots; a larger one holds data that no attribute shows."""
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
 _SHOWN = (bool, int, float, str, list, tuple, dict, type(None))
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
 _BY_IDENTITY = ("pyarrow.", "jax.", "jaxlib.", "re.", "kestrel_lab.")
-"""Modules whose objects do not change, and this package, whose objects change with every event of a run."""
+"""Modules with immutable objects, and this package, whose objects change with each event."""
 _DRAWN = "matplotlib.transforms"
-"""Drawing a figure makes its transforms anew."""
+"""Drawing a figure recreates its transforms."""
 _PASSING = ("cache", "stale")
-"""What is in the name of an attribute of a library that says nothing of the content of an object."""
+"""Parts of library attribute names that carry no content."""
 _ONLY_ID = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -77,9 +75,7 @@ def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
 
 
 def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
-    """Yield the objects in `value` up to a bound, nearest first, each with what is compared of it beside its
-    parts.
-    """
+    """Yield the objects in `value` up to a bound, nearest first, each with what to compare of it."""
     queue: deque[object] = deque([value])
     places, held = {id(value): 0}, [value]  # held: the id of a temporary object must not be given to another
     while queue:
@@ -102,7 +98,7 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
 
 
 def is_large(value: object) -> bool:
-    """Whether comparing a value takes long enough to be noticed, which only code that names it is worth."""
+    """Return true if comparing a value is noticeably slow, so that only code naming it is worth it."""
     kind = type(value)
     if kind in _PLAIN or kind in (str, bytes, bytearray, deque):
         return len(cast("Any", value)) > _LARGE
@@ -117,7 +113,7 @@ def is_large(value: object) -> bool:
 
 
 def is_opaque(value: object) -> bool:
-    """Whether nothing of what `value` holds can be read: a connection of a library, say."""
+    """Return true if nothing in `value` can be read, as in a library's connection."""
     kind = type(value)
     if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _is_by_identity(cast("Any", kind)):
         return False
@@ -189,7 +185,7 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
 
 
 def _plain_within(value: Any) -> bool:
-    """Whether a sample of the items of a container hold plain values alone."""
+    """Return true if a sample of a container's items has only plain values."""
     items = itertools.islice(
         value.values() if isinstance(value, dict) else value, 0, None, max(1, len(value) // 50)
     )
@@ -230,9 +226,7 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
 
 
 def _attributes(value: Any, kind: type) -> dict[str, object]:
-    """Return the attributes of an object, those in slots included; nothing of a class of the user's is
-    called.
-    """
+    """Return an object's attributes, including slots, without calling user code."""
     found: dict[str, object] = {}
     for one in kind.__mro__:
         slots = one.__dict__.get("__slots__", ())
@@ -247,9 +241,7 @@ def _attributes(value: Any, kind: type) -> dict[str, object]:
 
 
 def raw_dict(value: object) -> dict[str, Any]:
-    """Return the `__dict__` of an object or a module, empty where there is none; no code of its class runs,
-    which may load what is lazy.
-    """
+    """Return the `__dict__` of an object or module, without calling its class, which may load lazily."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -280,15 +272,13 @@ def _of_reference(value: Any) -> object:
 
 
 class OpenFiles:
-    """Whether files can be read: in a locked down copy of a kernel their descriptors are closed, and may be
-    those of others.
-    """
+    """Tells whether files can be read: a locked-down copy of a kernel has their descriptors closed."""
 
     readable = True
 
 
 def file_state(file: Any) -> object:
-    """Return where an open file stands; raises `OSError` where nothing can be said."""
+    """Return the position of an open file; raises `OSError` if unknown."""
     if not OpenFiles.readable:
         raise OSError("files are closed here")
     if file.closed:
@@ -319,7 +309,7 @@ _READERS: dict[tuple[type, ...], Callable[[Any], object]] = {
         *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
     ): _of_iterator,
 }
-"""How to read what is no attribute: types of Python, each with what is read of a value of that type."""
+"""Readers of state outside attributes, by Python type."""
 
 
 @lru_cache(maxsize=4_096)
@@ -331,9 +321,7 @@ def _reader(kind: type) -> Callable[[Any], object] | None:
 
 
 def _of_library(value: Any) -> object | None:
-    """Return what is compared of an array, a frame or another value of a library that is loaded; `None` for
-    anything else.
-    """
+    """Return what to compare of a loaded library's value, such as an array; `None` for others."""
     root = _root(type(value))
     if root == "numpy" or (
         root != "builtins" and "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray)
@@ -355,9 +343,7 @@ def _of_library(value: Any) -> object | None:
 
 
 def _traits(value: Any) -> dict[str, object]:
-    """Return what a widget shows, and other plain values of traits; beside them it has its connection to the
-    page.
-    """
+    """Return a widget's displayed values and plain traits, without its connection."""
     found = {**raw_dict(value), **value._trait_values}
     shown = {
         name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")
@@ -430,9 +416,7 @@ def _weights() -> Any:
 
 
 def _of_bytes(data: Any) -> int:
-    """Hash an array of bytes: many by a weighted sum of the words of each block, which is five times as fast
-    as a checksum of them.
-    """
+    """Hash bytes; long ones by a weighted sum of the words of each block, 5 times as fast as a checksum."""
     numpy = sys.modules["numpy"]
     whole = len(data) // _BLOCK * _BLOCK
     if whole < _SUMMED:
@@ -448,9 +432,7 @@ def _of_frame(frame: Any) -> int:
 
 
 def block_kind(frame: Any) -> str:
-    """Return the kind of numpy's type that all columns of a frame have, which then lie in memory as one
-    array; empty where there is none.
-    """
+    """Return the numpy kind of all columns of a frame stored as one array; empty if there is none."""
     numpy = sys.modules["numpy"]
     kinds = set(frame.dtypes)
     kind = next(iter(kinds)) if len(kinds) == 1 else None
@@ -479,14 +461,12 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def in_library(file: str) -> bool:
-    """Whether a file of Python code belongs to Python, to an installed library, or to this package."""
+    """Return true if a Python file belongs to Python, an installed library, or this package."""
     return file in ("built-in", "frozen") or file.startswith(("<frozen", *_library_folders()))
 
 
 def is_own(module: object, *, made: bool = True) -> bool:
-    """Whether a module is of the user: the notebook itself, or a file that is not installed; `made` says it
-    of one without a file.
-    """
+    """Return true if a module is the user's: the notebook, or a file that is not installed."""
     if module == "__main__" or not isinstance(module, str):
         return True
     loaded = sys.modules.get(module)

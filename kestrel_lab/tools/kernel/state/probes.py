@@ -16,7 +16,7 @@ from kestrel_lab.tools.kernel.variables import short_repr
 
 Reading = Mapping[Any, Any]
 ABSENT: Final = object()
-"""Stands for a key that a reading does not have."""
+"""Marks a key that a reading lacks."""
 _MOST_NAMED = 6
 
 
@@ -37,7 +37,7 @@ class Probe:
     library: str = ""
     """The module that has to be loaded."""
     words: str = ""
-    """What to say instead of old and new values."""
+    """Text shown instead of old and new values."""
     secret: bool = False
     """Values may be secrets: only keys are named."""
     adopted: bool = False
@@ -45,10 +45,10 @@ class Probe:
     ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: (
         False
     )  # a default with the shape of the others
-    """Whether a change of this key, from old to new, is no change of state."""
+    """Return true if a key's change from old to new is no change of state."""
 
     def reading(self, shell: Any) -> Reading:
-        """Return what there is now; empty where it cannot be read."""
+        """Return the current state; empty if it cannot be read."""
         if self.library and self.library not in sys.modules:
             return {}
         try:
@@ -57,7 +57,7 @@ class Probe:
             return {}
 
     def difference(self, old: Reading, new: Reading) -> dict[Any, tuple[Any, Any]]:
-        """Return the keys whose values differ, each with both; `ABSENT` where there is none."""
+        """Return the keys whose values differ, with both values; `ABSENT` if one is missing."""
         found = {}
         for key in [*old, *(key for key in new if key not in old)]:
             was, now = old.get(key, ABSENT), new.get(key, ABSENT)
@@ -66,7 +66,7 @@ class Probe:
         return found
 
     def text(self, changed: Mapping[Any, tuple[Any, Any]]) -> str:
-        """Say in a line what changed."""
+        """Describe a change in one line."""
         if self.words:
             return self.words
         parts = [self._part(str(key), was, now) for key, (was, now) in list(changed.items())[:_MOST_NAMED]]
@@ -93,7 +93,7 @@ def _without(items: tuple[Any, ...], others: tuple[Any, ...]) -> list[Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, by identity where they cannot be compared."""
+    """Return true if two values are equal; by identity if they cannot be compared."""
     if one is other:
         return True
     try:
@@ -121,9 +121,7 @@ def set_or_delete(mapping: Any, key: Any, value: Any) -> None:
 
 
 def each_list(find: Callable[[Any, Any], list[Any]]) -> Callable[[Any, Mapping[Any, Any]], None]:
-    """Return what puts back the items of lists, which stay the same lists; `find` gets the shell and a
-    key.
-    """
+    """Return a function that restores list items in place; `find` gets the shell and a key."""
 
     def put_back(shell: Any, values: Mapping[Any, Any]) -> None:
         for key, value in values.items():

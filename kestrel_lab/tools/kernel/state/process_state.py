@@ -37,7 +37,7 @@ def read_all(shell: Any) -> dict[str, Reading]:
 
 @dataclass(slots=True)
 class ProcessState:
-    """The state beside variables, as it was before code ran."""
+    """State besides variables, before code ran."""
 
     shell: Any
     witness: Witness
@@ -47,9 +47,7 @@ class ProcessState:
 
     @classmethod
     def of(cls, code: str, shell: Any, before: Before, hidden: str = "") -> ProcessState:
-        """Look at what is there now, for `code` that is about to run; files in the folder `hidden` are not
-        looked at.
-        """
+        """Read the current state, for `code` about to run; files in the folder `hidden` are skipped."""
         attributes = Snapshot.of(code, shell.user_ns, own_holders(before.own))
         return cls(
             shell, Witness(hidden), {name: dict(found) for name, found in read_all(shell).items()}, attributes
@@ -119,9 +117,7 @@ class ProcessState:
 
 
 def _joined(found: list[Alteration]) -> Iterator[Alteration]:
-    """Yield one alteration for each name: `sys.path` is an attribute of a module and has a probe for what is
-    in it.
-    """
+    """Yield one alteration per name: `sys.path` is both a module attribute and has a probe."""
     by_name = dict[str, list[Alteration]]()
     for one in found:
         by_name.setdefault(one.change.name, []).append(one)
@@ -145,7 +141,7 @@ def _both(parts: list[Alteration]) -> Alteration:
 
 
 def is_adopted(change: Change) -> bool:
-    """Whether a change of state goes along when the values of a preview are taken over."""
+    """Return true if a state change is adopted together with a preview's values."""
     return any(probe.adopted and probe.name == change.name for probe in PROBES)
 
 
@@ -165,9 +161,7 @@ _BOOTSTRAP = "<frozen importlib._bootstrap>"
 
 @contextmanager
 def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
-    """Enter `around()` in the block whenever this thread imports an installed library that is not loaded
-    yet.
-    """
+    """Enter `around()` while this thread imports an installed library for the first time."""
     machinery: Any = importlib._bootstrap
     load, here, inside = machinery._find_and_load, threading.get_ident(), False
 
@@ -193,7 +187,7 @@ def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
 
 
 def _is_library(name: str) -> bool:
-    """Whether the module that is about to be loaded is an installed one."""
+    """Return true if the module to be loaded is installed."""
     top = name.partition(".")[0]
     loaded = sys.modules.get(top)
     if isinstance(loaded, ModuleType):

@@ -91,7 +91,7 @@ def _loggers(_: Any) -> Reading:
     ]
     # A logger as it was made says nothing: libraries make one when they are first used.
     found: dict[str, Any] = {
-        one.name: told for one in loggers if (told := state(one)) != (0, False, True, (), ())
+        one.name: now for one in loggers if (now := state(one)) != (0, False, True, (), ())
     }
     return {**found, "root": state(logging.root), "disabled up to": logging.root.manager.disable}
 
