@@ -185,10 +185,18 @@ def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
 
 def _count_matches(fits: Sequence[Sequence[bool]]) -> int:
     """Return how many expected calls can each be matched with a call of their own: a maximum matching."""
-    from scipy.sparse import csr_array  # loaded on use
-    from scipy.sparse.csgraph import maximum_bipartite_matching
+    import networkx as nx  # loaded on use
 
-    return int((maximum_bipartite_matching(csr_array(fits, dtype=bool)) >= 0).sum()) if fits[0] else 0
+    graph: nx.Graph[tuple[str, int]] = nx.Graph()
+    expected = [("expected", row) for row in range(len(fits))]
+    graph.add_nodes_from(expected)
+    graph.add_edges_from(
+        (expected[row], ("made", call))
+        for row, made in enumerate(fits)
+        for call, fit in enumerate(made)
+        if fit
+    )
+    return len(nx.bipartite.hopcroft_karp_matching(graph, expected)) // 2  # which names each pair both ways
 
 
 def _called_text(tools: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
     KestrelError
     ├── UsageError              you must change something: a name, a setting, a file
+    │   ├── MissingPackage      a package that this needs is not installed
     │   └── UnknownOption       an option that a function does not have
     ├── StoreError              the log refused or could not keep something
     │   ├── IllegalTransition   a run cannot go from this state to that one
@@ -63,6 +64,10 @@ class KestrelError(Exception):
 
 class UsageError(KestrelError, ValueError):
     """Something the caller wrote must change."""
+
+
+class MissingPackage(UsageError, ModuleNotFoundError):
+    """A package that a part of kestrel_lab needs is not installed; the message says what to type."""
 
 
 class UnknownOption(UsageError, TypeError):

@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, variance
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
 
 from kestrel_lab.evals.stats import intervals_and_tests as stats
-
-if TYPE_CHECKING:
-    import numpy as np
+from kestrel_lab.evals.stats.distributions import at_most, t_quantile
 
 POWER: Final = 0.8
 """How often a difference of the smallest detectable size is found."""
@@ -31,7 +29,7 @@ def detectable_mean(se: float, df: int, *, alpha: float = stats.ALPHA) -> float:
     """
     if df < 1 or math.isnan(se):
         return math.inf
-    return (stats.t_quantile(1 - alpha / 2, df) + stats.t_quantile(POWER, df)) * se
+    return (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * se
 
 
 def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.ALPHA) -> float:
@@ -40,39 +38,36 @@ def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.A
     `worse` and `better` are the chances that a scenario flips to fail and to pass. Exact: summed over all
     numbers of flips. Only the right answer counts, not "improved".
     """
-    import numpy as np  # 20 MB that a run without a comparison does not need
-    from scipy.special import bdtr, gammaln, xlogy  # type: ignore[import-untyped,unused-ignore]  # as in `stats`
-
     flips = min(1.0, worse + better)
     if flips <= 0:
         return 0.0
-    counts = np.arange(n + 1)
-    few = _most_against(n, alpha)
-    told = np.where(few >= 0, bdtr(np.maximum(few, 0), counts, better / flips), 0.0)
-    log_chance = (
-        gammaln(n + 1)
-        - gammaln(counts + 1)
-        - gammaln(n - counts + 1)
-        + xlogy(counts, flips)
-        + xlogy(n - counts, 1 - flips)
+    return math.fsum(
+        _chance(count, n, flips) * at_most(few, count, better / flips)
+        for count, few in enumerate(_most_against(n, alpha))
+        if few >= 0
     )
-    return float(np.sum(np.exp(log_chance) * told))
+
+
+def _chance(k: int, n: int, p: float) -> float:
+    """Return the chance of exactly `k` successes in `n` tries."""
+    if p >= 1:
+        return float(k == n)
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
 
 
 @lru_cache(maxsize=16)
-def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
+def _most_against(n: int, alpha: float) -> tuple[int, ...]:
     """Return for each number of flips up to `n` how many may go the other way for the test to reject; -1
     where none may.
     """
-    import numpy as np
-    from scipy.special import bdtr  # as in `stats`
-
-    found, few = np.full(n + 1, -1), -1
+    found, few = [], -1
+    alpha *= 1 + 1e-12  # a p value that is just `alpha` may be a rounding error above it
     for count in range(n + 1):
-        while 2 * bdtr(few + 1, count, 0.5) <= alpha:  # never fewer than with one flip less
+        while 2 * at_most(few + 1, count, 0.5) <= alpha:  # never fewer than with one flip less
             few += 1
-        found[count] = few
-    return found
+        found.append(few)
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)  # many families and configurations have as many scenarios and flips
@@ -195,7 +190,7 @@ def compare_scenarios(
         # that says.
         reach = (
             max(interval.high - interval.mean, interval.mean - interval.low)
-            / stats.t_quantile(1 - stats.ALPHA / 2, df)
+            / t_quantile(1 - stats.ALPHA / 2, df)
             if df
             else math.nan
         )
@@ -347,7 +342,7 @@ def _within_scenarios(
     if min(len(values) for values in trials) < 2:
         return unknown, df
     se = math.sqrt(sum(variance(values) / len(values) for values in trials)) / len(names)
-    reach = stats.t_quantile(1 - stats.ALPHA / 2, df) * se
+    reach = t_quantile(1 - stats.ALPHA / 2, df) * se
     return replace(unknown, low=mean - reach, high=mean + reach, se=se), df
 
 

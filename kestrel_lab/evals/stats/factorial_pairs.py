@@ -27,7 +27,8 @@ from itertools import count, islice
 from typing import Final
 
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference, detectable_mean, judge_alike
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mcnemar_exact, t_quantile
+from kestrel_lab.evals.stats.distributions import t_below, t_quantile
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mcnemar_exact
 
 _NO_SPREAD: Final = 1e-9
 """A standard error that is rounding."""
@@ -184,12 +185,10 @@ def _p(interval: Interval, df: int) -> float:
     """Return the p value of an effect, by Student's t, and by the signs of the clusters where all agree; 1
     where nothing can be said.
     """
-    from scipy.special import stdtr  # type: ignore[import-untyped,unused-ignore]  # as in `intervals_and_tests`
-
     if not df or not interval.mean:
         return 1.0
     return (
-        float(2 * stdtr(df, -abs(interval.mean) / interval.se))
+        2 * t_below(-abs(interval.mean) / interval.se, df)
         if interval.se
         else mcnemar_exact(0, interval.clusters)
     )

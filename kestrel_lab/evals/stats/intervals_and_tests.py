@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final
+from itertools import combinations, product
+from operator import add
+from random import Random
+from statistics import NormalDist, fmean
+from typing import Final
 
-if TYPE_CHECKING:
-    import numpy as np
+from kestrel_lab.evals.stats.distributions import t_below, t_quantile
 
 ALPHA: Final = 0.05
 """How often a difference may be reported where there is none."""
@@ -24,8 +26,6 @@ ENUMERATED: Final = 12
 SHUFFLES: Final = 9_999
 _HOPELESS: Final = 1_000
 """Random patterns after which a p value far above `ALPHA` is not made more exact."""
-_AT_ONCE: Final = 500_000
-"""Signs in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,44 +272,41 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         return 1.0
     if max(map(abs, moved)) - min(map(abs, moved)) < 1e-9:
         return mcnemar_exact(sum(d < 0 for d in moved), sum(d > 0 for d in moved))
-    import numpy as np  # 20 MB that a run without a comparison does not need
-
-    sizes = np.abs(np.array(moved))
-    seen = abs(sum(moved)) - 1e-9
-    total = float(sizes.sum())
+    sizes = [abs(d) for d in moved]
+    total, seen = math.fsum(sizes), abs(math.fsum(moved)) - 1e-9
     extreme = tried = 0
-    for signs in _patterns(len(moved)):
-        extreme += int(np.count_nonzero(np.abs(2 * (signs @ sizes) - total) >= seen))
-        tried += len(signs)
-        if len(moved) > ENUMERATED and tried >= _HOPELESS and extreme > 0.2 * tried:
+    for chosen in _sums_of_some(sizes):
+        extreme += abs(2 * chosen - total) >= seen
+        tried += 1
+        if len(sizes) > ENUMERATED and tried == _HOPELESS and extreme > 0.2 * tried:
             break  # p is about that much, and no verdict depends on its further digits
-    return extreme / tried if len(moved) <= ENUMERATED else (extreme + 1) / (tried + 1)
+    return extreme / tried if len(sizes) <= ENUMERATED else (extreme + 1) / (tried + 1)
 
 
-def _patterns(count: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield all choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of
-    some megabytes.
-    """
-    import numpy as np  # as above
+def _sums_of_some(sizes: Sequence[float]) -> Iterator[float]:
+    """Yield the sum of each choice of some of `sizes`, or of `SHUFFLES` random choices."""
+    # A byte of a pattern chooses among eight numbers: the sums of all its 256 choices are made beforehand.
+    tables = [_all_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
+    if len(sizes) <= ENUMERATED:
+        yield from map(sum, product(*tables))
+        return
+    for pattern in _random_patterns(len(tables)):
+        # Of a last byte that chooses among fewer only some bits count.
+        yield sum(table[byte % len(table)] for table, byte in zip(tables, pattern, strict=True))
 
-    packed = _packed_patterns(count)
-    rows = max(1, _AT_ONCE // count)
-    for start in range(0, len(packed), rows):
-        yield np.unpackbits(packed[start : start + rows], axis=1, count=count).astype(float)
+
+def _all_sums(sizes: Sequence[float]) -> list[float]:
+    sums = [0.0]
+    for size in sizes:
+        sums += [size + one for one in sums]
+    return sums
 
 
 @lru_cache(maxsize=16)
-def _packed_patterns(count: int) -> np.ndarray[Any, Any]:
-    """Return the choices, eight to a byte; cached, because all metrics of a comparison use the same."""
-    import numpy as np  # as above
-
-    width = (count + 7) // 8
-    if count <= ENUMERATED:
-        numbers = (np.arange(2**count) << (8 * width - count)).astype(">u2")
-        return numbers.view(np.uint8).reshape(-1, 2)[:, 2 - width :].copy()
-    return np.frombuffer(np.random.default_rng(0).bytes(SHUFFLES * width), dtype=np.uint8).reshape(
-        SHUFFLES, width
-    )
+def _random_patterns(width: int) -> tuple[bytes, ...]:
+    """Return `SHUFFLES` random texts of `width` bytes, the same for all metrics of a comparison."""
+    random = Random(0)  # noqa: S311  # no secret
+    return tuple(random.randbytes(width) for _ in range(SHUFFLES))
 
 
 def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
@@ -318,16 +315,27 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
     It asks about these strata only, and is exact whatever the differences between them; two-sided, from
     `SHUFFLES` random assignments, always the same ones.
     """
-    import numpy as np  # as above
-
-    random = np.random.default_rng(0)
-    seen, shuffled = 0.0, np.zeros(SHUFFLES)
+    random = Random(0)  # noqa: S311  # no secret
+    seen, shuffled = 0.0, [0.0] * SHUFFLES
     for base, head in strata:
-        pooled = np.array([*base, *head], dtype=float)
-        seen += float(np.mean(head) - np.mean(base))
-        mixed = random.permuted(np.tile(pooled, (SHUFFLES, 1)), axis=1)
-        shuffled += mixed[:, len(base) :].mean(axis=1) - mixed[:, : len(base)].mean(axis=1)
-    return float((np.sum(np.abs(shuffled) >= abs(seen) - 1e-9) + 1) / (SHUFFLES + 1))
+        seen += fmean(head) - fmean(base)
+        shuffled = list(map(add, shuffled, _shuffled_differences(base, head, random)))
+    return (sum(abs(one) >= abs(seen) - 1e-9 for one in shuffled) + 1) / (SHUFFLES + 1)
+
+
+def _shuffled_differences(base: Sequence[float], head: Sequence[float], random: Random) -> Iterable[float]:
+    """Return `SHUFFLES` differences of the means of two sides to which the trials were dealt at random."""
+    pooled, count = [*base, *head], len(head)
+    total = math.fsum(pooled)
+
+    def difference(dealt: Sequence[float]) -> float:
+        part = math.fsum(dealt)
+        return part / count - (total - part) / len(base)
+
+    if math.comb(len(pooled), count) <= SHUFFLES:  # all ways there are, made once, of which one is drawn
+        ways = [difference(dealt) for dealt in combinations(pooled, count)]
+        return random.choices(ways, k=SHUFFLES)
+    return [difference(random.sample(pooled, count)) for _ in range(SHUFFLES)]
 
 
 def holm_adjust(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
@@ -348,22 +356,12 @@ def holm_adjust(p_values: Sequence[float], weights: Sequence[float] | None = Non
     return adjusted
 
 
-def t_quantile(probability: float, df: int) -> float:
-    """Return the quantile of Student's t distribution with `df` degrees of freedom."""
-    # scipy.special is ready in a tenth of the time that scipy.stats takes.
-    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
-
-    return float(stdtrit(df, probability))
-
-
 def t_test(interval: Interval) -> float:
     """Return the p value of the mean of `interval` under a true mean of zero, by Student's t; 1 where nothing
     can be said.
     """
-    from scipy.special import stdtr  # as in `t_quantile`
-
     if math.isnan(interval.se) or interval.clusters < 2:
         return 1.0
     if interval.se == 0:
         return 0.0 if interval.mean else 1.0
-    return float(2 * stdtr(interval.clusters - 1, -abs(interval.mean) / interval.se))
+    return 2 * t_below(-abs(interval.mean) / interval.se, interval.clusters - 1)

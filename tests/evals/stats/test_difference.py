@@ -14,7 +14,8 @@ from kestrel_lab.evals.stats.difference import (
     judge_alike,
     overall_verdict,
 )
-from kestrel_lab.evals.stats.intervals_and_tests import Interval, newcombe_interval, t_quantile
+from kestrel_lab.evals.stats.distributions import t_quantile
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, newcombe_interval
 
 
 def trials(rates, epochs, rng):

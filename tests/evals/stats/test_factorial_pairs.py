@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kestrel_lab.evals.stats.difference import compare_scenarios, detectable_mean
+from kestrel_lab.evals.stats.distributions import t_quantile
 from kestrel_lab.evals.stats.factorial_pairs import (
     Pair,
     assign_pairs,
@@ -21,7 +22,7 @@ from kestrel_lab.evals.stats.factorial_pairs import (
     part_effects,
     random_subsets,
 )
-from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, t_quantile, t_test
+from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, t_test
 
 
 def other(parts: tuple[bool, ...]) -> tuple[bool, ...]:

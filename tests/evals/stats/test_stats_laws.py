@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.evals.stats.difference import POWER, detectable_drop, detectable_mean, mcnemar_power
+from kestrel_lab.evals.stats.distributions import at_most, t_below, t_quantile
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
@@ -416,3 +417,19 @@ def test_an_interval_in_another_unit_is_that_of_the_values_in_it(shift, values, 
     )
     assert (found.n, found.clusters) == (wanted.n, wanted.clusters)
     assert math.isnan(NOTHING.times(factor).mean) and math.isnan(NOTHING.times(factor).high)
+
+
+@given(st.floats(-30, 30), st.sampled_from([1, 2, 3, 7, 30, 400, 20_000]), st.floats(0.001, 0.999))
+def test_the_distribution_of_student_is_that_of_another_library(t, df, probability):
+    """Chances to twelve digits of their own, in the tails too, and quantiles as well."""
+    assert t_below(t, df) == pytest.approx(scipy.special.stdtr(df, t), rel=1e-9, abs=1e-300)
+    assert t_quantile(probability, df) == pytest.approx(scipy.special.stdtrit(df, probability), abs=1e-9)
+    assert (t_below(math.inf, df), t_below(-math.inf, df), t_below(0.0, df)) == (1.0, 0.0, 0.5)
+
+
+@given(st.integers(0, 600).flatmap(lambda n: st.tuples(st.integers(-1, n), st.just(n))), st.floats(0, 1))
+def test_the_binomial_distribution_is_that_of_another_library(tries, p):
+    """At most so many successes; none fewer than zero, and never more than there are tries."""
+    k, n = tries
+    wanted = 0.0 if k < 0 else scipy.special.bdtr(k, n, p)
+    assert at_most(k, n, p) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
