@@ -75,7 +75,7 @@ def missing_package(module: str, importer: str = "") -> MissingPackage:
 def install_finder() -> None:
     """Put the finder last, once."""
     if not any(isinstance(finder, ExtraFinder) for finder in sys.meta_path):
-        sys.meta_path.append(ExtraFinder())  # type: ignore[arg-type]
+        sys.meta_path.append(ExtraFinder())
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
