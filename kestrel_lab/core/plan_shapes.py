@@ -523,6 +523,7 @@ def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     try:
         TopologicalSorter({node: [edge.source for edge in ways] for node, ways in into.items()}).prepare()
     except CycleError as error:
+        # graphlib puts the nodes of the cycle into the second argument.
         return list(error.args[1])
     return []
 

@@ -241,6 +241,7 @@ def newest_state(checkpoints: Iterable[Checkpoint]) -> RunState:
         try:
             return checkpoint.restored()
         except DamagedSnapshot as error:
+            # A damaged checkpoint costs time only: the state is folded from the events again.
             text = (
                 f"the checkpoint of run {checkpoint.run_id} at event {checkpoint.seq} is damaged "
                 f"({error}) and not used: the log is read"

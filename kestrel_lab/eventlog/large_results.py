@@ -106,6 +106,7 @@ class ResultStore:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
+                    # Another process may drop the text meanwhile.
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.startswith("."):
                         if status.st_mtime < time.time() - _STALE_S:
@@ -191,6 +192,7 @@ def piece_of(path: Path, offset: int, limit: int) -> str:
             offset -= len(skipped)
         piece = file.read(limit)
     with contextlib.suppress(OSError):
+        # The time of last use decides what is dropped first; a read-only folder must not hide the text.
         os.utime(path)
     return piece
 

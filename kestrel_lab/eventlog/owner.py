@@ -36,6 +36,7 @@ class Owner:
             if len(parts) == 3 and ":" in parts[0]:
                 return cls(process=parts[0], began=float(parts[1]), session=parts[2])
         except ValueError:
+            # The first version wrote `host:pid` alone.
             pass
         return cls(process=text)
 
@@ -80,4 +81,5 @@ def _is_running(pid: int, began: float | None) -> bool:
     except psutil.AccessDenied:  # somebody else's
         return True
     except (psutil.Error, OverflowError):
+        # It ended meanwhile, or the log names a number that is no process id.
         return False

@@ -462,6 +462,7 @@ runs.id = line.parent)
             try:
                 found.append(_run_row(row))
             except StoreError as error:
+                # One row that cannot be read must not hide the others.
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
@@ -480,6 +481,7 @@ runs.id = line.parent)
             raise store_error(error, "a query") from error
         finally:
             with self._lock:
+                # Readers are kept for reuse, a few of them: opening one costs more than most queries.
                 if self._closed or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:

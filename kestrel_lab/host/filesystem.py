@@ -106,6 +106,7 @@ def private_folder(path: Path) -> bool:
 def private_file(path: Path) -> None:
     """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
     with suppress(FileExistsError):
+        # `fchmod`, because the umask takes bits from the mode that `open` is given.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
         os.close(fd)
@@ -118,6 +119,7 @@ def private_file(path: Path) -> None:
 def _holds_more(path: Path) -> bool:
     real = path.resolve()
     with suppress(OSError, RuntimeError):
+        # `Path.home` raises RuntimeError for a user who has no home folder.
         return real in (
             Path.home().resolve(),
             Path.cwd(),
@@ -168,6 +170,7 @@ async def lock_file(file: Path) -> AsyncIterator[None]:
             if taken:
                 yield
                 return
+        # `flock` itself would block the event loop while it waits.
         await asyncio.sleep(0.1)
 
 

@@ -109,6 +109,7 @@ def read_record(folder: Path) -> KnownHome | None:
         inode = (int(identity["device"]), int(identity["inode"]))
         return KnownHome(folder=folder, workspace=Path(str(identity["workspace"])), inode=inode)
     except (OSError, ValueError, TypeError, KeyError):
+        # A record that is missing or damaged is no reason to fail: the home belongs to nobody we know.
         return None
 
 

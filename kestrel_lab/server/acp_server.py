@@ -28,6 +28,7 @@ from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 
+# Images come inside their message, as Base64.
 _LONGEST: Final = 50 * 1024 * 1024
 _INVALID: Final = -32600
 """The code of JSON-RPC for what is no request."""

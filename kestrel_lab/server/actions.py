@@ -59,6 +59,7 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
             "bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked"
         )
     except AlreadyDecided:
+        # Another client decided between our check and our write; the database lets only one through.
         return _already_decided(session, message) or message.refused(
             "already_decided", "this was decided before"
         )

@@ -95,6 +95,7 @@ class ClientApprover:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
         except TimeoutError:
+            # Silence is a no: a call is made only if somebody allowed it.
             reason = f"nobody answered within {self.patience_s:g} s"
             return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
         raise ApprovalRequired(self.run, asked.tool, asked.args, question=asked.why == "question")

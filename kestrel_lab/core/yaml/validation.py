@@ -100,6 +100,7 @@ def collect_error(document: YamlFile, where: Where, problems: list[str], make: C
     try:
         return make()
     except UsageError as error:
+        # Collected, so that all mistakes of a file are reported at once.
         problems.append(f"{document.place(where)}: {error}")
         return None
 
