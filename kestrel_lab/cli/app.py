@@ -265,6 +265,7 @@ def _value(text: str) -> Json:
     try:
         return loads(text)
     except ValueError:
+        # What is no JSON is taken as text, so that a value needs no second pair of quotes.
         return text
 
 

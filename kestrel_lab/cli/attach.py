@@ -177,6 +177,7 @@ class AttachedTerminal:
                 if run.status.terminal:
                     await following
         except asyncio.CancelledError:
+            # `from None`: a stopped run is no error, its trace would only hide the notice.
             raise stopped_notice(run) from None
         finally:
             following.cancel()

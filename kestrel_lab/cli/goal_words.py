@@ -55,6 +55,7 @@ def _positional(root: Any, words: Sequence[str]) -> list[str]:
         ) as context:
             return [str(word) for word in context.params.get("goal") or ()]
     except (_BadUsage, UsageError):
+        # An option that `run` does not have: the goal is what was typed before it.
         return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
@@ -69,6 +70,7 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
             with command.make_context(name, rest, parent=typer.Context(root, info_name="")):
                 return name
         except (_BadUsage, UsageError):
+            # The nearest command would not take these words: then they are more likely a goal.
             return ""
     return ""
 

@@ -163,6 +163,7 @@ class PlainScreen:
             with display.shown():
                 await run.wait()
         except asyncio.CancelledError:
+            # `from None`: a stopped run is no error, its trace would only hide the notice.
             raise stopped_notice(run) from None
         finally:
             stop()

@@ -156,6 +156,7 @@ def setting_lines(
         try:
             table: Any = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
+            # The first lines alone may end within a value that goes on below.
             continue
         for word in section:
             table = table.get(word, {}) if isinstance(table, dict) else {}

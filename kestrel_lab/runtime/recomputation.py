@@ -167,6 +167,7 @@ async def _output(kernel: OwnKernel, code: str) -> str:
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
     except asyncio.CancelledError:
+        # The thread cannot be cancelled, but the code in the kernel can.
         kernel.interrupt()
         raise
     except ToolError as error:

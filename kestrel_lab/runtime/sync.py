@@ -24,6 +24,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # asyncio has no other way to ask whether a loop runs here.
         loop_runs = False
     else:
         loop_runs = True

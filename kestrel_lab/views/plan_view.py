@@ -233,6 +233,7 @@ def _dependencies(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, .
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:
+        # A log of a plan that is not valid any more must still be drawn.
         return {str(spec["id"]): _names_in(spec) for spec in specs}
 
 

@@ -69,6 +69,7 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
         try:
             goal = (await ask()).strip()
         except (EOFError, KeyboardInterrupt):
+            # Ctrl-D or Ctrl-C at the prompt end the chat; nothing is at work then.
             return run
         if goal in _LEAVE:
             return run
@@ -107,6 +108,7 @@ async def _turn(
         try:
             await task
         except (RunCancelled, ApprovalRequired) as error:
+            # A turn that was stopped or waits for a person does not end the chat.
             frontend.say(str(error))
         except asyncio.CancelledError:
             if not pressed:
@@ -134,6 +136,7 @@ def _interrupts(task: asyncio.Task[None]) -> Iterator[list[int]]:
         yield pressed
     finally:
         with suppress(NotImplementedError, ValueError, RuntimeError):
+            # No signal handlers outside of the main thread, nor on an event loop of Windows.
             loop.remove_signal_handler(signal.SIGINT)
 
 

@@ -137,6 +137,7 @@ def _dependencies(lab: Lab) -> list[Finding]:
     try:
         model = lab.session.registry.resolve_model(None)
     except UsageError:
+        # No model is set: that is a finding of its own, not the end of the inspection.
         needed: tuple[Model, ...] = ()
     else:
         needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)

@@ -197,6 +197,7 @@ def _only_in_a_terminal(name: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop runs, so this is no notebook: the server may take the process.
         return
     raise UsageError(
         f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels"

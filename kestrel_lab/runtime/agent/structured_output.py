@@ -128,6 +128,7 @@ def _json_values(text: str) -> list[Json]:
     try:
         return [loads(text.strip())]
     except ValueError:
+        # Models put prose or a fence around the JSON; the value in it is looked for.
         found = list(values_in(text, "{["))
     if not found:
         raise UsageError("there is no JSON in it")

@@ -212,6 +212,7 @@ async def _await_all(
     try:
         errors = await _await_here(left, run)
     except asyncio.CancelledError:
+        # The tasks are our own: nobody else would end them.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -416,6 +417,7 @@ def _tool_handler(
             ctx.break_off()
             raise asyncio.CancelledError from None
         except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
+            # These end the run or the turn and are no answers of the tool.
             raise
         except (
             BaseException  # noqa: BLE001

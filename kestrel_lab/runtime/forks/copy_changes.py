@@ -324,6 +324,7 @@ class _Application:
                 self._write(one.path, one.before, one.after)
                 done.append(one)
         except OSError as error:
+            # All or nothing: what was written already is put back.
             for written in reversed(done):
                 with suppress(OSError):
                     self._write(written.path, written.after, written.before, back=True)
@@ -339,6 +340,7 @@ class _Application:
                 self._held[path] = self.place.read_bytes(path, sys.maxsize)
             if before is not None and _kind(before) == "d" and _kind(after) != "d":
                 with suppress(FileNotFoundError):
+                    # The person may have removed the folder since.
                     os.rmdir(name, dir_fd=folder)
             if after is None:
                 if before is not None and before.kind != "d":
@@ -371,10 +373,12 @@ class _Application:
                     while view:
                         view = view[os.write(fd, view) :]
                     os.fchmod(fd, entry.mode & 0o777)
+                    # Synced before the rename: after a power cut the name must not stand for an empty file.
                     os.fsync(fd)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
+                # The first error is the one that counts.
                 os.unlink(temporary, dir_fd=folder)
             raise
 

@@ -136,6 +136,7 @@ def _undone(
             try:
                 content = _content_before(before, store, folder)
             except (OSError, StoreError):
+                # What was kept may have been dropped for want of room since.
                 notes.append(
                     f"what {path} held before {effect.call} is not kept any more: it is as it was left later"
                 )

@@ -49,6 +49,7 @@ def copies_folder(home: Path, run_id: str) -> Path:
 def runs_with_copies(home: Path) -> list[str]:
     """Return the runs with a private copy under `home`; one unknown to the log was left half made."""
     with suppress(FileNotFoundError):
+        # No fork has worked here yet.
         return sorted(folder.name for folder in (home.resolve() / FOLDER).iterdir())
     return []
 
@@ -221,6 +222,7 @@ class _Copy:
             self._left -= found.st_size
             shutil.copyfile(source, target, follow_symlinks=False)
         except OSError as error:
+            # A full disk ends the copy; a file that is gone or unreadable is only left out.
             if error.errno == errno.ENOSPC:
                 raise
             return False
@@ -307,6 +309,7 @@ class _Copy:
         try:
             return _clone(probe, target)
         except OSError:
+            # Not every file system can share blocks; the plain copy is always possible.
             return False
         finally:
             target.unlink(missing_ok=True)
@@ -316,6 +319,7 @@ def _sizes(folder: Path) -> Iterator[int]:
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
+                # Counted while others work: a file may be gone by now.
                 yield (Path(place) / name).lstat().st_size
 
 
@@ -341,6 +345,7 @@ def _clone(source: Path, target: Path) -> bool:
             try:
                 fcntl.ioctl(writing.fileno(), _CLONE, reading.fileno())
             except OSError:
+                # Remembered: every further file between these devices would fail alike.
                 _NO_CLONES.add(pair)
             else:
                 return True

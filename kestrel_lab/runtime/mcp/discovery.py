@@ -67,6 +67,7 @@ class Sources:
             try:
                 entries += await self.registry.search(need)
             except ConnectionError as error:
+                # The catalogue is enough to go on without the registry.
                 problem = str(error)
         by_name: dict[str, Entry] = {}
         for entry in entries:  # the catalogue goes before the registry

@@ -270,6 +270,7 @@ class McpServers:
         try:
             answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
         except ToolError as error:
+            # The server answered, so it works: the error is of the call.
             watched.success(permit)
             raise ToolError(token_redactor(known.config, self._env).text(str(error))) from error
         except ConnectionError as error:
@@ -278,6 +279,7 @@ class McpServers:
                 return await self.call(server, tool, pin, args, progress, ask=ask, show=show)
             raise watched.error() from error
         except TimeoutError as error:
+            # Slow is not broken: a look at the server decides.
             watched.release(permit)
             await watched.look()
             alive = "it still answers to others" if watched.health.usable else str(watched.error())
@@ -286,6 +288,7 @@ class McpServers:
                 f"cancelled; {alive}"
             ) from error
         except BaseException:
+            # Cancelled: nothing is known about the server, and the permit must not be lost.
             watched.release(permit)
             raise
         watched.success(permit)

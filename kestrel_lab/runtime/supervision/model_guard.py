@@ -183,6 +183,7 @@ class GuardedModel(ModelWrapper):
                 self.endpoint.release(permit)
             raise
         except BaseException:
+            # Cancelled: nothing is known about the endpoint, and the permit must not be lost.
             self.endpoint.release(permit)
             raise
         self._tell(self.endpoint.success(permit))
@@ -243,6 +244,7 @@ class MeteredModel(ModelWrapper):
             try:
                 answer = await self._in_time(request, stream)
             except BaseException as error:
+                # Only a refusal for too many calls says anything about the rate limit.
                 if (
                     isinstance(error, ModelError) and error.transient
                 ):  # an endpoint that hangs uses up no time of the agent
@@ -270,6 +272,7 @@ class MeteredModel(ModelWrapper):
             async with asyncio.timeout(self.call_s) as bound:
                 return await self.model(request, on_delta)
         except TimeoutError as error:
+            # A timeout of the model's own client is an error of the model, not of our bound.
             if not bound.expired():
                 raise
             msg = (

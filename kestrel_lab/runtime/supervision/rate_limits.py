@@ -156,6 +156,7 @@ class Gate:
     async def enter(self) -> int:
         """Wait for a turn and return its ticket, which `succeeded`, `refused` or `released` must end."""
         with self._lock:
+            # Runs of several event loops and threads share an endpoint.
             if not self._waiting and (ticket := self.throttle.enter()) is not None:
                 return ticket
             loop = asyncio.get_running_loop()

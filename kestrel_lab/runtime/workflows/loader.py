@@ -144,6 +144,7 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
         try:
             value = loads(given)
         except ValueError:
+            # Not JSON: text, as most inputs are.
             value = given
     if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
         raise UsageError(f"the input {name!r} must be of type {entry.type}, not {given!r}")

@@ -260,6 +260,7 @@ def _rewritten(session: Session, removal: Removal) -> Removal:
     try:
         return replace(removal, freed=rewrite(session.store))
     except StoreError as error:
+        # The runs are gone already; only the room in the files stays taken.
         return replace(
             removal,
             problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc",

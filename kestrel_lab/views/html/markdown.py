@@ -326,6 +326,7 @@ def _highlight_code(token: Any, span: Any) -> str:
             else [(None, token.content)]
         )
     except ClassNotFound:
+        # A language that Pygments does not know is shown without colours.
         pieces = [(None, token.content)]
 
     def shown(kind: Any, text: str) -> str:
