@@ -87,8 +87,7 @@ def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> 
         if (command := getattr(command, "commands", {}).get(word)) is None:
             break
         known.append(word)
-    if (
-        len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words)
-    ):  # `show me the data` begins with a command
+    # `show me the data` begins with a command.
+    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):
         message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -282,9 +282,8 @@ class TerminalApprover:
 def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
-        who = (
-            "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
-        )  # a server that asks is not the agent
+        # A server that asks is not the agent.
+        who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
         return Panel(Text("".join([ask.text, *options])), title=who, title_align="left", border_style="cyan")
     body = Text()
     for kind, text in diff_lines(ask.diff) if ask is not None else ():

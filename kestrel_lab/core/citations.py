@@ -328,9 +328,8 @@ def _cut_span(span: Span, cited: Citation) -> Span:
     lines = span.text.split("\n")
     text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
     made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)
-    if span.end - span.start != len(
-        span.text
-    ):  # shown with line numbers: the place of the whole is what there is
+    # Shown with line numbers: the place of the whole is what there is.
+    if span.end - span.start != len(span.text):
         return made
     start = span.start + sum(len(line) + 1 for line in lines[: cited.first - span.first])
     return replace(made, start=start, end=start + len(text))

@@ -94,9 +94,8 @@ def conversation_reference(
 ) -> dict[str, Json]:
     """Return the part of `earlier` that the log keeps, for a run that follows `since` (given `base`)."""
     rows = read(_FIRST, (since,))
-    if (
-        not base or not rows or rows[0][0] is None
-    ):  # nothing to share, in another log, or written before events had hashes
+    # Nothing to share, in another log, or written before events had hashes.
+    if not base or not rows or rows[0][0] is None:
         return earlier
     kept, added = dict[str, Json](), dict[str, Json]()
     for name, value in earlier.items():

@@ -342,9 +342,8 @@ class SessionStore:
         found: list[Record] = []
         for ancestor, last in lineage:
             for row in self.query(sql, (ancestor, after, min(last, until), *types)):
-                if (
-                    isinstance(row[0], int) and after < row[0] <= until
-                ):  # a damaged file may give others, and out of their order
+                # A damaged file may give others, and out of their order.
+                if isinstance(row[0], int) and after < row[0] <= until:
                     found.append(_record(run_id, row))
                     after = row[0]
         if (

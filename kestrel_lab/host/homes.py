@@ -49,9 +49,10 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
         return Path(named, _APP)
     if not home_folder().is_dir():
         return None
+    # 40 ms where nothing else has loaded its parts; `Lab` is imported without.
     from platformdirs import (
         user_state_path,
-    )  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
+    )
 
     return user_state_path(_APP, appauthor=False)
 

@@ -61,9 +61,8 @@ def interruptible() -> Iterator[None]:
     # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that
     # prints its whole task.
     before = _signal.getsignal(_signal.SIGINT)
-    if (
-        before is None or before is _signal.default_int_handler
-    ):  # None: installed by C code, which could not be restored
+    # None: installed by C code, which could not be restored.
+    if before is None or before is _signal.default_int_handler:
         yield
         return
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)

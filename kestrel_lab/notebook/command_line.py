@@ -209,9 +209,10 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
                 if isinstance(value, str):
                     inner.params[option] = fill_argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
+                    # Texts or paths.
                     inner.params[option] = [
                         type(given)(fill_argument(str(given), variables)) for given in value
-                    ]  # texts or paths
+                    ]
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)

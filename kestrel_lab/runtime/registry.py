@@ -96,9 +96,11 @@ class Registry:
             from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
             from kestrel_lab.models.learned_router import ROUTER, learned_model
+
+            # Providers and scripts: only where a model is given by name.
             from kestrel_lab.models.resolve import (
                 choose_model,
-            )  # providers and scripts: only where a model is given by name
+            )
             from kestrel_lab.testing import load_script
 
             makers: dict[str, Callable[[str], Model]] = {

@@ -28,9 +28,8 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
         loop_runs = False
     else:
         loop_runs = True
-    if (
-        not loop_runs
-    ):  # outside of the `except`: what the work raises does not come with an error about a missing loop
+    # Outside of the `except`: what the work raises does not come with an error about a missing loop.
+    if not loop_runs:
         return asyncio.run(work)
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     outcome: Future[T] = Future()

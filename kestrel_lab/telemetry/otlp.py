@@ -110,9 +110,8 @@ class LiveExport:
             conversation = self._conversation(event.follows) if event.follows else run.id
             fold = SpanFold(run.id, conversation=conversation, content=self._content)
         else:
-            earlier = _records_until(
-                run.records(), event
-            )  # of another session, or of the run that it forks: they have exported it
+            # Of another session, or of the run that it forks: they have exported it.
+            earlier = _records_until(run.records(), event)
             fold = SpanFold(run.id, conversation=self._conversation(run.id), content=self._content)
             for record in earlier:
                 fold.take(record.event, record.at)

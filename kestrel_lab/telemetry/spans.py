@@ -425,9 +425,8 @@ class SpanFold:
     def _tool_answered(self, event: e.ToolAnswered, at: float) -> list[Span]:
         if event.given:
             return []
-        span = self._open.get(f"call/{event.call}") or self._begin_tool(
-            event, at
-        )  # of one that was denied no call began
+        # Of one that was denied no call began.
+        span = self._open.get(f"call/{event.call}") or self._begin_tool(event, at)
         if event.cached:
             span.attributes["kestrel.cached"] = True
         if event.error is not None:

@@ -270,9 +270,8 @@ class Budget:
         counted: list[Json] = []
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
-        if (usd := limits.get("cost_usd")) and (
-            meter.cost_usd or not meter.unpriced
-        ):  # a price that nobody knows is no news
+        # A price that nobody knows is no news.
+        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
             unknown = " + unknown cost" if meter.unpriced else ""
             counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
         if tokens := limits.get("tokens"):

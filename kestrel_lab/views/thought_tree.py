@@ -23,9 +23,8 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    scored = {
-        event.candidate: event for event in events if isinstance(event, BranchScored)
-    }  # told again where a session ended on it
+    # Told again where a session ended on it.
+    scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}
     depth: dict[str, int] = {}
     for name, event in scored.items():
         depth[name] = depth.get(event.parent, 0) + 1

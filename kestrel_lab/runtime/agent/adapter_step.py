@@ -62,9 +62,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    moved = conversation.borrowed and bool(
-        ctx.state.private_copy
-    )  # programs look for a session in the folder where it was begun
+    # Programs look for a session in the folder where it was begun.
+    moved = conversation.borrowed and bool(ctx.state.private_copy)
     resumes = (
         bool(conversation.session)
         and not moved
@@ -309,9 +308,10 @@ class _Work:
         """Put a question of the program to whoever decides about calls of the run."""
         request = asked.request
         known = self._ours.get(request.id)
+        # Of a sub-agent's call.
         name = (
             known.id if known is not None else f"{self._step.id}.{self._conversation.cycles}.sub.{request.id}"
-        )  # of a sub-agent's call
+        )
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
         self._approvals.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:

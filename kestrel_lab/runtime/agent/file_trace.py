@@ -79,9 +79,8 @@ class FileTrace(Struct, frozen=True):
             if "kernel" in flow.reads
             else None
         )
-        if (
-            kernel is not None and kernel.sets
-        ):  # before it runs: cancelled or failed, it has left something all the same
+        # Before it runs: cancelled or failed, it has left something all the same.
+        if kernel is not None and kernel.sets:
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
@@ -139,9 +138,8 @@ class FileTrace(Struct, frozen=True):
                 if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
                     del self._begun[own.author]
             elif result is not None:
-                await asyncio.sleep(
-                    0
-                )  # for those that end before the event loop turns over: the last of all records for them
+                # For those that end before the event loop turns over: the last of all records for them.
+                await asyncio.sleep(0)
             if last or trace.working:
                 await self._record(files, trace, ended=last, cancelled=result is None)
         return result

@@ -148,9 +148,8 @@ async def run_requests(
             raise
         finally:
             order.end(call)
-        if (
-            result.error is not None and result.error.kind == "cancelled"
-        ):  # by a person, who thereby stops the run
+        # By a person, who thereby stops the run.
+        if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
             raise asyncio.CancelledError
 

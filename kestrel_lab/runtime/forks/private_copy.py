@@ -174,9 +174,8 @@ class _Copy:
         for path in [path for path in self.entries if path == ".git" or path.endswith("/.git")]:
             self._repository(path)
         self._dependencies()
-        for path, entry in sorted(
-            self.entries.items(), reverse=True
-        ):  # a folder after what is in it: it may be closed to writing
+        # A folder after what is in it: it may be closed to writing.
+        for path, entry in sorted(self.entries.items(), reverse=True):
             if entry.kind == "d" and entry.mode & 0o777 != 0o700:
                 (self.place / path).chmod(entry.mode & 0o777)
 

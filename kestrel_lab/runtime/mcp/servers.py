@@ -169,9 +169,8 @@ class McpServers:
         watched = self._watched(name, server)
         connection = server.connection
         if watched.health.given_up or connection is None or not connection.alive:
-            await self._start(
-                server, watched, replacing=connection
-            )  # a person asked for it, so the restart budget does not count
+            # A person asked for it, so the restart budget does not count.
+            await self._start(server, watched, replacing=connection)
         connection = server.connected
         return ServerCheck(
             server=server.config,

@@ -80,9 +80,8 @@ async def verify(scope: Scope) -> Done:
         (form if isinstance(judge, Formed) else issues).extend(found)
     issues += await _citation_issues(scope, order)
     over = order.round > order.rounds
-    if not issues and (
-        not form or over
-    ):  # what is right in another form is given, with what is wrong with its form beside it
+    # What is right in another form is given, with what is wrong with its form beside it.
+    if not issues and (not form or over):
         return Done(output=answer if order.claims else order.answer)
     issues = [*form, *issues]
     if over:

@@ -141,13 +141,16 @@ def _with_review(
     """Return the end of a run with the findings of its review (concerns, claims, confirmed and next actions),
     and the concerns alone.
     """
+    # With all its rules: only where an answer is checked.
     from kestrel_lab.verification.claimed_actions import (
         count_confirmed,
-    )  # with all its rules: only where an answer is checked
+    )
+
+    # With all its rules: only where an answer is checked.
     from kestrel_lab.verification.engine import (
         UNFINISHED,
         unfinished_issue,
-    )  # with all its rules: only where an answer is checked
+    )
 
     subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, actions=actions)
     found, proposed = answer_issues(subject), propose_actions(state, subject.files, end.answer)

@@ -225,9 +225,10 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
 
 def _check_subject(subject: Subject) -> tuple[Issue, ...]:
     with error_boundary(RunError, "the check of the answer"):
+        # With all its rules: only where an answer is checked.
         from kestrel_lab.verification.engine import (
             check_answer,
-        )  # with all its rules: only where an answer is checked
+        )
 
         return check_answer(subject)
 

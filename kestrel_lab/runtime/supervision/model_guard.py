@@ -245,9 +245,8 @@ class MeteredModel(ModelWrapper):
                 answer = await self._in_time(request, stream)
             except BaseException as error:
                 # Only a refusal for too many calls says anything about the rate limit.
-                if (
-                    isinstance(error, ModelError) and error.transient
-                ):  # an endpoint that hangs uses up no time of the agent
+                # An endpoint that hangs uses up no time of the agent.
+                if isinstance(error, ModelError) and error.transient:
                     self.idle.lose(time.monotonic() - began)
                 if not _rate_limited(error):
                     turns.released()

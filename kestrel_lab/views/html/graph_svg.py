@@ -73,12 +73,13 @@ def _order_columns(
                 spot.id: row for row, spot in enumerate(column)
             }
             near = {spot.id: [row for tie in ties for row in _tied_row(spot, tie, rows)] for spot in column}
+            # Used at once.
             column.sort(
                 key=lambda spot: (
                     sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows),
                     spot.id,
                 )
-            )  # used at once
+            )
     return ours, theirs
 
 

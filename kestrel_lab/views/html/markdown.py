@@ -272,9 +272,8 @@ def _mathml(source: str, block: bool) -> str:
     """Return a formula as MathML, which browsers draw; empty if it is not understood or holds other HTML."""
     from latex2mathml.converter import Converter
 
-    if (
-        len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source
-    ):  # macros may grow without end
+    # Macros may grow without end.
+    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:
         return ""
     try:
         html = Converter(display="block" if block else "inline").convert(source)
