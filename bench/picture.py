@@ -124,7 +124,8 @@ def _taken(cell: Locator, path: Path) -> None:
     cell.page.mouse.move(0, 0)
     cell.screenshot(path=str(path))
     with Image.open(path) as image:
-        inside = image.crop((6, 6, image.width - 6, image.height - 6))  # without the frame of the active cell
+        # Without the frame of the active cell.
+        inside = image.crop((6, 6, image.width - 6, image.height - 6))
         inside.convert("RGB").quantize(256).save(path, optimize=True)
 
 

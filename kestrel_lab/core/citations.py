@@ -275,7 +275,8 @@ def resolve_citation(
         )
     named = [span for span in spans if span.path and _same_file(span.path, cited.path)]
     exact = cited.path.removeprefix("./")
-    if any(span.path == exact for span in named):  # not the file of a longer path that ends so
+    # Not the file of a longer path that ends so.
+    if any(span.path == exact for span in named):
         named = [span for span in named if span.path == exact]
     seen = [span for span in named if span.first <= cited.first <= cited.last <= span.last]
     if seen:

@@ -102,7 +102,8 @@ class Plan:
 
     def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""
-        if self._growth is not None:  # asked for several times for each step of a run
+        # Asked for several times for each step of a run.
+        if self._growth is not None:
             return self._growth
         parents = {step.id: step.parent for step in self.steps if step.parent}
         found: dict[str, list[str]] = {}

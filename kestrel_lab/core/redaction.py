@@ -83,7 +83,8 @@ def _encodings(value: str) -> Iterator[str]:
     """A value and its usual encodings; of base64 the part that is the same at any offset."""
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
-    yield content.decode("latin-1")  # as bytes are looked through that may be cut anywhere
+    # As bytes are looked through that may be cut anywhere.
+    yield content.decode("latin-1")
     for before in range(3):
         encoded = b64encode(bytes(before) + content).decode("ascii")
         inner = encoded[-(-before * 4 // 3) : (before + len(content)) * 4 // 3]

@@ -115,7 +115,8 @@ class ResultStore:
                     found.append((status.st_mtime, status.st_size, entry.path))
         used = sum(size for _, size, _ in found)
         if used > self._room:
-            for _, size, path in sorted(found)[:-1]:  # never the newest: it was just asked for
+            # Never the newest: it was just asked for.
+            for _, size, path in sorted(found)[:-1]:
                 if used <= self._room * 0.9:
                     break
                 Path(path).unlink(missing_ok=True)

@@ -75,7 +75,8 @@ def _is_running(pid: int, began: float | None) -> bool:
 
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:  # over, and its parent has not looked yet
+        # Over, and its parent has not looked yet.
+        if process.status() == psutil.STATUS_ZOMBIE:
             return False
         return began is None or abs(process.create_time() - began) <= SLACK_S
     except psutil.AccessDenied:  # somebody else's

@@ -67,7 +67,8 @@ class ConversationCache:
         with self._lock:
             self._earlier[run_id] = earlier
             self._earlier.move_to_end(run_id)
-            if len(self._earlier) > _MOST_KEPT:  # what is read again is checked again
+            # What is read again is checked again.
+            if len(self._earlier) > _MOST_KEPT:
                 self._checked.pop(self._earlier.popitem(last=False)[0], None)
 
     def changed(self, run_id: str, *, anew: bool) -> str:

@@ -134,7 +134,8 @@ class SessionStore:
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
         """Whole texts of answers that were too long to show."""
-        self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
+        # Not a generator: those may not be entered by two threads.
+        self._numbers = itertools.count(1)
 
     def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.

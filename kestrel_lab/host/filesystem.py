@@ -98,7 +98,8 @@ def private_folder(path: Path) -> bool:
         return False
     path.chmod(PRIVATE_FOLDER)
     for one in _walk_owned(path):
-        with suppress(OSError):  # it is gone, or another's; nobody gets to it through the folder
+        # It is gone, or another's; nobody gets to it through the folder.
+        with suppress(OSError):
             Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
     return True
 

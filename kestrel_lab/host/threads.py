@@ -45,7 +45,8 @@ async def _in_own_thread(call: Callable[[], Any]) -> Any:
 
     def work() -> None:
         value = context.run(call)
-        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+        # Nobody waits any more, and the loop is closed.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, value)
 
     threading.Thread(target=work, name="kestrel tool", daemon=True).start()

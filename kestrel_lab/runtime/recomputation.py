@@ -282,7 +282,8 @@ def _turn(run: Run, results: ResultStore) -> Turn:
     done, undone = dict[str, KernelChanged](), set[str]()
     for event in events:
         if isinstance(event, KernelChanged) and event.call in asked:
-            done.pop(event.call, None)  # a call that was made again after a crash has its place there
+            # A call that was made again after a crash has its place there.
+            done.pop(event.call, None)
             done[event.call] = event
         elif isinstance(event, KernelUndone):
             undone.update(event.calls)

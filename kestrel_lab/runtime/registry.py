@@ -167,7 +167,8 @@ class Registry:
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
-            with suppress(UsageError):  # the run raises it, if it has a tool that needs a sandbox
+            # The run raises it, if it has a tool that needs a sandbox.
+            with suppress(UsageError):
                 await choose_level_async(self.sandbox, workspace)
         return failed
 

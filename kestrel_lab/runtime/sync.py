@@ -50,7 +50,8 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
         return outcome.result()
     except KeyboardInterrupt:
         loop, task = begun.result()
-        with suppress(RuntimeError):  # it has ended just now, and its loop is closed
+        # It has ended just now, and its loop is closed.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
         wait([outcome])
         raise

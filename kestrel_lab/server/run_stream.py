@@ -240,7 +240,8 @@ class Follower:
             await self._tail.grown(count)
 
     def _news(self) -> tuple[bool, list[e.Record]]:
-        ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
+        # Asked first: nothing follows the end.
+        ended = self._store.run(self.run).status.terminal
         return ended, self._store.records(self.run, after=self._seen)
 
     def _messages_of(self, records: list[e.Record]) -> Iterator[RunMessage]:

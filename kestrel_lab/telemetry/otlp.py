@@ -126,7 +126,8 @@ class LiveExport:
         self._folds.clear()
         closing = threading.Thread(target=self._processor.shutdown, daemon=True)
         closing.start()
-        closing.join(_LAST_S)  # the SDK itself waits half a minute for a collector that is not there
+        # The SDK itself waits half a minute for a collector that is not there.
+        closing.join(_LAST_S)
         if closing.is_alive():
             logging.getLogger(__name__).warning(
                 "the OpenTelemetry collector did not take the last spans within %s s: export them from "

@@ -82,7 +82,8 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {sanitize_text(event.target)}"
     head = view.head.change(health=", ".join(view.unwell.values()))
-    if event.kind == "model" and event.target in _WELL and was is None:  # a model that answers is no news
+    # A model that answers is no news.
+    if event.kind == "model" and event.target in _WELL and was is None:
         return [head]
     reason = f": {event.reason}" if event.reason else ""
     notice = notice_row(

@@ -130,13 +130,13 @@ def _interrupts(task: asyncio.Task[None]) -> Iterator[list[int]]:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows; a thread other than the main one
+    # Windows; a thread other than the main one.
+    with suppress(NotImplementedError, ValueError, RuntimeError):
         loop.add_signal_handler(signal.SIGINT, press)
     try:
         yield pressed
     finally:
         with suppress(NotImplementedError, ValueError, RuntimeError):
-            # No signal handlers outside of the main thread, nor on an event loop of Windows.
             loop.remove_signal_handler(signal.SIGINT)
 
 

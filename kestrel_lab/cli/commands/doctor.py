@@ -239,7 +239,7 @@ def _canaries(lab: Lab) -> list[Finding]:
 
 # What keeps agents from harm: each barrier is asked to stop something, and says whether it did.
 
-# Not bound to.
+# Nothing is bound to these: the web tools must refuse them.
 _CLOSED = (
     "127.0.0.1",
     "0.0.0.0",  # noqa: S104

@@ -246,7 +246,8 @@ class _Work:
             )
         )
         self._ctx.warn_unpriced(self._adapter, unpriced)
-        if not self._adapter.capabilities.approvals:  # nobody is asked: they run already
+        # Nobody is asked: they run already.
+        if not self._adapter.capabilities.approvals:
             for one in calls:
                 self._run(next(call for call in self._ours.values() if call.id == one.id), "")
 
@@ -262,7 +263,8 @@ class _Work:
         )
 
     def _run(self, call: Call, leave: str) -> None:
-        danger = call.danger.name if leave else ""  # of a call that was not asked about nobody knows
+        # Of a call that was not asked about nobody knows.
+        danger = call.danger.name if leave else ""
         event = ToolCalled(
             call=call.id,
             step=call.step,

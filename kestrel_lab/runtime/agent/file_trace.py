@@ -98,7 +98,8 @@ class FileTrace(Struct, frozen=True):
         try:
             result = await proceed(trace.call)
         finally:
-            if result is None:  # cancelled: what it did until now is recorded all the same
+            # Cancelled: what it did until now is recorded all the same.
+            if result is None:
                 trace.end("")
             else:
                 nothing = result.error is not None and result.value is None
@@ -135,7 +136,8 @@ class FileTrace(Struct, frozen=True):
         finally:
             trace.working -= 1
             if last := not trace.working:
-                if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
+                # Ended at once: whoever begins now begins anew.
+                if self._begun.get(own.author) is trace:
                     del self._begun[own.author]
             elif result is not None:
                 # For those that end before the event loop turns over: the last of all records for them.
@@ -246,7 +248,8 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
         self.files.refresh()
-        if not self.read and not self.author:  # whoever has read others is not told again
+        # Whoever has read others is not told again.
+        if not self.read and not self.author:
             match self.way:
                 case "exact":
                     self.read = self._first(self.files.below(workspace, path) for path in paths_of(args))
@@ -360,7 +363,8 @@ class _Trace:
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
         known = self.before.stamps.get(path)
-        if known is None and not SKIPPED.isdisjoint(path.split("/")):  # not looked at before
+        # Not looked at before.
+        if known is None and not SKIPPED.isdisjoint(path.split("/")):
             return bool(stamp) and stamp[-1] >= self.began * 1e9 - _MARGIN_NS
         return known != stamp or (bool(stamp) and stamp[-1] >= self.began * 1e9)
 

@@ -139,7 +139,8 @@ async def run_requests(
     )
 
     async def one(call: Call) -> None:
-        if ctx.stopping:  # by what was called before it in this turn of the event loop
+        # By what was called before it in this turn of the event loop.
+        if ctx.stopping:
             raise asyncio.CancelledError
         try:
             result = await handler(call)
@@ -177,7 +178,8 @@ async def _prepare_calls(
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
-            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None  # what fits was added
+            # What fits was added.
+            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
         if isinstance(prepared, Call):
             calls.append((prepared, tool))
         else:

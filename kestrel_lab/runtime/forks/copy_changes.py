@@ -138,7 +138,8 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
     for path in sorted(path for path in base.keys() | now.keys() if not in_git(path)):
         if not _same(base.get(path), now.get(path)):
             old, new = (_led_back(one.get(path), copy, workspace) for one in (base, now))
-            if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
+            # Else it is there already.
+            if not _same(live := _entry_at(place, path), new, workspace / path):
                 conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
                 refused = _refused(place, path, new, copy / path)
                 found.append(

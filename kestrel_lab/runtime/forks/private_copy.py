@@ -61,7 +61,8 @@ def remove_copy(home: Path, run_id: str) -> bool:
     folder = copies_folder(home, run_id)
     if not folder.is_dir():
         return False
-    for place, _, _ in os.walk(folder):  # a folder that is closed to us cannot be emptied
+    # A folder that is closed to us cannot be emptied.
+    for place, _, _ in os.walk(folder):
         with suppress(OSError):
             Path(place).chmod(0o700)
     remove_tree(str(folder))
@@ -182,7 +183,8 @@ class _Copy:
     def _entry(self, path: str, entry: Entry) -> bool:
         """Make one path of the copy; returns whether it could be."""
         target = self.place / path
-        if path.startswith("/") or ".." in path.split("/"):  # no index of ours has one
+        # No index of ours has one.
+        if path.startswith("/") or ".." in path.split("/"):
             return False
         if entry.kind == "d":
             target.mkdir(mode=0o700, parents=True, exist_ok=True)

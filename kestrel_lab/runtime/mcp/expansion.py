@@ -181,7 +181,8 @@ class Expansion:
         had = {
             one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)
         }
-        judged = [one for one in judged if one.entry.name not in had]  # `_own` has searched its tools
+        # `_own` has searched its tools.
+        judged = [one for one in judged if one.entry.name not in had]
         usable = [one for one in judged if one.usable][:_LOCKED]
         found = await asyncio.gather(*(self._looked_up(sources, one) for one in usable))
         events = [self._candidate(need, one, *looked) for one, looked in zip(usable, found, strict=True)]

@@ -144,7 +144,8 @@ class McpServers:
         """
         if name is None:
             for waiting in [self._loop.submit(self._first(each)) for each in self.unstarted(None)]:
-                with suppress(DependencyError):  # the table names it, and the other servers work
+                # The table names it, and the other servers work.
+                with suppress(DependencyError):
                     waiting.result()
             return
         if not self._is_approved(name):
@@ -237,7 +238,8 @@ class McpServers:
         servers = self._reset()
         waiting = [self._loop.submit(server.close()) for server in servers] if self._loop.running else []
         for one in waiting:
-            with suppress(TimeoutError):  # the sandbox kills what does not end when this process ends
+            # The sandbox kills what does not end when this process ends.
+            with suppress(TimeoutError):
                 one.result(_CLOSE_S)
         self._loop.stop()
 

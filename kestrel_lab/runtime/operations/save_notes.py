@@ -80,7 +80,8 @@ async def commit(scope: Scope) -> Done:
         why = "the model proposed nothing that could be read" if unread else one_line(str(error), 300)
         ctx.emit(Progress(text=f"nothing was remembered: {why}"))
         proposed = []
-    await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
+    # The memory may hold notes that this run stored before a crash.
+    await ctx.on_disk()
     kept = 0
     for place, item in enumerate(proposed):
         note = replace(

@@ -166,7 +166,8 @@ def _has_failed_calls(state: RunState) -> bool:
 
 
 def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
-    offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
+    # How far each tool reaches.
+    offers = () if ctx.state.started is None else (ctx.state.started,)
     return actions_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
 
 

@@ -60,7 +60,8 @@ class Dependency:
         self._pace, self._clock, self._changed = pace, clock, changed
         self._probe, self._restart, self._advice = probe, restart, advice
         self._heard: float | None = None  # the time of the last success
-        self._probed = (-math.inf, False)  # the end of the last probe, and whether it succeeded
+        # The end of the last probe, and whether it succeeded.
+        self._probed = (-math.inf, False)
         self._busy = self._restarting = False
         self._lock = threading.Lock()
 

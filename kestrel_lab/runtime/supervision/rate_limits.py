@@ -166,7 +166,8 @@ class Gate:
             return await self._turn(waiter)
         except BaseException:
             with self._lock:
-                if waiter in self._waiting:  # `_wake` removes it when its event loop has closed
+                # `_wake` removes it when its event loop has closed.
+                if waiter in self._waiting:
                     self._waiting.remove(waiter)
                 self._wake()
             raise

@@ -143,7 +143,8 @@ def markdown_html(
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return sanitize_text(clean)  # once more: a character reference can stand for a hidden character
+    # Once more: a character reference can stand for a hidden character.
+    return sanitize_text(clean)
 
 
 def row_id(run: str, row: str) -> str:
@@ -204,7 +205,8 @@ class RenderedChanges:
             return change
         if {"text", "claims", "numbers"} & change.keys() or change.get("state") == "done":
             self._growing.pop(name, None)
-            if row.state == "streaming":  # pieces follow, which say what is complete
+            # Pieces follow, which say what is complete.
+            if row.state == "streaming":
                 settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
                 return {**change, "html": "", "settled": settled, "tail": tail}
             numbers = number_links(self._view.head.run, row)
@@ -405,7 +407,8 @@ def _shape(tokens: Sequence[Token], signs: str) -> Iterator[tuple[str, str, str,
     """Yield what the rendering of tokens depends on, without the signs."""
     for token in tokens:
         content = "" if token.type == "inline" else token.content.translate(dict.fromkeys(map(ord, signs)))
-        if content or token.type != "text":  # a sign alone is a text of its own before code
+        # A sign alone is a text of its own before code.
+        if content or token.type != "text":
             yield token.type, token.tag, content, str(token.attrs)
         yield from _shape(token.children or (), signs)
 
@@ -482,7 +485,8 @@ class _Marker:
             attrs["style"] = f"border-bottom:{STATES[state]}"
         if label:
             attrs["data-shown"] = label
-        if label and self._first:  # one stop for the keyboard, one description for who listens
+        # One stop for the keyboard, one description for who listens.
+        if label and self._first:
             attrs |= {"tabindex": "0", "role": "mark", "aria-description": label}
             self._first = False
         return _token("span_open", "span", 1, attrs)
