@@ -107,7 +107,8 @@ def main() -> None:
             cells.nth(0).get_by_text("[1]:").wait_for()
             run_cell(page, 1)
             page.locator(".kst-ask", has_text="line.quantity").wait_for()
-            approve.click(trial=True)  # waits until the button is enabled
+            # Waits until the button is enabled.
+            approve.click(trial=True)
             _taken(cells.nth(1), folder / "panel.png")
             approve.click()
             page.locator(".kst-ask", has_text="pytest").wait_for()

@@ -78,7 +78,8 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
 def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
     """Return what is wrong with a command, what was probably meant, and its help; empty if help was shown."""
     message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
-    if not message:  # a group of commands without a command prints its help
+    # A group of commands without a command prints its help.
+    if not message:
         return ""
     if likely := getattr(error, "possibilities", None):
         message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"

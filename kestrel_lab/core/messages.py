@@ -302,7 +302,8 @@ class ModelParams:
 
     def over(self, request: ModelRequest) -> ModelRequest:
         """Return `request` with these parameters where it sets none itself."""
-        if self is NO_PARAMS:  # the usual case, on the path of every turn
+        # The usual case, on the path of every turn.
+        if self is NO_PARAMS:
             return request
         unset = {
             one.name: getattr(self, one.name)

@@ -95,7 +95,8 @@ class Plan:
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, the steps it waits for: named ones, producers of its inputs, and what these grew."""
-        if self._waits is None:  # asked for several times for each run
+        # Asked for several times for each run.
+        if self._waits is None:
             object.__setattr__(self, "_waits", self._needs(self._producers()))
         assert self._waits is not None
         return dict(self._waits)

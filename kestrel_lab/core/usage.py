@@ -88,7 +88,8 @@ class UsageMeter:
         until = max(last, at)
         if isinstance(event, _SESSION_BEGINS):
             self.away_s += until - last
-            last = until = self.idle_until = at  # a session begins its own clock
+            # A session begins its own clock.
+            last = until = self.idle_until = at
         self.last_at = until
         # A log without transitions, one made by hand for instance, says by its questions alone that the run
         # waits.

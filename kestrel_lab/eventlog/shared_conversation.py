@@ -165,7 +165,8 @@ def changed_base(read: Read, earlier: _Earlier, checked: Mapping[str, str] | Non
         if checked and checked.get(since) == earlier["hash"]:
             return ""
         rows = [*rows_of(read, since, 0, 1)]
-        if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
+        # Gone, or not to be read.
+        if len(rows) != 1 or len(rows[0]) == 1:
             return since
         *columns, digest, _ = rows[0]
         if digest is None or digest.hex() != earlier["hash"] or chain_hash(START, since, *columns) != digest:

@@ -219,7 +219,8 @@ def _call(folder: Path, args: tuple[str, ...]) -> Iterator[tuple[list[str], dict
     with _view(repository, git_program(*around)) as shown:
         tree = {} if repository.top is None else {"GIT_WORK_TREE": str(repository.top)}
         index = repository.own / "index"
-        pipe = index.exists() and not index.is_file()  # it would be waited for
+        # It would be waited for.
+        pipe = index.exists() and not index.is_file()
         where = {"GIT_DIR": str(shown), "GIT_INDEX_FILE": str(shown / "index" if pipe else index), **tree}
         yield _argv(args, *around), {**_environment(shown, *around), **where}
 

@@ -87,7 +87,8 @@ def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> Non
     status = place.stat()
     identity = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
     record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
-    with suppress(OSError):  # a home that is read only is for looking at
+    # A home that is read only is for looking at.
+    with suppress(OSError):
         if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == identity:
             return
         private_folder(home.parent)

@@ -199,7 +199,8 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         )
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
-        if hasattr(command, "commands"):  # its own commands read their words later
+        # Its own commands read their words later.
+        if hasattr(command, "commands"):
             with command.make_context(
                 name, [fill_argument(word, variables) for word in rest], parent=context
             ) as inner:

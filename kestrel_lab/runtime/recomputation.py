@@ -385,7 +385,8 @@ class _Names:
             self._statements(tree_of(magics.transform_cell(code)).body)
         except (SyntaxError, ValueError, RecursionError):  # it raised when it ran, too
             return []
-        self._use(self._later)  # bodies of functions run later, when more is bound
+        # Bodies of functions run later, when more is bound.
+        self._use(self._later)
         return [*self._free]
 
     def _statements(self, statements: Iterable[ast.AST]) -> None:

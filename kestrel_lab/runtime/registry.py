@@ -224,9 +224,11 @@ def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[]
         if not ctx.state.status.terminal:
             ctx.emit(change)
 
-    def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
+    # On whatever thread noticed it.
+    def heard(change: HealthChanged) -> None:
         if change.kind == "mcp" and change.dependency in _used_servers(ctx):
-            with suppress(RuntimeError):  # the run's loop has ended
+            # The run's loop has ended.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(emit, change)
 
     return supervisor.subscribe(heard)

@@ -124,7 +124,8 @@ class _Site:
         try:
             value = loads(body.decode())
         except ValueError:
-            return await self._obey(body)  # which says what is wrong with it
+            # Which says what is wrong with it.
+            return await self._obey(body)
         if isinstance(value, dict):
             value.setdefault("type", "start")
             if value["type"] != "start":

@@ -65,7 +65,8 @@ class LogWatcher:
         def committed() -> None:
             if not self._notified:
                 self._notified = True
-                with suppress(RuntimeError):  # the loop closed in this moment
+                # The loop closed in this moment.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(loop.call_later, _GATHER_S, self._own_commit)
 
         self._unsubscribe = self._store.on_commit(committed)

@@ -120,7 +120,8 @@ class LiveExport:
 
     def close(self) -> None:
         """Send what is queued; waits a few seconds at most."""
-        for fold in list(self._folds.values()):  # of runs that wait for somebody
+        # Of runs that wait for somebody.
+        for fold in list(self._folds.values()):
             for span in _readable(fold.close()):
                 self._processor.on_end(span)
         self._folds.clear()

@@ -224,7 +224,8 @@ _SCOPES = {
 def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     """Show who decided on a call, and how."""
     view.actions.take(event)
-    if event.args is not None:  # what a person changed is shown whole
+    # What a person changed is shown whole.
+    if event.args is not None:
         view.asked_args.pop(event.call, None)
     row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"

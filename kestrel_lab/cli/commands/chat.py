@@ -61,7 +61,8 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
     lab = frontend.lab()
     options = run_options(words)
     if options["follow"] is not None:
-        lab.get(options["follow"])  # a wrong id is refused before anything is typed
+        # A wrong id is refused before anything is typed.
+        lab.get(options["follow"])
     prepare_in_background(os.environ)
     ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line
     run: Run | None = None

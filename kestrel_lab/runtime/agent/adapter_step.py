@@ -55,7 +55,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     if conversation.messages[-1].role == "assistant" and not conversation.requests:
         return conversation.messages[-1].text.strip()
     adapter.check(ctx.workspace.root)
-    sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
+    # It has to reach its model.
+    sandbox = replace(ctx.sandbox, network=True)
     choice = await choose_level_async(sandbox, ctx.workspace.root)
     work = _Work(step, adapter, ctx, approvals, choice)
     if not (adapter.capabilities.approvals and choice.wanted):

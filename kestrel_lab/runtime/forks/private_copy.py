@@ -287,7 +287,8 @@ class _Copy:
                         f"absent: {shown} ({size / 1e6:,.0f} MB); install it in the fork, or fork in place"
                     )
                     continue
-                with suppress(shutil.Error):  # what cannot be read is left out
+                # What cannot be read is left out.
+                with suppress(shutil.Error):
                     shutil.copytree(
                         source, self.place / path / name, symlinks=True, copy_function=_copy_with_times
                     )

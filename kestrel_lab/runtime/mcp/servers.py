@@ -446,7 +446,8 @@ class McpServers:
             loop = asyncio.get_running_loop()
 
             def progress(text: str, fraction: float | None) -> None:
-                with suppress(RuntimeError):  # the run's loop has ended
+                # The run's loop has ended.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(ctx.progress, text, fraction)
 
             async def ask(text: str, options: tuple[str, ...]) -> str | None:

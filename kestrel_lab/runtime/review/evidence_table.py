@@ -86,7 +86,8 @@ def evidence_table(
 
 def claims_in(state: RunState) -> Claims:
     """Return the claims of a run's answer, if asked for: those of the last agent that gave it."""
-    if TITLE not in str(state.plan):  # as nearly always: spares making the plan
+    # As nearly always: spares making the plan.
+    if TITLE not in str(state.plan):
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
     done = [step for step in makers if state.finished_steps.get(step.id)]

@@ -262,7 +262,8 @@ class DependencyHealth:
     def succeeded(self, permit: int | None = None) -> None:
         """Record a successful call or, without a permit, probe."""
         if permit is None and self.given_up and self._state is HealthState.FAILED:
-            self.breaker.reset()  # it was restarted by somebody else
+            # It was restarted by somebody else.
+            self.breaker.reset()
         elif self.given_up or not self._counts(permit, self.breaker.success):
             return
         if self._state is HealthState.FAILED:

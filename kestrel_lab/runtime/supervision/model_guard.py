@@ -234,7 +234,8 @@ class MeteredModel(ModelWrapper):
         waiting = self.idle.queueing
         if isinstance(self.model, PreparableModel) and not self.model.ready:
             self.emit(Progress(text=self.model.preparing))
-            with waiting():  # what a process does once is no time of this call
+            # What a process does once is no time of this call.
+            with waiting():
                 await self.model.prepare()
             self.emit(Progress(text=""))
         while True:
