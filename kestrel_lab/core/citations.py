@@ -225,6 +225,7 @@ def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Itera
     body = _NOTE.sub("", text)
     if body.startswith("[not read: ") or not body.strip():
         return
+    # Models send `true` and negative offsets, too; the tool then begins at the first line.
     first = offset if isinstance(offset, int) and not isinstance(offset, bool) and offset > 0 else 1
     last = first + max(len(body.removesuffix("\n").split("\n")), 1) - 1
     yield _of_file(whole, path, first, last, body, start)

@@ -68,6 +68,7 @@ def encode_state(state: RunState) -> bytes:
 
 def pack_snapshot(body: bytes, **about: Json) -> bytes:
     """Return a snapshot of what `encode_state` gave, with what it is about."""
+    # Most runs end before their first checkpoint.
     import zstandard
 
     text = msgspec.json.encode({**about, "form": snapshot_format(), "state": msgspec.Raw(body)})

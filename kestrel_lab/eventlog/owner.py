@@ -64,6 +64,7 @@ class Owner:
 @cache
 def _process_start(pid: int) -> float:
     """When this process, of that number, was started; asked once, since every run names its owner."""
+    # Only runs of other processes need it.
     import psutil  # not needed to read a log
 
     began: float = psutil.Process(pid).create_time()

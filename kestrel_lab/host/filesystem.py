@@ -142,6 +142,7 @@ def _walk_owned(path: Path) -> Iterator[os.DirEntry[str]]:
 
 
 try:
+    # Not on Windows, where this module must be importable to say so.
     import fcntl
 except ImportError:  # Windows: nobody is kept apart there
     fcntl = None  # type: ignore[assignment,unused-ignore]

@@ -41,6 +41,7 @@ async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
 
     Whatever else would be written to standard output goes to standard error.
     """
+    # The library is slow to load, and only this command needs it.
     from acp import run_agent, stdio_streams
 
     try:

@@ -85,6 +85,7 @@ class LiveExport:
     def __init__(self, conversation: Callable[[str], str], *, content: bool) -> None:
         """`conversation` returns the id of the first run of a run's chat."""
         _require()
+        # OpenTelemetry is slow to load: only sessions that export spans pay for it.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 

@@ -307,6 +307,7 @@ def _are_equal(left: Json, right: Json) -> bool:
 
 
 def _is_number(value: Json) -> bool:
+    # A bool is an int in Python, but not in a condition.
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -106,6 +106,7 @@ def markdown_html(
     `claims` are those of `TextRow`, which are underlined by their state; `numbers` are addresses within the
     page of numbers as they are written.
     """
+    # A terminal needs none of the HTML libraries.
     import nh3
 
     if len(text) > _LONGEST:
