@@ -156,6 +156,7 @@ def along_edges(
     first = tuple(start) or tuple(node for node in nodes if node not in targets)
     _check_edges(nodes, edges, first)
     into = {node: tuple(edge for edge in edges if edge.target == node) for node in nodes}
+    # A cycle cannot be a plan, which is acyclic: one step then grows a wave of nodes at a time.
     cycle = _cycle(into)
     fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
@@ -185,6 +186,7 @@ def along_edges(
         raise UsageError(
             "result is only for graphs with cycles: in this graph the answer is that of the last nodes"
         )
+    # In this order, so that a node's condition can refer to what the nodes before it produce.
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _topological_order(into):
         led = _conditional_step(steps[node], () if node in first else into[node], steps)
@@ -253,6 +255,7 @@ def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
     It begins if one of them has made something, though others failed.
     """
     ids = [part.step.id for part in members]
+    # The synthesiser also starts after failures, but with nothing at all it would only make something up.
     made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
     return side_by_side(
         members,

@@ -185,6 +185,7 @@ class RunState:
 
     def spent(self, step: str) -> dict[str, float]:
         """Return what `step` and the sub-agents below it have used of `cost_usd`, `tokens` and `seconds`."""
+        # Recursive, since a sub-agent may delegate as well; each spends from the share of the one above.
         total = dict(self.conversation(step).used)
         for name in [
             name for name, conversation in self.conversations.items() if conversation.within == step

@@ -161,6 +161,7 @@ class Control:
             await link.close()
         working = self.session.history.live
         waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
+        # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
         await asyncio.wait(waiting, timeout=5) if waiting else None
         for run in self._own.keys() & working.keys():
             if (live := working[run].live) is not None:
@@ -200,6 +201,7 @@ class Control:
             message = protocol.JobProgress(
                 job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
             )
+            # Jobs report from threads, but links belong to the event loop.
             loop.call_soon_threadsafe(tell, message)
 
         return report
@@ -233,6 +235,7 @@ class Control:
         """Register a run that was started with `approver` as one that was started here."""
         approver.run = run.id
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
+        # An ended run is followed like one of any other process.
         task.add_done_callback(lambda _: self._own.pop(run.id, None))
 
     def _begin(self, message: protocol.Start | protocol.Resume) -> protocol.Reply:
