@@ -144,9 +144,8 @@ def recorded(path: Path) -> dict[str, Any]:
     for message in found["messages"]:
         for call in (message.get("tool_calls") or []) if message["role"] == "assistant" else []:
             people = call["args"].get("participants")
-            if (
-                call["function"] == "create_calendar_event" and people
-            ):  # it appends the user's own address to the list it is given
+            # It appends the user's own address to the list it is given.
+            if call["function"] == "create_calendar_event" and people:
                 call["args"]["participants"] = people[:-1]
     return found
 

@@ -170,7 +170,8 @@ def trials_measures(*, trials: int, passed: int, tools: int, wall: float, cpu: f
 
 def peak_mb() -> float:
     """Most memory this process has held, in MB of 1024 KB."""
-    try:  # Linux: `ru_maxrss` would begin with what the parent process held when it started this one.
+    # Linux: `ru_maxrss` would begin with what the parent process held when it started this one.
+    try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
     except (OSError, IndexError):

@@ -484,11 +484,12 @@ def main() -> None:
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     (out / "ends.jsonl").unlink(missing_ok=True)
+    # Others take longer than most tests.
     plugins = (
         "no:cacheprovider",
         "pytest_timeout",
         "_hypothesis_pytestplugin",
-    )  # others take longer than most tests
+    )
     asked = [
         "-qq",
         "--no-header",

@@ -44,9 +44,8 @@ def python_page() -> str:
             if isinstance(getattr(kestrel_lab, name), EnumType)
             else ""
         )
-        parts.append(
-            f"::: {kestrel_lab._HOMES[name]}.{name}{listed}"
-        )  # the members of an enumeration are all that it has
+        # The members of an enumeration are all that it has.
+        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}{listed}")
         if name == "Lab":
             parts += [_forwarded(method) for method in sorted(vars(Lab)) if _is_forwarded(method)]
     parts += [

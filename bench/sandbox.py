@@ -103,9 +103,8 @@ async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
             began = time.perf_counter()
             await run(folder)
             found[way].append((time.perf_counter() - began) * 1e3)
-            await asyncio.sleep(
-                0.05
-            )  # the kernel clears up the namespaces before; an agent's commands come seconds apart
+            # The kernel clears up the namespaces before; an agent's commands come seconds apart.
+            await asyncio.sleep(0.05)
     return {way: sorted(times) for way, times in found.items()}
 
 

@@ -163,7 +163,8 @@ def _fill(home: Path, count: int) -> None:
     for number, row in enumerate(_rows(count, 0), 1):
         done = store_trial(store, row)
         if number % 1000 == 0:
-            done.result()  # so that what waits to be written stays small
+            # So that what waits to be written stays small.
+            done.result()
     store.close()
 
 

@@ -317,7 +317,8 @@ def undo(
             raise UsageError(
                 "say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)"
             )
-        return str(kernel_of(shell).undo(call=call, force=force))  # of another lab, whose log is not at hand
+        # Of another lab, whose log is not at hand.
+        return str(kernel_of(shell).undo(call=call, force=force))
     return str(lab.get(run).undo(call, force=force))
 
 

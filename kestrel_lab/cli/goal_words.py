@@ -55,6 +55,7 @@ def _positional(root: Any, words: Sequence[str]) -> list[str]:
         ) as context:
             return [str(word) for word in context.params.get("goal") or ()]
     except (_BadUsage, UsageError):
+        # An option that `run` does not have: the goal is what was typed before it.
         return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
@@ -69,6 +70,7 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
             with command.make_context(name, rest, parent=typer.Context(root, info_name="")):
                 return name
         except (_BadUsage, UsageError):
+            # The nearest command would not take these words: then they are more likely a goal.
             return ""
     return ""
 
@@ -76,7 +78,8 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
 def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
     """Return what is wrong with a command, what was probably meant, and its help; empty if help was shown."""
     message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
-    if not message:  # a group of commands without a command prints its help
+    # A group of commands without a command prints its help.
+    if not message:
         return ""
     if likely := getattr(error, "possibilities", None):
         message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"
@@ -85,8 +88,7 @@ def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> 
         if (command := getattr(command, "commands", {}).get(word)) is None:
             break
         known.append(word)
-    if (
-        len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words)
-    ):  # `show me the data` begins with a command
+    # `show me the data` begins with a command.
+    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):
         message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -163,6 +163,7 @@ class PlainScreen:
             with display.shown():
                 await run.wait()
         except asyncio.CancelledError:
+            # `from None`: a stopped run is no error, its trace would only hide the notice.
             raise stopped_notice(run) from None
         finally:
             stop()
@@ -228,7 +229,8 @@ def _main(argv: list[str]) -> int:
 
 def _bug_message(error: Exception, argv: list[str]) -> str:
     """What is said of a fault of our own, in one line; the rest is kept in a file of the person's."""
-    number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")  # readable by its owner only
+    # Readable by its owner only.
+    number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")
     with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"kestrel_lab {__version__}, Python {sys.version}\nkestrel {shlex.join(argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))

@@ -74,6 +74,9 @@ class GroupedCommands(TyperGroup):
         for name in sorted(self.commands, key=[*known, *self.commands].index):
             command = self.commands[name] = self.commands.pop(name)
             command.rich_help_panel = known.get(name)  # type: ignore[attr-defined]  # read by typer
+            # A docstring is wrapped for its source file; typer would keep those line ends.
+            first, *rest = (command.help or "").split("\n\n")
+            command.help = "\n\n".join([" ".join(first.split()), *rest])
 
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -101,10 +104,8 @@ COMMANDS: Final = {
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the "
     "same as "
     "`run --plan standard`.",
-    "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has. "
-    "The same as `run --resume RUN`.",
-    "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be "
-    "resumed instead.",
+    "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has.",
+    "cancel": "End a run for good, whichever process works on it.",
     "fork": "Start a new run from an event of another run, with something changed; the old run and your "
     "files stay as they are.",
     "apply": "Take what a fork changed in its private copy over into your files, as far as they are what "

@@ -82,6 +82,7 @@ def _toml(value: str) -> str:
         try:
             number: Any = read(value)
         except ValueError:
+            # Not a number in this notation: try the next one.
             continue
         if math.isfinite(number):
             return repr(number)

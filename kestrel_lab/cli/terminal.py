@@ -216,6 +216,7 @@ class TerminalApprover:
                             self._answer(asked) if asked.why == "question" else self._decision(asked)
                         )
                 except TimeoutError:
+                    # Silence is a no, as in the panel.
                     reason = f"nobody answered within {self._timeout_s:g} s"
                     self._console.print(Text(reason, style="yellow"))
                     return ApprovalGiven(
@@ -247,6 +248,7 @@ class TerminalApprover:
                 try:
                     args = loads(text)
                 except ValueError as error:
+                    # Asked again: a slip in the edited arguments must decide nothing.
                     self._console.print(Text(f"not JSON: {error}", style="red"))
                     continue
                 if isinstance(args, dict):
@@ -270,6 +272,7 @@ class TerminalApprover:
         try:
             return await line
         except asyncio.CancelledError:
+            # The cursor stands behind the question; what follows begins on a line of its own.
             self._console.print()
             raise
         finally:
@@ -279,9 +282,8 @@ class TerminalApprover:
 def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
-        who = (
-            "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
-        )  # a server that asks is not the agent
+        # A server that asks is not the agent.
+        who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
         return Panel(Text("".join([ask.text, *options])), title=who, title_align="left", border_style="cyan")
     body = Text()
     for kind, text in diff_lines(ask.diff) if ask is not None else ():

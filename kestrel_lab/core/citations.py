@@ -225,6 +225,7 @@ def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Itera
     body = _NOTE.sub("", text)
     if body.startswith("[not read: ") or not body.strip():
         return
+    # Models send `true` and negative offsets, too; the tool then begins at the first line.
     first = offset if isinstance(offset, int) and not isinstance(offset, bool) and offset > 0 else 1
     last = first + max(len(body.removesuffix("\n").split("\n")), 1) - 1
     yield _of_file(whole, path, first, last, body, start)
@@ -275,7 +276,8 @@ def resolve_citation(
         )
     named = [span for span in spans if span.path and _same_file(span.path, cited.path)]
     exact = cited.path.removeprefix("./")
-    if any(span.path == exact for span in named):  # not the file of a longer path that ends so
+    # Not the file of a longer path that ends so.
+    if any(span.path == exact for span in named):
         named = [span for span in named if span.path == exact]
     seen = [span for span in named if span.first <= cited.first <= cited.last <= span.last]
     if seen:
@@ -328,9 +330,8 @@ def _cut_span(span: Span, cited: Citation) -> Span:
     lines = span.text.split("\n")
     text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
     made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)
-    if span.end - span.start != len(
-        span.text
-    ):  # shown with line numbers: the place of the whole is what there is
+    # Shown with line numbers: the place of the whole is what there is.
+    if span.end - span.start != len(span.text):
         return made
     start = span.start + sum(len(line) + 1 for line in lines[: cited.first - span.first])
     return replace(made, start=start, end=start + len(text))

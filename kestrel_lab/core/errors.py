@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import TriedModel
 
 
+# An error's causes go into the log and to the model, so their number and length are bounded.
 _MOST_CAUSES = 20
 _MOST_DEPTH = 5
 _MOST_CHARS = 6_000

@@ -54,6 +54,7 @@ def loads(text: str) -> Json:
     try:
         value: Json = _DECODER.decode(text)
     except RecursionError as error:
+        # The decoder recurses once per level, and text from a model may be deeper than the stack.
         raise ValueError("it is nested too deeply") from error
     return value
 
@@ -63,6 +64,7 @@ def loads_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
+        # tomllib recurses once per level, like json.
         raise ValueError("it is nested too deeply") from error
 
 
@@ -76,6 +78,7 @@ def values_in(text: str, opening: str = "{") -> Iterator[Json]:
         try:
             value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
+            # A bracket in prose begins no JSON: look further on.
             continue
         yield value
         at = end - 1

@@ -263,6 +263,7 @@ class ModelParams:
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():
             given = getattr(self, name)
+            # `temperature: true` would pass as a number: a bool is an int in Python.
             wrong = isinstance(given, bool) or not isinstance(given, _KINDS[name])
             if name == "stop":
                 wrong = wrong or not all(isinstance(text, str) and text for text in self.stop)
@@ -302,7 +303,8 @@ class ModelParams:
 
     def over(self, request: ModelRequest) -> ModelRequest:
         """Return `request` with these parameters where it sets none itself."""
-        if self is NO_PARAMS:  # the usual case, on the path of every turn
+        # The usual case, on the path of every turn.
+        if self is NO_PARAMS:
             return request
         unset = {
             one.name: getattr(self, one.name)

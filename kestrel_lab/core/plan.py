@@ -95,14 +95,16 @@ class Plan:
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, the steps it waits for: named ones, producers of its inputs, and what these grew."""
-        if self._waits is None:  # asked for several times for each run
+        # Asked for several times for each run.
+        if self._waits is None:
             object.__setattr__(self, "_waits", self._needs(self._producers()))
         assert self._waits is not None
         return dict(self._waits)
 
     def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""
-        if self._growth is not None:  # asked for several times for each step of a run
+        # Asked for several times for each step of a run.
+        if self._growth is not None:
             return self._growth
         parents = {step.id: step.parent for step in self.steps if step.parent}
         found: dict[str, list[str]] = {}

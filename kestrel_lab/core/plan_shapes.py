@@ -147,15 +147,15 @@ def along_edges(
         name: Id of the step that grows the nodes, for graphs with cycles.
 
     Raises:
-        UsageError: for edges from or to nowhere, nodes that cannot be reached, conditions that cannot be
-        read,
-            a cycle without a limit.
+        UsageError: For edges from or to nowhere, unreachable nodes, invalid conditions, and a cycle without
+            a limit.
     """
     nodes = {part.step.id: part for part in parts}
     targets = {edge.target for edge in edges}
     first = tuple(start) or tuple(node for node in nodes if node not in targets)
     _check_edges(nodes, edges, first)
     into = {node: tuple(edge for edge in edges if edge.target == node) for node in nodes}
+    # A cycle cannot be a plan, which is acyclic: one step then grows a wave of nodes at a time.
     cycle = _cycle(into)
     fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
@@ -185,6 +185,7 @@ def along_edges(
         raise UsageError(
             "result is only for graphs with cycles: in this graph the answer is that of the last nodes"
         )
+    # In this order, so that a node's condition can refer to what the nodes before it produce.
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _topological_order(into):
         led = _conditional_step(steps[node], () if node in first else into[node], steps)
@@ -253,6 +254,7 @@ def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
     It begins if one of them has made something, though others failed.
     """
     ids = [part.step.id for part in members]
+    # The synthesiser also starts after failures, but with nothing at all it would only make something up.
     made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
     return side_by_side(
         members,
@@ -523,6 +525,7 @@ def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     try:
         TopologicalSorter({node: [edge.source for edge in ways] for node, ways in into.items()}).prepare()
     except CycleError as error:
+        # graphlib puts the nodes of the cycle into the second argument.
         return list(error.args[1])
     return []
 

@@ -59,6 +59,7 @@ def shown_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
+        # `urlsplit` refuses some addresses (`http://[`): then any of it may be the secret.
         return f"{url.partition('://')[0]}://…"
     place = f"…@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     query = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key in _PUBLIC], safe="/")
@@ -70,6 +71,7 @@ def url_secrets(url: str) -> frozenset[str]:
     try:
         parts = urlsplit(url)
     except ValueError:
+        # As above: without parts to tell apart all of it counts as secret.
         return frozenset({url.partition("://")[2]}) - {""}
     user = parts.netloc.rpartition("@")[0]
     password = user.partition(":")[2]
@@ -81,7 +83,8 @@ def _encodings(value: str) -> Iterator[str]:
     """A value and its usual encodings; of base64 the part that is the same at any offset."""
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
-    yield content.decode("latin-1")  # as bytes are looked through that may be cut anywhere
+    # As bytes are looked through that may be cut anywhere.
+    yield content.decode("latin-1")
     for before in range(3):
         encoded = b64encode(bytes(before) + content).decode("ascii")
         inner = encoded[-(-before * 4 // 3) : (before + len(content)) * 4 // 3]

@@ -54,6 +54,7 @@ class Limits:
             kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
             if value is None and name not in _ALWAYS:
                 continue
+            # `true` would count as 1, and NaN would never be reached.
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
                 msg = (
                     f"limit {name!r} must be a positive "

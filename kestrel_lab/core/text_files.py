@@ -67,6 +67,7 @@ def decode_text(content: bytes, name: str) -> Text:
     try:
         return Text(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:
+        # Latin-1 has a character for each byte: decoding never fails and writes back the same bytes.
         return Text(content.decode("latin-1"), "latin-1")
 
 

@@ -84,12 +84,12 @@ class UsageMeter:
     def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
         last = at if self.last_at is None else self.last_at
-        until = max(
-            last, at
-        )  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
+        # A decision is taken in once it is on disk, maybe after later events; and clocks jump.
+        until = max(last, at)
         if isinstance(event, _SESSION_BEGINS):
             self.away_s += until - last
-            last = until = self.idle_until = at  # a session begins its own clock
+            # A session begins its own clock.
+            last = until = self.idle_until = at
         self.last_at = until
         # A log without transitions, one made by hand for instance, says by its questions alone that the run
         # waits.

@@ -106,6 +106,7 @@ class ResultStore:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
+                    # Another process may drop the text meanwhile.
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.startswith("."):
                         if status.st_mtime < time.time() - _STALE_S:
@@ -114,7 +115,8 @@ class ResultStore:
                     found.append((status.st_mtime, status.st_size, entry.path))
         used = sum(size for _, size, _ in found)
         if used > self._room:
-            for _, size, path in sorted(found)[:-1]:  # never the newest: it was just asked for
+            # Never the newest: it was just asked for.
+            for _, size, path in sorted(found)[:-1]:
                 if used <= self._room * 0.9:
                     break
                 Path(path).unlink(missing_ok=True)
@@ -191,6 +193,7 @@ def piece_of(path: Path, offset: int, limit: int) -> str:
             offset -= len(skipped)
         piece = file.read(limit)
     with contextlib.suppress(OSError):
+        # The time of last use decides what is dropped first; a read-only folder must not hide the text.
         os.utime(path)
     return piece
 

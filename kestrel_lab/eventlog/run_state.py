@@ -185,6 +185,7 @@ class RunState:
 
     def spent(self, step: str) -> dict[str, float]:
         """Return what `step` and the sub-agents below it have used of `cost_usd`, `tokens` and `seconds`."""
+        # Recursive, since a sub-agent may delegate as well; each spends from the share of the one above.
         total = dict(self.conversation(step).used)
         for name in [
             name for name, conversation in self.conversations.items() if conversation.within == step
@@ -337,7 +338,8 @@ class RunState:
             conversation.borrowed = bool(conversation.session)
 
     def _step_started(self, event: StepStarted) -> None:
-        self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
+        # A resumed run gives a failed step another try.
+        self.finished_steps.pop(event.step, None)
         self.skipped_steps.discard(event.step)
         if event.model:
             self._joined_by(event.model_kind)
@@ -384,7 +386,8 @@ class RunState:
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
-        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":  # a new try
+        # A new try.
+        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":
             conversation.earlier, conversation.waited_s = event.attempt - 1, 0.0
         conversation.attempt, conversation.error = event.attempt, ""
         conversation.waited_s += event.wait_s
@@ -427,7 +430,8 @@ class RunState:
         if event.whole:
             self.wholes[event.whole] = StoredText(call=event.call, tool=event.tool, chars=event.chars)
         conversation = self.conversation(event.step)
-        if event.call not in self.branches:  # the calls of a sub-agent count for themselves
+        # The calls of a sub-agent count for themselves.
+        if event.call not in self.branches:
             conversation.use(seconds=event.seconds)
         conversation.session = event.session or conversation.session
         for path, version in event.knows.items():

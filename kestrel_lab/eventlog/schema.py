@@ -14,6 +14,7 @@ exception: they live beside the log, which names them by id only, so that they c
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
 from kestrel_lab.host.log_files import APPLICATION_ID
 
+# A table, because a trigger cannot call Python.
 _LEGAL = ",".join(
     f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets)
 )
@@ -144,6 +145,7 @@ CREATE TRIGGER eval_runs_update BEFORE UPDATE ON eval_runs BEGIN SELECT RAISE(AB
 CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
 
+# Logs remember how many of these they have run: one that was released is never edited, a new one follows.
 _SECOND = """
 CREATE INDEX stage_events ON events(run_id, seq) WHERE type = 'stage_finished';
 CREATE VIEW stage_checkpoints(run_id, task_id, stage, status, attempt, inputs_hash, outputs_ref, \

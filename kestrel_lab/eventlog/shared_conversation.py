@@ -67,7 +67,8 @@ class ConversationCache:
         with self._lock:
             self._earlier[run_id] = earlier
             self._earlier.move_to_end(run_id)
-            if len(self._earlier) > _MOST_KEPT:  # what is read again is checked again
+            # What is read again is checked again.
+            if len(self._earlier) > _MOST_KEPT:
                 self._checked.pop(self._earlier.popitem(last=False)[0], None)
 
     def changed(self, run_id: str, *, anew: bool) -> str:
@@ -94,9 +95,8 @@ def conversation_reference(
 ) -> dict[str, Json]:
     """Return the part of `earlier` that the log keeps, for a run that follows `since` (given `base`)."""
     rows = read(_FIRST, (since,))
-    if (
-        not base or not rows or rows[0][0] is None
-    ):  # nothing to share, in another log, or written before events had hashes
+    # Nothing to share, in another log, or written before events had hashes.
+    if not base or not rows or rows[0][0] is None:
         return earlier
     kept, added = dict[str, Json](), dict[str, Json]()
     for name, value in earlier.items():
@@ -165,7 +165,8 @@ def changed_base(read: Read, earlier: _Earlier, checked: Mapping[str, str] | Non
         if checked and checked.get(since) == earlier["hash"]:
             return ""
         rows = [*rows_of(read, since, 0, 1)]
-        if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
+        # Gone, or not to be read.
+        if len(rows) != 1 or len(rows[0]) == 1:
             return since
         *columns, digest, _ = rows[0]
         if digest is None or digest.hex() != earlier["hash"] or chain_hash(START, since, *columns) != digest:

@@ -134,7 +134,8 @@ class SessionStore:
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
         """Whole texts of answers that were too long to show."""
-        self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
+        # Not a generator: those may not be entered by two threads.
+        self._numbers = itertools.count(1)
 
     def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
@@ -342,9 +343,8 @@ class SessionStore:
         found: list[Record] = []
         for ancestor, last in lineage:
             for row in self.query(sql, (ancestor, after, min(last, until), *types)):
-                if (
-                    isinstance(row[0], int) and after < row[0] <= until
-                ):  # a damaged file may give others, and out of their order
+                # A damaged file may give others, and out of their order.
+                if isinstance(row[0], int) and after < row[0] <= until:
                     found.append(_record(run_id, row))
                     after = row[0]
         if (
@@ -462,6 +462,7 @@ runs.id = line.parent)
             try:
                 found.append(_run_row(row))
             except StoreError as error:
+                # One row that cannot be read must not hide the others.
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
@@ -480,6 +481,7 @@ runs.id = line.parent)
             raise store_error(error, "a query") from error
         finally:
             with self._lock:
+                # Readers are kept for reuse, a few of them: opening one costs more than most queries.
                 if self._closed or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:

@@ -98,7 +98,8 @@ def private_folder(path: Path) -> bool:
         return False
     path.chmod(PRIVATE_FOLDER)
     for one in _walk_owned(path):
-        with suppress(OSError):  # it is gone, or another's; nobody gets to it through the folder
+        # It is gone, or another's; nobody gets to it through the folder.
+        with suppress(OSError):
             Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
     return True
 
@@ -106,6 +107,7 @@ def private_folder(path: Path) -> bool:
 def private_file(path: Path) -> None:
     """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
     with suppress(FileExistsError):
+        # `fchmod`, because the umask takes bits from the mode that `open` is given.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
         os.close(fd)
@@ -118,6 +120,7 @@ def private_file(path: Path) -> None:
 def _holds_more(path: Path) -> bool:
     real = path.resolve()
     with suppress(OSError, RuntimeError):
+        # `Path.home` raises RuntimeError for a user who has no home folder.
         return real in (
             Path.home().resolve(),
             Path.cwd(),
@@ -139,6 +142,7 @@ def _walk_owned(path: Path) -> Iterator[os.DirEntry[str]]:
 
 
 try:
+    # Not on Windows, where this module must be importable to say so.
     import fcntl
 except ImportError:  # Windows: nobody is kept apart there
     fcntl = None  # type: ignore[assignment,unused-ignore]
@@ -168,6 +172,7 @@ async def lock_file(file: Path) -> AsyncIterator[None]:
             if taken:
                 yield
                 return
+        # `flock` itself would block the event loop while it waits.
         await asyncio.sleep(0.1)
 
 

@@ -102,6 +102,7 @@ def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
         with _call(folder, args) as (argv, env):
             return _run(argv, folder, env)
     except UsageError as error:
+        # 127 is what a shell says of a program that is not there.
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
 
 
@@ -218,7 +219,8 @@ def _call(folder: Path, args: tuple[str, ...]) -> Iterator[tuple[list[str], dict
     with _view(repository, git_program(*around)) as shown:
         tree = {} if repository.top is None else {"GIT_WORK_TREE": str(repository.top)}
         index = repository.own / "index"
-        pipe = index.exists() and not index.is_file()  # it would be waited for
+        # It would be waited for.
+        pipe = index.exists() and not index.is_file()
         where = {"GIT_DIR": str(shown), "GIT_INDEX_FILE": str(shown / "index" if pipe else index), **tree}
         yield _argv(args, *around), {**_environment(shown, *around), **where}
 
@@ -362,6 +364,7 @@ def _run(
             argv, cwd=folder, env=env, input=stdin, capture_output=True, check=False, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
+        # 124 is what `timeout` says.
         return subprocess.CompletedProcess(argv, 124, b"", f"no end after {_SECONDS} seconds".encode())
 
 
@@ -373,6 +376,7 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
         async with asyncio.timeout(_LONG_S):
             output, errors = await process.communicate()
     except BaseException:
+        # A cancellation, too: git must not outlive the call that started it.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()

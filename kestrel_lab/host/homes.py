@@ -49,9 +49,10 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
         return Path(named, _APP)
     if not home_folder().is_dir():
         return None
+    # 40 ms where nothing else has loaded its parts; `Lab` is imported without.
     from platformdirs import (
         user_state_path,
-    )  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
+    )
 
     return user_state_path(_APP, appauthor=False)
 
@@ -86,7 +87,8 @@ def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> Non
     status = place.stat()
     identity = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
     record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
-    with suppress(OSError):  # a home that is read only is for looking at
+    # A home that is read only is for looking at.
+    with suppress(OSError):
         if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == identity:
             return
         private_folder(home.parent)
@@ -109,6 +111,7 @@ def read_record(folder: Path) -> KnownHome | None:
         inode = (int(identity["device"]), int(identity["inode"]))
         return KnownHome(folder=folder, workspace=Path(str(identity["workspace"])), inode=inode)
     except (OSError, ValueError, TypeError, KeyError):
+        # A record that is missing or damaged is no reason to fail: the home belongs to nobody we know.
         return None
 
 

@@ -143,7 +143,8 @@ def log_refused(path: str | Path) -> PermissionError:
 
 def _is_log_open(fd: int, *, close: bool) -> bool:
     status = os.fstat(fd)
-    if is_open_here(status.st_dev, status.st_ino):  # it came under this name since it was looked at
+    # It came under this name since it was looked at.
+    if is_open_here(status.st_dev, status.st_ino):
         _unclosed.append(fd)
         return True
     found = False

@@ -70,6 +70,7 @@ def _is_open_to_agents(folder: str, closed: frozenset[str]) -> bool:
     try:
         return bool(os.stat(folder).st_mode & 0o002)
     except OSError:
+        # What cannot be looked at is taken to be open to everybody.
         return True
 
 

@@ -43,9 +43,8 @@ class Guard:
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
         if name == _LATE and spec is not None and spec.loader is not None:
             spec.loader = cast("Loader", _LateLoader(spec.loader))
-        asks = (
-            caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"
-        )  # whether it is there
+        # Whether it is there.
+        asks = caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"
         if (
             spec is not None
             or not refused

@@ -199,7 +199,8 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         )
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
-        if hasattr(command, "commands"):  # its own commands read their words later
+        # Its own commands read their words later.
+        if hasattr(command, "commands"):
             with command.make_context(
                 name, [fill_argument(word, variables) for word in rest], parent=context
             ) as inner:
@@ -209,9 +210,10 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
                 if isinstance(value, str):
                     inner.params[option] = fill_argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
+                    # Texts or paths.
                     inner.params[option] = [
                         type(given)(fill_argument(str(given), variables)) for given in value
-                    ]  # texts or paths
+                    ]
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)

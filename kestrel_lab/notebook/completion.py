@@ -37,7 +37,8 @@ def complete_line(
     """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
-    with suppress(UsageError):  # what is wrong with the words is said when they are run
+    # What is wrong with the words is said when they are run.
+    with suppress(UsageError):
         words = complete_command(words, cell=line.startswith("%%"))
     if words[:1] == ["help"]:
         words = words[1:]

@@ -257,9 +257,8 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError(
-        "the start of a run waited, which is a defect: please report it"
-    )  # a defect, which has no reader
+    # A defect, which has no reader.
+    raise RuntimeError("the start of a run waited, which is a defect: please report it")
 
 
 class NotebookSurroundings:

@@ -366,7 +366,8 @@ class Panel:
         )
         with self._lock:
             if (click := str(content.get("n") or "")) and click in self._clicks:
-                return  # else a repetition would answer the next question about the call
+                # Else a repetition would answer the next question about the call.
+                return
             self._clicks.add(click)
             waiting = self._waiting.get(call)
             if waiting is None and call in self.view.asks:
@@ -440,7 +441,8 @@ class ChatBox:
             self._wanted()
 
     def _wanted(self) -> None:
-        if self._loop is not None:  # which thread takes a click is the kernel's choice
+        # Which thread takes a click is the kernel's choice.
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ask)
 
     def _ask(self) -> None:

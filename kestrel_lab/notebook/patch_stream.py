@@ -86,9 +86,8 @@ class PatchStream:
 
     def picture(self) -> dict[str, Json]:
         """The message that carries the whole view."""
-        self._rendered = RenderedChanges(
-            self.view
-        )  # a page that has the whole view knows nothing of what was complete before
+        # A page that has the whole view knows nothing of what was complete before.
+        self._rendered = RenderedChanges(self.view)
         return self._message("snap", self._rendered.of(self.view.snapshot()))
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:

@@ -121,7 +121,8 @@ def conversation_runs(store: SessionStore, run_id: str) -> list[str]:
     found = [run_id]
     while rows := store.query(_FOLLOWED, (run_id,)):
         parent, follows = rows[0]
-        run_id = str(parent or follows or "")  # a fork follows what the run follows that it was forked from
+        # A fork follows what the run follows that it was forked from.
+        run_id = str(parent or follows or "")
         if run_id in found:
             break
         if run_id and not parent:

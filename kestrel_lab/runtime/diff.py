@@ -163,7 +163,8 @@ def _without_times(event: e.Event) -> dict[str, object]:
 
 def _pair_records(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
     rows: list[Pair] = []
-    if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
+    # Where they part belongs on one row.
+    if left and right and left[0].event.type == right[0].event.type:
         rows, left, right = [(left[0], right[0])], left[1:], right[1:]
     kinds = SequenceMatcher(None, [r.event.type for r in left], [r.event.type for r in right], autojunk=False)
     for tag, i1, i2, j1, j2 in kinds.get_opcodes():

@@ -35,7 +35,8 @@ class Branch:
     @property
     def began(self) -> RunStarted:
         """How the run was set up at that point."""
-        assert self.state.started is not None  # the first event, which every branch has
+        # The first event, which every branch has.
+        assert self.state.started is not None
         return self.state.started
 
 

@@ -97,9 +97,8 @@ class TrustedFiles:
 
     def _write(self, content: Mapping[str, str]) -> None:
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(
-            dir=self.store.parent, prefix=".trusted"
-        )  # readable by its owner only
+        # Readable by its owner only.
+        number, name = tempfile.mkstemp(dir=self.store.parent, prefix=".trusted")
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, ensure_ascii=False)
         Path(name).replace(self.store)
@@ -156,6 +155,7 @@ def setting_lines(
         try:
             table: Any = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
+            # The first lines alone may end within a value that goes on below.
             continue
         for word in section:
             table = table.get(word, {}) if isinstance(table, dict) else {}

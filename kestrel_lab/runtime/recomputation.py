@@ -167,6 +167,7 @@ async def _output(kernel: OwnKernel, code: str) -> str:
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
     except asyncio.CancelledError:
+        # The thread cannot be cancelled, but the code in the kernel can.
         kernel.interrupt()
         raise
     except ToolError as error:
@@ -281,7 +282,8 @@ def _turn(run: Run, results: ResultStore) -> Turn:
     done, undone = dict[str, KernelChanged](), set[str]()
     for event in events:
         if isinstance(event, KernelChanged) and event.call in asked:
-            done.pop(event.call, None)  # a call that was made again after a crash has its place there
+            # A call that was made again after a crash has its place there.
+            done.pop(event.call, None)
             done[event.call] = event
         elif isinstance(event, KernelUndone):
             undone.update(event.calls)
@@ -383,7 +385,8 @@ class _Names:
             self._statements(tree_of(magics.transform_cell(code)).body)
         except (SyntaxError, ValueError, RecursionError):  # it raised when it ran, too
             return []
-        self._use(self._later)  # bodies of functions run later, when more is bound
+        # Bodies of functions run later, when more is bound.
+        self._use(self._later)
         return [*self._free]
 
     def _statements(self, statements: Iterable[ast.AST]) -> None:

@@ -105,9 +105,11 @@ class Registry:
             from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
             from kestrel_lab.models.learned_router import ROUTER, learned_model
+
+            # Providers and scripts: only where a model is given by name.
             from kestrel_lab.models.resolve import (
                 choose_model,
-            )  # providers and scripts: only where a model is given by name
+            )
             from kestrel_lab.testing import load_script
 
             makers: dict[str, Callable[[str], Model]] = {
@@ -174,7 +176,8 @@ class Registry:
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
-            with suppress(UsageError):  # the run raises it, if it has a tool that needs a sandbox
+            # The run raises it, if it has a tool that needs a sandbox.
+            with suppress(UsageError):
                 await choose_level_async(self.sandbox, workspace)
         return failed
 
@@ -230,9 +233,11 @@ def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[]
         if not ctx.state.status.terminal:
             ctx.emit(change)
 
-    def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
+    # On whatever thread noticed it.
+    def heard(change: HealthChanged) -> None:
         if change.kind == "mcp" and change.dependency in _used_servers(ctx):
-            with suppress(RuntimeError):  # the run's loop has ended
+            # The run's loop has ended.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(emit, change)
 
     return supervisor.subscribe(heard)

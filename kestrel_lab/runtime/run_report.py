@@ -172,7 +172,8 @@ class RunReport:
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status
-        if shown.word == INTERRUPTED:  # also where its process was killed and could not say so
+        # Also where its process was killed and could not say so.
+        if shown.word == INTERRUPTED:
             view.interrupt(records[-1].at)
         if hint := shown.note or self.way_on:
             view.head.change(

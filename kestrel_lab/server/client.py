@@ -125,9 +125,10 @@ class Link:
     async def quiet(self) -> None:
         """Wait until the client has received all of these messages as well."""
         await self.settled()
+        # A queue tells when it is full, not when it is empty.
         while (  # noqa: ASYNC110
             not self._queue.empty() and not self._closed
-        ):  # a queue tells when it is full, not when it is empty
+        ):
             await asyncio.sleep(0.01)
 
     async def ended(self, run: str) -> None:

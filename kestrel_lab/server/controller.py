@@ -95,6 +95,7 @@ class ClientApprover:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
         except TimeoutError:
+            # Silence is a no: a call is made only if somebody allowed it.
             reason = f"nobody answered within {self.patience_s:g} s"
             return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
         raise ApprovalRequired(self.run, asked.tool, asked.args, question=asked.why == "question")
@@ -116,12 +117,13 @@ class Control:
         """`session` stays the caller's to close.
 
         Args:
-            session: Whose log, models and tools are used. user: Who decides, for the record; the login name
-            by default. can_start: Whether clients may start and resume runs. workspace: Where runs that they
-            start work. patience_s: After so many seconds a question of such a run that nobody answered is
-            answered with no. always: Whether a client may come at any time, as to a page that is served.
-            Otherwise a run that asks when
-                no client is there is left waiting in the log.
+            session: Its log, models and tools are used.
+            user: The user name stored with decisions; the login name by default.
+            can_start: Whether clients may start and resume runs.
+            workspace: The folder of the runs that they start.
+            patience_s: Seconds after which an unanswered question of such a run is denied.
+            always: Whether a client may connect at any time, as to a served page. Otherwise a run that asks
+                while no client is connected is left waiting in the log.
         """
         self.session = session
         self.user = user or user_name()
@@ -160,6 +162,7 @@ class Control:
             await link.close()
         working = self.session.history.live
         waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
+        # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
         await asyncio.wait(waiting, timeout=5) if waiting else None
         for run in self._own.keys() & working.keys():
             if (live := working[run].live) is not None:
@@ -199,6 +202,7 @@ class Control:
             message = protocol.JobProgress(
                 job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
             )
+            # Jobs report from threads, but links belong to the event loop.
             loop.call_soon_threadsafe(tell, message)
 
         return report
@@ -232,6 +236,7 @@ class Control:
         """Register a run that was started with `approver` as one that was started here."""
         approver.run = run.id
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
+        # An ended run is followed like one of any other process.
         task.add_done_callback(lambda _: self._own.pop(run.id, None))
 
     def _begin(self, message: protocol.Start | protocol.Resume) -> protocol.Reply:

@@ -124,7 +124,8 @@ class _Site:
         try:
             value = loads(body.decode())
         except ValueError:
-            return await self._obey(body)  # which says what is wrong with it
+            # Which says what is wrong with it.
+            return await self._obey(body)
         if isinstance(value, dict):
             value.setdefault("type", "start")
             if value["type"] != "start":
@@ -188,13 +189,15 @@ class _Site:
             )
         link = self._control.connect(how="click", person=False)
         await link.send(first)
-        await link.receive()  # the greeting, which comes again at the head of the stream
+        # The greeting, which comes again at the head of the stream.
+        await link.receive()
         reply = await link.receive()
         if isinstance(reply, protocol.Refused):
             await link.close()
             return _reply(reply)
         self._streams += 1
-        request.state.stream = True  # for `serve_control`: a stream is quiet, and not idle
+        # For `serve_control`: a stream is quiet, and not idle.
+        request.state.stream = True
 
         def over() -> None:
             self._streams -= 1

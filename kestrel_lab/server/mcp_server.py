@@ -109,6 +109,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
     try:
         await run.wait()
     except asyncio.CancelledError:
+        # The client took its call back: nobody is left who would use the answer.
         run.cancel()
         raise
     except ApprovalRequired:

@@ -466,6 +466,7 @@ def _id_of(text: str | bytes) -> str:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
+        # RecursionError: a client may nest deeper than the stack.
         return ""
     found = value.get("id") if isinstance(value, dict) else None
     return found[:200] if isinstance(found, str) else ""

@@ -65,7 +65,8 @@ class LogWatcher:
         def committed() -> None:
             if not self._notified:
                 self._notified = True
-                with suppress(RuntimeError):  # the loop closed in this moment
+                # The loop closed in this moment.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(loop.call_later, _GATHER_S, self._own_commit)
 
         self._unsubscribe = self._store.on_commit(committed)
@@ -240,7 +241,8 @@ class Follower:
             await self._tail.grown(count)
 
     def _news(self) -> tuple[bool, list[e.Record]]:
-        ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
+        # Asked first: nothing follows the end.
+        ended = self._store.run(self.run).status.terminal
         return ended, self._store.records(self.run, after=self._seen)
 
     def _messages_of(self, records: list[e.Record]) -> Iterator[RunMessage]:

@@ -102,6 +102,7 @@ def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
 def _stored_token(path: Path) -> str | None:
     """A token that was stored before, unless its file could have been read or written by others."""
     try:
+        # Not `stat`: a link in its place must not be followed to a file of somebody else.
         found = path.lstat()
     except FileNotFoundError:
         return None

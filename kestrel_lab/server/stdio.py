@@ -110,6 +110,7 @@ class LineTransport:
         try:
             return os.read(self._reading, 65_536)
         except OSError:
+            # The other end is gone: the same as the end of the input.
             return b""
 
     def _said(self, what: bytes | Refused) -> None:

@@ -290,7 +290,8 @@ class SpanFold:
         return left
 
     def _finished(self, event: e.RunFinished) -> None:
-        if (root := self._open.get("run")) is None:  # cancelled after the last session had left it
+        # Cancelled after the last session had left it.
+        if (root := self._open.get("run")) is None:
             return
         root.attributes["kestrel.outcome"] = event.outcome
         if event.outcome not in ("complete", "cancelled"):
@@ -367,7 +368,8 @@ class SpanFold:
 
     def _model_answered(self, event: e.ModelAnswered, at: float) -> list[Span]:
         span = self._open.get(f"call/{event.call}")
-        if span is None or event.given:  # what a person wrote in a model's place is no call
+        # What a person wrote in a model's place is no call.
+        if span is None or event.given:
             return []
         finish = _FINISH.get(event.finish, event.finish)
         span.attributes |= {
@@ -408,7 +410,8 @@ class SpanFold:
         key = f"call/{event.call}"
         if (known := self._open.get(key)) is not None:
             return known  # another attempt of the same call
-        around = self._open.get(f"call/{event.call.rpartition('/')[0]}")  # the macro that it is part of
+        # The macro that it is part of.
+        around = self._open.get(f"call/{event.call.rpartition('/')[0]}")
         if around is None or "kestrel.macro" not in around.attributes:
             around = self._step(event.step, at)
         attributes: Attributes = {
@@ -425,9 +428,8 @@ class SpanFold:
     def _tool_answered(self, event: e.ToolAnswered, at: float) -> list[Span]:
         if event.given:
             return []
-        span = self._open.get(f"call/{event.call}") or self._begin_tool(
-            event, at
-        )  # of one that was denied no call began
+        # Of one that was denied no call began.
+        span = self._open.get(f"call/{event.call}") or self._begin_tool(event, at)
         if event.cached:
             span.attributes["kestrel.cached"] = True
         if event.error is not None:

@@ -64,7 +64,8 @@ def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
     scopes |= {"l": "like", "like": "like"} if asked.offer else {}
     if word in scopes:
         return {"granted": True, "scope": scopes[word]}
-    if word == "none" and asked.contained:  # no further call that what others wrote may have caused
+    # No further call that what others wrote may have caused.
+    if word == "none" and asked.contained:
         return {"granted": False, "scope": "run", "reason": "none from here on"}
     return {"granted": word in {"y", "yes"}} if word in {"y", "yes", "n", "no"} else None
 

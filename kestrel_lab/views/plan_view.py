@@ -153,7 +153,8 @@ class PlanView:
 
     def _drawn(self, *, anew: bool = False) -> list[Change]:
         """Arrange what is known, if it may have other places than before, and say what of it is new."""
-        if self.drawn is None and len(self.steps) < 2:  # no front end draws a single step
+        # No front end draws a single step.
+        if self.drawn is None and len(self.steps) < 2:
             return []
         changes: list[Change] = []
         graph: Change = {}
@@ -233,6 +234,7 @@ def _dependencies(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, .
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:
+        # A log of a plan that is not valid any more must still be drawn.
         return {str(spec["id"]): _names_in(spec) for spec in specs}
 
 

@@ -395,9 +395,8 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.given[event.call] = ""
     row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
-    if (
-        not row.note and event.leave and not event.leave.startswith("policy ")
-    ):  # a person's yes is in the note already
+    # A person's yes is in the note already.
+    if not row.note and event.leave and not event.leave.startswith("policy "):
         note = " · ".join(
             part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part
         )

@@ -223,6 +223,7 @@ def _row(one: InstalledServer) -> tuple[str, ...]:
         check_seal(seal)
         state = "as installed"
     except ConnectionError:
+        # The files differ from the lock that was approved.
         state = "changed: it is not started"
     return (one.server, one.package.pin, str(one.packages), state, str(one.folder))
 
@@ -435,6 +436,7 @@ def serve(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop runs: a terminal, where this may block.
         pass
     else:
         raise UsageError(

@@ -102,9 +102,8 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
     async with Control(lab.session, user=user) as control:
-        link = control.connect(
-            how="prompt", person=False
-        )  # runs of other processes wait for their own people
+        # Runs of other processes wait for their own people.
+        link = control.connect(how="prompt", person=False)
         with display.shown():
             await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
     console.print(display.ending())
@@ -197,6 +196,7 @@ def _only_in_a_terminal(name: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop runs, so this is no notebook: the server may take the process.
         return
     raise UsageError(
         f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels"

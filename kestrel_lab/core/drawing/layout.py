@@ -299,9 +299,8 @@ def _reduce_crossings(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]
         now = [list(layer) for layer in now]
         place = {item: at for layer in now for at, item in enumerate(layer)}
         for at in order:
-            now[at].sort(
-                key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item])
-            )  # used at once
+            # Used at once.
+            now[at].sort(key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item]))
             place.update({item: number for number, item in enumerate(now[at])})
         if (crossings := _crossings(now, after)) < least:
             best, least = now, crossings

@@ -26,6 +26,7 @@ INK = "#7b7b7b"
 @cache
 def shown_figure() -> type[Figure]:
     """The figure class that a notebook shows as a value; pyplot's keeps figures and picks a screen."""
+    # matplotlib is slow to load: whoever draws nothing must not wait for it.
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):

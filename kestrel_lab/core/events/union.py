@@ -128,6 +128,7 @@ def from_json(kind: str, body: dict[str, Json]) -> Event:
     if not body.keys() <= known:
         body = {name: value for name, value in body.items() if name in known}
     try:
-        return cls(**body)  # the constructor checks names, to_json wrote the values
+        # The constructor checks names, to_json wrote the values.
+        return cls(**body)
     except TypeError as error:
         raise StoreError(f"an event of type {kind!r} in the log is incomplete: {error}") from error

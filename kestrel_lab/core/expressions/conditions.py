@@ -63,6 +63,7 @@ class Condition:
         try:
             return _evaluate(self._question, scope)
         except UsageError as error:
+            # `from None`: frames of the evaluation say nothing to whoever wrote the condition.
             raise UsageError(f"condition {one_line(self.text, 200)!r}: {error}") from None
 
     def __str__(self) -> str:
@@ -306,6 +307,7 @@ def _are_equal(left: Json, right: Json) -> bool:
 
 
 def _is_number(value: Json) -> bool:
+    # A bool is an int in Python, but not in a condition.
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -157,7 +157,8 @@ class _Shown:
         """Return where the kept last messages begin: `most` tokens or the last turn; 0 if that is all."""
         messages, begin = self.conversation.messages, self._last_turn
         shown = self.conversation.sent_with(self.results, "", 0)
-        offset = len(messages) - len(shown)  # what an earlier summary stands for
+        # What an earlier summary stands for.
+        offset = len(messages) - len(shown)
         for place in range(len(messages) - 1, self._first, -1):
             if tokens_of(shown[place - offset :]) > most:
                 break

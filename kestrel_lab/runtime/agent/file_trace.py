@@ -79,9 +79,8 @@ class FileTrace(Struct, frozen=True):
             if "kernel" in flow.reads
             else None
         )
-        if (
-            kernel is not None and kernel.sets
-        ):  # before it runs: cancelled or failed, it has left something all the same
+        # Before it runs: cancelled or failed, it has left something all the same.
+        if kernel is not None and kernel.sets:
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
@@ -99,7 +98,8 @@ class FileTrace(Struct, frozen=True):
         try:
             result = await proceed(trace.call)
         finally:
-            if result is None:  # cancelled: what it did until now is recorded all the same
+            # Cancelled: what it did until now is recorded all the same.
+            if result is None:
                 trace.end("")
             else:
                 nothing = result.error is not None and result.value is None
@@ -136,12 +136,12 @@ class FileTrace(Struct, frozen=True):
         finally:
             trace.working -= 1
             if last := not trace.working:
-                if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
+                # Ended at once: whoever begins now begins anew.
+                if self._begun.get(own.author) is trace:
                     del self._begun[own.author]
             elif result is not None:
-                await asyncio.sleep(
-                    0
-                )  # for those that end before the event loop turns over: the last of all records for them
+                # For those that end before the event loop turns over: the last of all records for them.
+                await asyncio.sleep(0)
             if last or trace.working:
                 await self._record(files, trace, ended=last, cancelled=result is None)
         return result
@@ -248,7 +248,8 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
         self.files.refresh()
-        if not self.read and not self.author:  # whoever has read others is not told again
+        # Whoever has read others is not told again.
+        if not self.read and not self.author:
             match self.way:
                 case "exact":
                     self.read = self._first(self.files.below(workspace, path) for path in paths_of(args))
@@ -362,7 +363,8 @@ class _Trace:
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
         known = self.before.stamps.get(path)
-        if known is None and not SKIPPED.isdisjoint(path.split("/")):  # not looked at before
+        # Not looked at before.
+        if known is None and not SKIPPED.isdisjoint(path.split("/")):
             return bool(stamp) and stamp[-1] >= self.began * 1e9 - _MARGIN_NS
         return known != stamp or (bool(stamp) and stamp[-1] >= self.began * 1e9)
 

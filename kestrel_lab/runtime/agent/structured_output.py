@@ -42,9 +42,8 @@ class Dialogue:
         `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most.
         Raises `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
-        await asyncio.to_thread(
-            import_module, "jsonschema"
-        )  # what checks use; its import would hold up whoever watches
+        # What checks use; its import would hold up whoever watches.
+        await asyncio.to_thread(import_module, "jsonschema")
         answer = await self._said(text)
         for _ in range(RETRIES):
             try:
@@ -128,6 +127,7 @@ def _json_values(text: str) -> list[Json]:
     try:
         return [loads(text.strip())]
     except ValueError:
+        # Models put prose or a fence around the JSON; the value in it is looked for.
         found = list(values_in(text, "{["))
     if not found:
         raise UsageError("there is no JSON in it")

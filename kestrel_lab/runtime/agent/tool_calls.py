@@ -139,7 +139,8 @@ async def run_requests(
     )
 
     async def one(call: Call) -> None:
-        if ctx.stopping:  # by what was called before it in this turn of the event loop
+        # By what was called before it in this turn of the event loop.
+        if ctx.stopping:
             raise asyncio.CancelledError
         try:
             result = await handler(call)
@@ -148,9 +149,8 @@ async def run_requests(
             raise
         finally:
             order.end(call)
-        if (
-            result.error is not None and result.error.kind == "cancelled"
-        ):  # by a person, who thereby stops the run
+        # By a person, who thereby stops the run.
+        if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
             raise asyncio.CancelledError
 
@@ -178,7 +178,8 @@ async def _prepare_calls(
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
-            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None  # what fits was added
+            # What fits was added.
+            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
         if isinstance(prepared, Call):
             calls.append((prepared, tool))
         else:
@@ -212,6 +213,7 @@ async def _await_all(
     try:
         errors = await _await_here(left, run)
     except asyncio.CancelledError:
+        # The tasks are our own: nobody else would end them.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -416,6 +418,7 @@ def _tool_handler(
             ctx.break_off()
             raise asyncio.CancelledError from None
         except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
+            # These end the run or the turn and are no answers of the tool.
             raise
         except (
             BaseException  # noqa: BLE001

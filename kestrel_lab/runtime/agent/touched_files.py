@@ -51,5 +51,6 @@ class TouchedFiles(Struct, frozen=True):
         try:
             found = workspace.stamps(SKIPPED, home.removeprefix(f"{workspace.root}/"), MOST_ENTRIES)
         except OSError:
+            # A folder that cannot be read whole cannot be compared.
             return None
         return found if len(found) <= MOST_ENTRIES else None

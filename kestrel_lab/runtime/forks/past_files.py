@@ -107,9 +107,8 @@ def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> 
     if entries is None:
         return None
     following = next((record.event for record in records[at:] if isinstance(record.event, FilesKept)), None)
-    if (
-        following is not None and following.when == "before" and following.changed
-    ):  # changed by something else, maybe before `at` already
+    # Changed by something else, maybe before `at` already.
+    if following is not None and following.when == "before" and following.changed:
         began = records[at - 1].at * 1e9
         others = {
             path: one
@@ -136,6 +135,7 @@ def _undone(
             try:
                 content = _content_before(before, store, folder)
             except (OSError, StoreError):
+                # What was kept may have been dropped for want of room since.
                 notes.append(
                     f"what {path} held before {effect.call} is not kept any more: it is as it was left later"
                 )

@@ -77,9 +77,8 @@ async def find_tool(need: str) -> str:
         need: What the tool should do, e.g. `convert a time between time zones`.
 
     """
-    raise UsageError(
-        f"{FIND_TOOL} cannot look for {need!r}: it works only within a run"
-    )  # each run has one with its own function
+    # Each run has one with its own function.
+    raise UsageError(f"{FIND_TOOL} cannot look for {need!r}: it works only within a run")
 
 
 @dataclass(eq=False)
@@ -113,9 +112,8 @@ class Expansion:
 
     def tools(self) -> list[Tool]:
         """Return `find_tool`, and `mcp_install` where there are sources."""
-        foreign = (
-            self.sources is not None and self.sources.registry is not None
-        )  # the catalogue that is shipped is ours
+        # The catalogue that is shipped is ours.
+        foreign = self.sources is not None and self.sources.registry is not None
         finding = replace(
             find_tool, function=self.find, reads=("private", "untrusted") if foreign else find_tool.reads
         )
@@ -183,7 +181,8 @@ class Expansion:
         had = {
             one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)
         }
-        judged = [one for one in judged if one.entry.name not in had]  # `_own` has searched its tools
+        # `_own` has searched its tools.
+        judged = [one for one in judged if one.entry.name not in had]
         usable = [one for one in judged if one.usable][:_LOCKED]
         found = await asyncio.gather(*(self._looked_up(sources, one) for one in usable))
         events = [self._candidate(need, one, *looked) for one, looked in zip(usable, found, strict=True)]

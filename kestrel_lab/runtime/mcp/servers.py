@@ -67,14 +67,13 @@ class McpServers:
 
         Args:
             servers: The configured servers. One given by code (it has no `source`) counts as approved, with
-            the
-                tools it has at its first start; one of a file has to be approved first.
-            supervisor: Watches each server from its first start on. env: Environment variables: they say
-            where approvals are kept, and servers are given those they name. logs: Folder of the servers'
-            logs. policy: When a server is given up. sandbox: The sandbox of servers that are started, where
-            their tables do not say otherwise; without network. It is
-                called each time: a server that was started at another level is restarted before its next
-                call.
+                the tools of its first start; one of a file has to be approved first.
+            supervisor: Watches each server from its first start on.
+            env: Environment variables: the place of the approvals, and those that servers name.
+            logs: The folder of the servers' logs.
+            policy: When a server is given up.
+            sandbox: The sandbox of servers whose tables do not name one; without network. It is called each
+                time: a server that runs at another level is restarted before its next call.
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
@@ -144,7 +143,8 @@ class McpServers:
         """
         if name is None:
             for waiting in [self._loop.submit(self._first(each)) for each in self.unstarted(None)]:
-                with suppress(DependencyError):  # the table names it, and the other servers work
+                # The table names it, and the other servers work.
+                with suppress(DependencyError):
                     waiting.result()
             return
         if not self._is_approved(name):
@@ -169,9 +169,8 @@ class McpServers:
         watched = self._watched(name, server)
         connection = server.connection
         if watched.health.given_up or connection is None or not connection.alive:
-            await self._start(
-                server, watched, replacing=connection
-            )  # a person asked for it, so the restart budget does not count
+            # A person asked for it, so the restart budget does not count.
+            await self._start(server, watched, replacing=connection)
         connection = server.connected
         return ServerCheck(
             server=server.config,
@@ -238,7 +237,8 @@ class McpServers:
         servers = self._reset()
         waiting = [self._loop.submit(server.close()) for server in servers] if self._loop.running else []
         for one in waiting:
-            with suppress(TimeoutError):  # the sandbox kills what does not end when this process ends
+            # The sandbox kills what does not end when this process ends.
+            with suppress(TimeoutError):
                 one.result(_CLOSE_S)
         self._loop.stop()
 
@@ -270,6 +270,7 @@ class McpServers:
         try:
             answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
         except ToolError as error:
+            # The server answered, so it works: the error is of the call.
             watched.success(permit)
             raise ToolError(token_redactor(known.config, self._env).text(str(error))) from error
         except ConnectionError as error:
@@ -278,6 +279,7 @@ class McpServers:
                 return await self.call(server, tool, pin, args, progress, ask=ask, show=show)
             raise watched.error() from error
         except TimeoutError as error:
+            # Slow is not broken: a look at the server decides.
             watched.release(permit)
             await watched.look()
             alive = "it still answers to others" if watched.health.usable else str(watched.error())
@@ -286,6 +288,7 @@ class McpServers:
                 f"cancelled; {alive}"
             ) from error
         except BaseException:
+            # Cancelled: nothing is known about the server, and the permit must not be lost.
             watched.release(permit)
             raise
         watched.success(permit)
@@ -442,7 +445,8 @@ class McpServers:
             loop = asyncio.get_running_loop()
 
             def progress(text: str, fraction: float | None) -> None:
-                with suppress(RuntimeError):  # the run's loop has ended
+                # The run's loop has ended.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(ctx.progress, text, fraction)
 
             async def ask(text: str, options: tuple[str, ...]) -> str | None:

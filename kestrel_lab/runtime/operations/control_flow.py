@@ -238,7 +238,8 @@ async def escalation(scope: Scope) -> Done:
         escalated = ModelEscalated(
             step=scope.step.id, source=last.id, target=tiers[turn].id, reason=one_line(reason, 200)
         )
-        if scope.step.id not in scope.ctx.state.escalated:  # said before a crash
+        # Said before a crash.
+        if scope.step.id not in scope.ctx.state.escalated:
             scope.ctx.emit(escalated)
     fed = {name: value for name, value in scope.inputs.items() if name not in tiers[turn].consumes}
     given = {**fed, **told} if not tiers[turn].tool else {}

@@ -38,7 +38,8 @@ async def intake(scope: Scope) -> Done:
         except ModelError:
             if not scope.ctx.state.conversation(scope.step.id).replies:
                 raise
-            return ""  # it answered with nothing; a model that cannot be reached could not do the work either
+            # It answered with nothing; a model that cannot be reached could not do the work either.
+            return ""
 
     found = await decide_intent(goal, second)
     form = FOR_INTENT[found.intent]

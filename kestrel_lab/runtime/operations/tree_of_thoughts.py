@@ -194,6 +194,7 @@ def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
 def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
     """Return score, done and note of a scorer's answer; raises `UsageError` with the required form."""
     score = value.get("score") if isinstance(value, dict) else value
+    # `true` from a scorer is no score of 1: a bool is an int in Python.
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
         raise UsageError(
@@ -219,6 +220,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         after_failure=False,
         needs_approval=False,
         args={
+            # Braces in a goal are text: they must not be read as references to artifacts.
             "goal": escape_template(order.goal),
             "count": min(order.breadth, order.nodes - len(known)),
             "score": escape_template(order.score),
@@ -235,6 +237,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         operation="thoughts",
         depends_on=(expand.id,),
         produces=step.produces,
+        # A candidate that could not be scored must not end the search.
         after_failure=True,
         args=escape_template(asdict(replace(order, round=order.round + 1))),
         given={},

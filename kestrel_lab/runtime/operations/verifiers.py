@@ -204,6 +204,7 @@ class Vote:
             try:
                 verdicts.append(await judge(claim))
             except (ModelError, UsageError) as error:
+                # One judge who fails does not end the vote; without any verdict the error counts.
                 problem = error if isinstance(error, RunError) else RunError(str(error))
         if not verdicts:
             raise problem or RunError("a vote needs at least one judge")

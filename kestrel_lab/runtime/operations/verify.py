@@ -80,9 +80,8 @@ async def verify(scope: Scope) -> Done:
         (form if isinstance(judge, Formed) else issues).extend(found)
     issues += await _citation_issues(scope, order)
     over = order.round > order.rounds
-    if not issues and (
-        not form or over
-    ):  # what is right in another form is given, with what is wrong with its form beside it
+    # What is right in another form is given, with what is wrong with its form beside it.
+    if not issues and (not form or over):
         return Done(output=answer if order.claims else order.answer)
     issues = [*form, *issues]
     if over:
@@ -135,6 +134,7 @@ class _Order:
         self.support = args.share("support", 0)
         self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
         for model in (*self.judges, *self.escalate):
+            # Refused here, before any judge is paid: a later model may have a typing error.
             scope.ctx.resolve(model)
         written = dict.fromkeys(
             (*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args))
@@ -203,6 +203,7 @@ class _Order:
             parent="",
             depends_on=(repair.id,),
             when="",
+            # A repair that failed leaves the last answer, which is judged once more.
             after_failure=True,
             args={
                 "goal": escape_template(self.goal),
@@ -262,6 +263,7 @@ def _proposed_criteria(scope: Scope, args: Arguments) -> tuple[str, ...]:
 
 async def _citation_issues(scope: Scope, order: _Order) -> list[str]:
     """Return the issue that too few claims have valid citations; none if the answer abstains."""
+    # "I do not know" claims nothing that could be cited.
     if not order.text or not order.support or is_abstention(order.text):
         return []
     subject = scope.subject(order.text, order.goal)
@@ -336,6 +338,7 @@ def _dated(found: Iterable[Evidence], subject: Subject) -> tuple[Evidence, ...]:
 
 def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
     """Return the n-th judge, in a conversation of its own, so that none influences another."""
+    # The first judge keeps the step's own id, under which a resumed run finds its verdict.
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
     subject = scope.subject(order.text, order.goal)
     known = {span.id for span in (*subject.spans, *cited_spans(subject, scope.ctx.state.writers))}
@@ -375,6 +378,7 @@ class _ClaimJudge:
         subject = scope.subject(claim.answer, claim.goal)
         backed = await asyncio.to_thread(evidence_of, subject, self.claims)
         issues: list[str] = []
+        # Claims whose citation is wrong are refused by `Cites` already, without a model.
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"

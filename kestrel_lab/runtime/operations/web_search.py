@@ -255,9 +255,8 @@ async def _ask_model(scope: Scope, text: str, schema: dict[str, Json]) -> dict[s
     try:
         return await asking.ask(text, lambda answer: cast("dict[str, Any]", read_json(answer, schema)))
     except ModelError as error:
-        if not isinstance(
-            error.__cause__, UsageError
-        ):  # the model failed; else it answered, in no usable form
+        # The model failed; else it answered, in no usable form.
+        if not isinstance(error.__cause__, UsageError):
             raise
         return None
 

@@ -85,8 +85,9 @@ def evidence_table(
 
 
 def claims_in(state: RunState) -> Claims:
-    """Return the claims of an answer in the form of claims with citations, from the last agent."""
-    if TITLE not in str(state.plan):  # as nearly always: spares making the plan
+    """Return the claims of a run's answer, if asked for: those of the last agent that gave it."""
+    # As nearly always: spares making the plan.
+    if TITLE not in str(state.plan):
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
     done = [step for step in makers if state.finished_steps.get(step.id)]
@@ -168,7 +169,8 @@ def _has_failed_calls(state: RunState) -> bool:
 
 
 def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
-    offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
+    # How far each tool reaches.
+    offers = () if ctx.state.started is None else (ctx.state.started,)
     return actions_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
 
 
@@ -227,9 +229,10 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
 
 def _check_subject(subject: Subject) -> tuple[Issue, ...]:
     with error_boundary(RunError, "the check of the answer"):
+        # With all its rules: only where an answer is checked.
         from kestrel_lab.verification.engine import (
             check_answer,
-        )  # with all its rules: only where an answer is checked
+        )
 
         return check_answer(subject)
 

@@ -60,7 +60,8 @@ class Dependency:
         self._pace, self._clock, self._changed = pace, clock, changed
         self._probe, self._restart, self._advice = probe, restart, advice
         self._heard: float | None = None  # the time of the last success
-        self._probed = (-math.inf, False)  # the end of the last probe, and whether it succeeded
+        # The end of the last probe, and whether it succeeded.
+        self._probed = (-math.inf, False)
         self._busy = self._restarting = False
         self._lock = threading.Lock()
 
@@ -82,6 +83,7 @@ class Dependency:
     def admit(self) -> int:
         """Return a permit for one call; raises `DependencyError` when none may be made now."""
         with self._lock:
+            # Runs of several event loops and threads share a dependency.
             permit = self.health.admit()
         if permit is None:
             raise self.error()
@@ -156,6 +158,7 @@ class Dependency:
                 while not await self._in_order():
                     if self.health.state is HealthState.FAILED and self.health.restartable:
                         raise self.error()
+                    # From short to a second: a quick start is seen at once, a slow one costs few looks.
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
         except TimeoutError:
@@ -243,6 +246,7 @@ class Dependency:
                 taken, self._busy = self._busy, True
             if not taken:
                 break
+            # Polled: nothing can be awaited across event loops.
             await asyncio.sleep(LOOK_S)
         try:
             yield

@@ -146,7 +146,8 @@ def _direct_class(error: BaseException) -> FailureClass | None:  # a table of co
         case UsageError() | StoreError() | CheckError():
             return "logic"
         case subprocess.CalledProcessError():
-            return "dependency" if error.returncode < 0 else "logic"  # killed by a signal
+            # Killed by a signal.
+            return "dependency" if error.returncode < 0 else "logic"
         case socket.gaierror():
             return "transient" if error.errno == socket.EAI_AGAIN else "dependency"
         case TimeoutError():

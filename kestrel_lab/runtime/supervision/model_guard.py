@@ -183,6 +183,7 @@ class GuardedModel(ModelWrapper):
                 self.endpoint.release(permit)
             raise
         except BaseException:
+            # Cancelled: nothing is known about the endpoint, and the permit must not be lost.
             self.endpoint.release(permit)
             raise
         self._tell(self.endpoint.success(permit))
@@ -233,7 +234,8 @@ class MeteredModel(ModelWrapper):
         waiting = self.idle.queueing
         if isinstance(self.model, PreparableModel) and not self.model.ready:
             self.emit(Progress(text=self.model.preparing))
-            with waiting():  # what a process does once is no time of this call
+            # What a process does once is no time of this call.
+            with waiting():
                 await self.model.prepare()
             self.emit(Progress(text=""))
         while True:
@@ -243,9 +245,9 @@ class MeteredModel(ModelWrapper):
             try:
                 answer = await self._in_time(request, stream)
             except BaseException as error:
-                if (
-                    isinstance(error, ModelError) and error.transient
-                ):  # an endpoint that hangs uses up no time of the agent
+                # Only a refusal for too many calls says anything about the rate limit.
+                # An endpoint that hangs uses up no time of the agent.
+                if isinstance(error, ModelError) and error.transient:
                     self.idle.lose(time.monotonic() - began)
                 if not _rate_limited(error):
                     turns.released()
@@ -270,6 +272,7 @@ class MeteredModel(ModelWrapper):
             async with asyncio.timeout(self.call_s) as bound:
                 return await self.model(request, on_delta)
         except TimeoutError as error:
+            # A timeout of the model's own client is an error of the model, not of our bound.
             if not bound.expired():
                 raise
             msg = (

@@ -144,7 +144,9 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
         try:
             value = loads(given)
         except ValueError:
+            # Not JSON: text, as most inputs are.
             value = given
+    # A bool is an int in Python, so it would pass for a number.
     if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
         raise UsageError(f"the input {name!r} must be of type {entry.type}, not {given!r}")
     if entry.minimum is not None and isinstance(value, int | float) and not value >= entry.minimum:

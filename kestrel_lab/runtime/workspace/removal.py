@@ -247,7 +247,8 @@ def _remove_copies(session: Session) -> None:
     known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()
     for run in runs_with_copies(session.home):
         folder = copies_folder(session.home, run)
-        fresh = folder.stat().st_mtime > time.time() - _SETTLED_S  # of a fork that is just being made
+        # Of a fork that is just being made.
+        fresh = folder.stat().st_mtime > time.time() - _SETTLED_S
         if (
             run not in known
             and (run in gone or not fresh)
@@ -260,6 +261,7 @@ def _rewritten(session: Session, removal: Removal) -> Removal:
     try:
         return replace(removal, freed=rewrite(session.store))
     except StoreError as error:
+        # The runs are gone already; only the room in the files stays taken.
         return replace(
             removal,
             problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc",

@@ -40,7 +40,8 @@ def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequenc
     ours, theirs = _order_columns(left, right, ties)
     places = {spot.id: (_LEFT, _TOP + _ROW * row) for row, spot in enumerate(ours)}
     lowest = _TOP - _ROW
-    for spot in theirs:  # beside what names it, where there is room
+    # Beside what names it, where there is room.
+    for spot in theirs:
         tied = [places[tie.source][1] for tie in ties if tie.target == spot.id and tie.source in places]
         lowest = max(lowest + _ROW, sum(tied) / len(tied) if tied else 0.0)
         places[spot.id] = (_RIGHT, lowest)
@@ -73,12 +74,13 @@ def _order_columns(
                 spot.id: row for row, spot in enumerate(column)
             }
             near = {spot.id: [row for tie in ties for row in _tied_row(spot, tie, rows)] for spot in column}
+            # Used at once.
             column.sort(
                 key=lambda spot: (
                     sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows),
                     spot.id,
                 )
-            )  # used at once
+            )
     return ours, theirs
 
 

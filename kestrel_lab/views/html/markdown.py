@@ -106,6 +106,7 @@ def markdown_html(
     `claims` are those of `TextRow`, which are underlined by their state; `numbers` are addresses within the
     page of numbers as they are written.
     """
+    # A terminal needs none of the HTML libraries.
     import nh3
 
     if len(text) > _LONGEST:
@@ -143,7 +144,8 @@ def markdown_html(
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return sanitize_text(clean)  # once more: a character reference can stand for a hidden character
+    # Once more: a character reference can stand for a hidden character.
+    return sanitize_text(clean)
 
 
 def row_id(run: str, row: str) -> str:
@@ -204,7 +206,8 @@ class RenderedChanges:
             return change
         if {"text", "claims", "numbers"} & change.keys() or change.get("state") == "done":
             self._growing.pop(name, None)
-            if row.state == "streaming":  # pieces follow, which say what is complete
+            # Pieces follow, which say what is complete.
+            if row.state == "streaming":
                 settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
                 return {**change, "html": "", "settled": settled, "tail": tail}
             numbers = number_links(self._view.head.run, row)
@@ -272,9 +275,8 @@ def _mathml(source: str, block: bool) -> str:
     """Return a formula as MathML, which browsers draw; empty if it is not understood or holds other HTML."""
     from latex2mathml.converter import Converter
 
-    if (
-        len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source
-    ):  # macros may grow without end
+    # Macros may grow without end.
+    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:
         return ""
     try:
         html = Converter(display="block" if block else "inline").convert(source)
@@ -326,6 +328,7 @@ def _highlight_code(token: Any, span: Any) -> str:
             else [(None, token.content)]
         )
     except ClassNotFound:
+        # A language that Pygments does not know is shown without colours.
         pieces = [(None, token.content)]
 
     def shown(kind: Any, text: str) -> str:
@@ -405,7 +408,8 @@ def _shape(tokens: Sequence[Token], signs: str) -> Iterator[tuple[str, str, str,
     """Yield what the rendering of tokens depends on, without the signs."""
     for token in tokens:
         content = "" if token.type == "inline" else token.content.translate(dict.fromkeys(map(ord, signs)))
-        if content or token.type != "text":  # a sign alone is a text of its own before code
+        # A sign alone is a text of its own before code.
+        if content or token.type != "text":
             yield token.type, token.tag, content, str(token.attrs)
         yield from _shape(token.children or (), signs)
 
@@ -482,7 +486,8 @@ class _Marker:
             attrs["style"] = f"border-bottom:{STATES[state]}"
         if label:
             attrs["data-shown"] = label
-        if label and self._first:  # one stop for the keyboard, one description for who listens
+        # One stop for the keyboard, one description for who listens.
+        if label and self._first:
             attrs |= {"tabindex": "0", "role": "mark", "aria-description": label}
             self._first = False
         return _token("span_open", "span", 1, attrs)
