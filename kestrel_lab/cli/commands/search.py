@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, follow_work, frontend_of
+from kestrel_lab.cli.frontend import (
+    ApprovalTimeout,
+    As,
+    Background,
+    ShowOptions,
+    follow_work,
+    frontend_of,
+    run_options,
+)
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import FileExplanation

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kestrel_lab.cli.attach import TerminalClient
-from kestrel_lab.cli.frontend import Approve, Model, frontend_of, positive
+from kestrel_lab.cli.frontend import Approve, Model, frontend_of, positive, run_options
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.errors import UsageError
 
