@@ -145,7 +145,8 @@ class _Closed(BaseModel):
 
 
 if TYPE_CHECKING:  # type checkers know no class that is made of a table
-    _LimitFields, _RunFields = _Closed, _FromClient
+    _LimitFields = _Closed
+    _RunFields = _FromClient
 else:
     _LimitFields = create_model("_LimitFields", __base__=_Closed, **_fields(LimitOptions, gt=0))
     _RunFields = create_model("_RunFields", __base__=_FromClient, **_fields(RunOptions))
@@ -166,9 +167,9 @@ class Start(_RunFields):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the run that are given."""
-        return self.model_dump(
-            include={*_RunFields.model_fields, "plan"} - {*_FromClient.model_fields}, exclude_none=True
-        )
+        names = {*_RunFields.model_fields, "plan"} - {*_FromClient.model_fields}
+        options: dict[str, Any] = self.model_dump(include=names, exclude_none=True)
+        return options
 
 
 class Resume(_FromClient):

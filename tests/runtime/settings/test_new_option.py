@@ -87,9 +87,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert text.count(line) == 1
         path.write_text(text.replace(line, line + more), encoding="utf-8")
     (folder / "kestrel.toml").write_text('tone = "of a file"\n')
-    (folder / "model.py").write_text(
-        "def heard(request):\n    return request.messages[0].text.partition('Tone: ')[2].partition('.')[0]\n"
-    )
+    (folder / "script.yaml").write_text("rules: [{when: '', turns: [done]}]")
     return folder
 
 
@@ -125,5 +123,7 @@ def test_a_new_option_is_on_the_command_line(copied: Path) -> None:
     """`kestrel run` takes it and explains it."""
     shown = _run(copied, "-m", "kestrel_lab", "run", "--help")
     assert "--tone" in shown and "Manner of the answer." in shown
-    words = ("run", "go", "--tone", "of a command", "--model", "scripted:model.py:heard", "--json")
-    assert json.loads(_run(copied, "-m", "kestrel_lab", *words))["answer"] == "of a command"
+    words = ("run", "go", "--tone", "of a command", "--model", "scripted:script.yaml", "--json")
+    run = json.loads(_run(copied, "-m", "kestrel_lab", *words))["id"]
+    code = f"from kestrel_lab import Lab; print(Lab().get({run!r}).events()[0].system)"
+    assert "Tone: of a command." in _run(copied, "-c", code)
