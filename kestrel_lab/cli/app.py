@@ -180,8 +180,10 @@ def _check_resumed(words: Mapping[str, Any]) -> None:
             "--resume goes on with the run itself, --follow with its conversation in a new run: give "
             "one of them"
         )
-    if kept := [flag for name, flag in flags.items() if name not in ResumeOptions.__annotations__]:
-        raise UsageError(f"a run that is resumed keeps what it began with: leave {', '.join(kept)} out")
+    if kept := {name: flag for name, flag in flags.items() if name not in ResumeOptions.__annotations__}:
+        raise UsageError(
+            f"a run that is resumed keeps its {', '.join(kept)}: leave {', '.join(kept.values())} out"
+        )
 
 
 @app.command(epilog="Example: kestrel resume RUN --cycles 60, where a run has reached its limit of turns")

@@ -266,12 +266,10 @@ class Opt:
     weakens: Callable[[Any, Any], bool] = _is_different
     flag: Flag | None = None
     """Set for an option of `kestrel run`; those of `ResumeOptions` are also of `resume` and `fork`."""
-    wire: Any = None
-    """Its type in YAML and JSON, for an option that suites or clients of the control protocol may give."""
-    suite: bool = False
-    """Whether configurations of suites may give it."""
-    client: bool = False
-    """Whether a client of the control protocol may: nothing that lets a run do more."""
+    client: Any = None
+    """Its type in JSON, for an option that clients of the control protocol may give: nothing that lets a run
+    do more.
+    """
 
     def checked(self, value: Any) -> Any:
         """Return `value` as the option has it; raises `ValueError` for one that it cannot have."""
@@ -290,8 +288,7 @@ class _ModelAndPolicy(TypedDict, total=False):
             read=_model,
             weakens=_no_plain_name,
             flag=Flag(),
-            wire=str,
-            client=True,
+            client=str,
         ),
     ]
     approve: Annotated[
@@ -319,8 +316,7 @@ class _Everywhere(TypedDict, total=False):
             "In Python also tools and functions. Those of a lab are offered to every run beside the native "
             "ones; one with the name of a web tool replaces it.",
             flag=Flag(parse=_words),
-            wire=list[str],
-            client=True,
+            client=list[str],
         ),
     ]
     limits: Annotated[
@@ -374,9 +370,6 @@ class _LabAndRun(_Everywhere, total=False):
             read=_verify,
             weakens=_is_off,
             flag=Flag(metavar="LEVEL"),
-            wire=str,
-            suite=True,
-            client=True,
         ),
     ]
     form: Annotated[
@@ -388,9 +381,7 @@ class _LabAndRun(_Everywhere, total=False):
             read=_form,
             weakens=_harmless,
             flag=Flag(metavar="FORM"),
-            wire=str,
-            suite=True,
-            client=True,
+            client=str,
         ),
     ]
     containment: Annotated[
@@ -686,7 +677,7 @@ class LimitOptions(TypedDict, total=False):
             read=_whole_number,
             weakens=_is_more,
             flag=Flag(kind=int),
-            client=True,
+            client=int,
         ),
     ]
     cost_usd: Annotated[
@@ -697,7 +688,7 @@ class LimitOptions(TypedDict, total=False):
             read=_number,
             weakens=_is_more,
             flag=Flag("--cost", kind=float),
-            client=True,
+            client=float,
         ),
     ]
     seconds: Annotated[
@@ -708,7 +699,7 @@ class LimitOptions(TypedDict, total=False):
             read=_number,
             weakens=_is_more,
             flag=Flag(kind=float),
-            client=True,
+            client=float,
         ),
     ]
     tokens: Annotated[
@@ -719,7 +710,7 @@ class LimitOptions(TypedDict, total=False):
             read=_whole_number,
             weakens=_is_more,
             flag=Flag(kind=int),
-            client=True,
+            client=int,
         ),
     ]
     wall_seconds: Annotated[

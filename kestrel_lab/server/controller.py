@@ -255,9 +255,7 @@ class Control:
                 **{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)}
             )
             own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
-            run = self.session.start(
-                message.goal, model=message.model, tools=message.tools, plan=message.plan, **own
-            )
+            run = self.session.start(message.goal, **message.options, **own)
         self.adopt(run, approver)
         return protocol.Accepted(re=message.id, run=run.id)
 
