@@ -12,12 +12,12 @@ from typing import Literal
 from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_open_here
 
 _BELOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a directory is opened that must not be reached through a symlink."""
+"""Flags to open a directory that must not be reached through a symlink."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Something in a directory; `path` is relative to where the listing began."""
+    """An entry of a directory; `path` is relative to the start of the listing."""
 
     path: str
     kind: Literal["file", "directory", "symlink", "other"]
@@ -125,13 +125,11 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 SIZE = 2
-"""Where the size of a file stands in its stamp."""
+"""Index of the size in a stamp."""
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when the file does, even if its size and its time of modification are put back: see
-    `Entry.stamp`.
-    """
+    """Return what changes with a file even if its size and times are restored: see `Entry.stamp`."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

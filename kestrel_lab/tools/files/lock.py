@@ -32,11 +32,10 @@ MAX_READ_BYTES = 32_000_000
 MISSING = ""
 """The version of a file that does not exist."""
 WAIT_S = 10.0
-"""How long a writer waits for others at most: each takes milliseconds."""
+"""Longest wait for other writers, which take milliseconds each."""
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 _HERE = threading.Lock()
-"""Where a file system has no such locks, as some network ones: keeps the threads of this process apart, no
-more can be had.
+"""Fallback for file systems without locks, such as some network ones: excludes only threads of this process.
 """
 
 
@@ -59,9 +58,9 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """Return what is under the name, a symlink not followed; `None` for nothing.
+        """Return the status of a name without following symlinks; `None` if missing.
 
-        Raises `OSError` for what is not a regular file.
+        Raises `OSError` if it is no regular file.
         """
         found = stat_entry(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
@@ -130,7 +129,7 @@ class LockedFile:
 
 @contextmanager
 def lock_directory(directory: int, what: str) -> Iterator[None]:
-    """Hold the lock of an open directory; `TimeoutError` if others hold it for more than `WAIT_S` seconds."""
+    """Hold the lock of an open directory; `TimeoutError` after `WAIT_S` seconds."""
     import fcntl  # not on every system
 
     until, pause = time.monotonic() + WAIT_S, 0.0005
@@ -182,7 +181,7 @@ def version_of(content: bytes | None) -> str:
 
 
 def stat_entry(name: str, directory: int) -> os.stat_result | None:
-    """Return what a name in an open directory is, a symlink not followed; `None` if there is nothing."""
+    """Return the status of a name in an open directory without following symlinks; `None` if missing."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Text search with ripgrep, which is given an open file or directory and never a path that could leave it."""
+"""Text search with ripgrep, which gets open descriptors and never a path that could leave them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchMatches:
-    """What a search found."""
+    """Results of a search."""
 
     matches: tuple[Match, ...]
     incomplete: str = ""
-    """Why there may be more, in words; empty when this is all."""
+    """Why there may be more matches; empty if complete."""
 
 
 async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
@@ -143,9 +143,7 @@ def _text(field: Mapping[str, str]) -> str:
 
 
 def _directory_path(directory: int) -> str:
-    """Return a path that names an open directory whatever happens to its name; the name itself where the
-    system has none.
-    """
+    """Return a path that denotes an open directory even after a rename; its name if the system has none."""
     if sys.platform.startswith("linux"):
         return f"/proc/self/fd/{directory}"
     import fcntl  # not on every system
@@ -154,7 +152,7 @@ def _directory_path(directory: int) -> str:
 
 
 def rg_path() -> str:
-    """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install
+    """Return the path of ripgrep, next to this Python or on PATH; `FileNotFoundError` tells how to install
     it.
     """
     if found := beside_python("rg"):

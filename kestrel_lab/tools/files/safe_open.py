@@ -41,9 +41,7 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
 
 
 def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
-    """Open a path on kernels without `openat2`: one component at a time, refusing every symlink and every
-    `..`.
-    """
+    """Open a path on kernels without `openat2`: component by component, refusing symlinks and `..`."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

@@ -1,4 +1,4 @@
-"""Trash: a deleted file is moved into a folder of the run in the workspace, from where it can be restored."""
+"""Trash: deleted files are moved to a folder of the run in the workspace and can be restored."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
 TRASH = ".kestrel/trash"
-"""Where deleted files go: a folder for each run, in it a numbered one for each deletion, in that the file
-under its old path.
-"""
+"""Folder of deleted files: one folder per run, in it a numbered one per deletion with the old path."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def preview_delete(args: dict[str, Json], ctx: ToolContext) -> str:
-    """Return what `delete_file` would take away, as a diff where it is text."""
+    """Return what `delete_file` would delete, as a diff if it is text."""
     path = str(args.get("path"))
     try:
         return unified_diff(ctx.workspace.read_text(path).text, "", path)
@@ -116,9 +114,7 @@ def restore_file(path: str, ctx: ToolContext) -> str:
 
 
 def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
-    """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there
-    now.
-    """
+    """Move the file `kept` from the trash to `path`; raises `FileExistsError` if `path` exists."""
     with (
         workspace.locked(path, make=True) as file,
         workspace.directory(posixpath.dirname(kept), make=False) as trash,
@@ -159,9 +155,7 @@ def _old_path(kept: str) -> str:
 
 
 def _kept_by(ctx: ToolContext, relative: str) -> str:
-    """Return where this very call has put the file already; empty if it has not, or if there is a new one in
-    its place.
-    """
+    """Return where this call already moved the file; empty if it did not, or a new file is in its place."""
     mark = f"-{_UNSAFE.sub('_', ctx.call_id)}"
     if not ctx.call_id or ctx.workspace.exists(relative):
         return ""

@@ -31,7 +31,7 @@ from kestrel_lab.tools.sandbox.mounts import LinkedRepository, linked_repository
 CACHES: Final = frozenset({"__pycache__", ".ipynb_checkpoints"})
 DEPENDENCIES: Final = frozenset({".venv", "node_modules"})
 REMADE: Final = CACHES | DEPENDENCIES | {".kestrel"}
-"""Folders whose files are not kept: programs make them again, and they are large."""
+"""Folders whose files are not stored: large, and recreated by programs."""
 MOST_ENTRIES: Final = 50_000
 """A workspace with more is not kept at all."""
 MOST_FILE: Final = 32_000_000
@@ -43,13 +43,13 @@ _GIT_LEFT: Final = frozenset(
         *("worktrees", "commondir", "gitdir", "locked"),
     }
 )
-"""What is not read of a git folder: shared by reference, able to start programs, or about worktrees."""
+"""Parts of a git folder that are skipped: shared, able to start programs, or about worktrees."""
 _OURS: Final = frozenset(
     {"results", "snapshots", "forks", "cache", "trials", "commits", "eval-runs", "logs", "mcp", "index"}
 )
-"""Folders of a home, which are left out where the workspace is the home."""
+"""Folders of a home, skipped if the workspace is the home."""
 _TEMPORARY: Final = (".kestrel-", ".tmp")
-"""How names of files begin and end that file tools are writing."""
+"""Prefix and suffix of temporary names of file tools."""
 _BATCH_BYTES: Final = 32_000_000
 
 
@@ -64,9 +64,9 @@ class Recorder:
         self.root, self.store = root, store
         self.entries: Snapshot = {}
         self.problem = ""
-        """Why there is no snapshot; empty while there is one."""
+        """Why there is no snapshot; empty if there is one."""
         self.runs = 0
-        """How many runs use it."""
+        """Number of runs that use it."""
         self.journal: list[set[str]] = []
         """The paths that changed, for each time that something had."""
         self.listeners: list[Callable[[], object]] = []
@@ -85,14 +85,12 @@ class Recorder:
 
     @property
     def poll(self) -> Callable[[int], object]:
-        """A function that is called with 0 and returns something false while nothing has changed, as cheap as
-        can be.
-        """
+        """Function to call with 0: false if nothing has changed; as cheap as possible."""
         return _always if self._watch is None or not self._watch.reliable else self._watch.poll
 
     @property
     def current(self) -> bool:
-        """Whether it can be used still: the folder is the one that it began with, and it has no problem."""
+        """True if it is still valid: same folder, no problem."""
         if self.problem or not self._began or self._fd < 0:
             return not (self.problem or self._began)
         found = os.fstat(self._fd)
@@ -100,9 +98,7 @@ class Recorder:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing changed since the last `refresh`, for certain; what changed is noted for the next
-        one.
-        """
+        """Return true if surely nothing changed since the last `refresh`; changes are noted for the next."""
         if not self._began or self._watch is None or not self._watch.reliable:
             return False
         with self.lock:
@@ -244,9 +240,7 @@ class Recorder:
                 self.entries[path] = self._file(path, status)
 
     def _add_linked(self, path: str) -> None:
-        """Take in the state of the repository of which the workspace is a worktree, as if its git folder lay
-        in the workspace.
-        """
+        """Add the state of a worktree's repository, as if its git folder were in the workspace."""
         if path == ".git" and self._linked is not None:
             self.entries[path] = Entry("d", 0o755)
             self._scan(path)
@@ -302,7 +296,7 @@ class Recorder:
     # Reaching files: never through a symlink, so that nothing outside of the workspace is read.
 
     def _place(self, path: str) -> tuple[Path | None, str]:
-        """Where a path really is: below another folder for the repository of a worktree."""
+        """Return the real location of a path: elsewhere for a worktree's repository."""
         if self._linked is None or not (path == ".git" or path.startswith(".git/")):
             return None, path
         inner = path.removeprefix(".git").removeprefix("/")
@@ -345,9 +339,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def read_snapshot(root: Path, store: SnapshotStore) -> Snapshot:
-    """Return what a workspace holds now; raises `OSError` where that cannot be kept, and `ValueError` for one
-    with too many files.
-    """
+    """Return the content of a workspace; raises `OSError` on failure, `ValueError` if it is too large."""
     recorder = Recorder(root, store, watch=False)
     try:
         recorder._refresh()

@@ -35,14 +35,10 @@ FILTER_FD = 3
 """The file descriptor from which a command reads its filter of system calls, if it applies the filter itself.
 """
 REPORT_FD = 19
-"""The file descriptor through which a command may report to its caller beside its output; no program uses
-that number otherwise.
-"""
+"""Descriptor for reports of a command besides its output; programs do not use that number otherwise."""
 _SUBREAPER = 36
 SOURCE_FD = 40
-"""The first file descriptor of the paths that a program mounts; the program closes them before the command
-begins.
-"""
+"""First descriptor of the paths that a program mounts; it closes them before the command starts."""
 _HIGH = 300
 """Above the numbers that mean something to a command."""
 _PLACES = (0, 1, 2, REPORT_FD)
@@ -53,7 +49,7 @@ _CHECK_S = 0.05
 MAX_FILE = 10 * 1024**3
 """Bytes of one file that a command may write; a larger one fails, or ends the command."""
 MAX_PROCESSES = 500
-"""How many processes a command may have at once; one that forks without end is killed."""
+"""Most processes of a command at once; a fork bomb is killed."""
 
 Request = dict[str, Any]
 
@@ -195,7 +191,7 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
 
 
 def _exec_restricted(request: Request, private: str, streams: list[int], writing: int) -> NoReturn:
-    """Turn this forked process into the command, restricted by Landlock; an error goes to `tell`."""
+    """Become the command in this forked process, restricted by Landlock; errors go to `writing`."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -239,8 +235,8 @@ def _wait(
     repositories: list[PrivateGit],
     bound: MemoryBound | None,
 ) -> None:
-    """Report how the command ended; return when the caller wants it killed or is gone, or when no process of
-    it is left.
+    """Report how the command ended; return when it must be killed, the caller is gone, or all processes
+    ended.
     """
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
@@ -275,9 +271,7 @@ def _wait(
 
 
 def _reap(child: int) -> int | None:
-    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where
-    none is left.
-    """
+    """Reap ended processes up to `child` and return its status; raises `ChildProcessError` if none is left."""
     while (ended := os.waitpid(-1, os.WNOHANG))[0]:
         if ended[0] == child:
             return ended[1]
@@ -312,9 +306,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants(of: int) -> Iterator[int]:
-    """Yield the children of a process, their children, and so on, as far as they can be seen at this
-    moment.
-    """
+    """Yield all descendants of a process that are visible now."""
     todo = [of]
     while todo:
         for child in _children(todo.pop()):
@@ -357,9 +349,9 @@ class MemoryBound:
     _next: float = 0.0
 
     def exceeded(self, there: Sequence[int]) -> bool:
-        """Return whether these processes have more by now.
+        """Return true if these processes exceed the limit.
 
-        Files that are mapped count for nothing: the kernel can drop them.
+        Mapped files do not count: the kernel can drop them.
         """
         # Memory files are the command's or others': how many there are on the machine bounds what an exact
         # count can find.
@@ -384,7 +376,7 @@ def _shared_memory() -> int:
 
 
 def _resident(process: int) -> int:
-    """Return the bytes of memory of a process, shared memory included; 0 for one that is gone."""
+    """Return a process's resident memory in bytes, shared memory included; 0 if it is gone."""
     try:
         with open(f"/proc/{process}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -393,9 +385,7 @@ def _resident(process: int) -> int:
 
 
 def _proportional(process: int) -> tuple[int, int]:
-    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel
-    says so.
-    """
+    """Return private memory and the share of shared pages in bytes, if the kernel reports it."""
     for file, own, shared in (
         ("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"),
         ("status", b"RssAnon", b"RssShmem"),
@@ -410,9 +400,7 @@ def _proportional(process: int) -> tuple[int, int]:
 
 
 def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
-    """Return the bytes that lie in file systems in memory that the processes see and this one does not, each
-    counted once.
-    """
+    """Return the bytes in memory file systems that the processes see and this one does not."""
     found: dict[int, int] = {}
     for place in places:
         try:

@@ -36,7 +36,7 @@ CONFIGURATION = tuple(
 """The files in /etc that programs need; no passwords, no server keys."""
 NETWORK = ("/etc/resolv.conf", "/etc/host.conf", "/etc/gai.conf")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""No disks, terminals or shared memory of others."""
+"""Safe devices: no disks, terminals or shared memory."""
 
 _KEYS = (
     *(
@@ -92,9 +92,7 @@ _PASSWORDS = (
 
 @cache
 def python_folders() -> tuple[Path, ...]:
-    """Return the folders of the running Python and of its base installation, where they are not system
-    folders.
-    """
+    """Return the folders of the running Python and its base installation that are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
@@ -102,9 +100,7 @@ def python_folders() -> tuple[Path, ...]:
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to
-    drive them.
-    """
+    """Return files and folders with keys of the user and the machine, and Jupyter's connection files."""
     found = list(_usual_secrets(home_folder()))
     if folder := env.get("JUPYTER_RUNTIME_DIR"):
         found.append(Path(folder))
@@ -126,7 +122,7 @@ def _usual_secrets(home: Path) -> tuple[Path, ...]:
 
 
 def private_places() -> list[Path]:
-    """Return folders with the files of others: homes, temporary files, sockets."""
+    """Return folders with other users' data: homes, temporary files, sockets."""
     return [
         home_folder(),
         Path("/root"),
@@ -163,10 +159,9 @@ _MOST_ENTRIES = 5_000
 
 
 def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
-    """Return a folder with a copy of `CONFIGURATION`, and the names left out of it; `None` where none can be
-    made.
+    """Return a folder with a copy of `CONFIGURATION`, and the names left out; `None` on failure.
 
-    It is made anew when one of them was changed, and taken away when this process ends. Links stay links.
+    It is renewed after changes and removed at exit. Links stay links.
     """
     stamp = tuple((name, os.lstat(name).st_mtime_ns) for name in CONFIGURATION if os.path.lexists(name))
     try:
@@ -205,13 +200,13 @@ def _remove(folder: Path, process: int) -> None:
 # command must not write.
 
 WRITTEN = ("objects", "refs", "logs")
-"""What a commit writes of the repository that all its worktrees share."""
+"""Folders of the shared repository that a commit in a worktree writes."""
 _MOST = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkedRepository:
-    """Where the repository of a worktree is."""
+    """Location of a worktree's repository."""
 
     own: Path
     """The worktree's own folder in it."""
@@ -219,9 +214,7 @@ class LinkedRepository:
 
     @property
     def written(self) -> list[Path]:
-        """The folders of the shared repository that a commit writes; a link in the place of one may lead
-        anywhere.
-        """
+        """Folders of the shared repository that a commit writes; one may be a link to anywhere."""
         return [
             place for name in WRITTEN if (place := self.common / name).is_dir() and not place.is_symlink()
         ]

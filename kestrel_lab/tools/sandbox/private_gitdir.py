@@ -22,9 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 PREFIX = "kestrel-"
-"""Of private folders, which lie in the repository's own, so that files can be linked and renamed between the
-two.
-"""
+"""Prefix of private folders. They are in the repository's folder so that files can be linked and renamed."""
 LIVE = ("objects", "refs", "logs")
 """Folders that a command writes; git obeys nothing in them."""
 UNUSED = ("description",)
@@ -45,8 +43,7 @@ _PATIENCE_S = 1.0
 """Seconds to wait for a lock of git's after a command has ended; the lock may have been left behind."""
 _LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
-"""Suffixes of names beside a private folder's: of a file that will replace another, and of the replaced file.
-"""
+"""Suffixes next to a private folder: of a replacement file, and of the replaced one."""
 
 _Mark = tuple[int, int, int]
 
@@ -158,7 +155,7 @@ class PrivateGit:
         return done
 
     def end(self) -> list[str]:
-        """Carry over what is left, move the folder out of the repository, and return what to tell the caller.
+        """Carry over the rest, move the folder out of the repository, and return notes for the caller.
 
         The caller removes `rest` afterwards.
         """
@@ -236,9 +233,7 @@ def _put_in_place(
 
 
 def _transfer(source: str, target: str) -> None:
-    """A second name for a regular file, or a copy where the file system has no second names; raises `OSError`
-    for anything else.
-    """
+    """Hard-link a regular file, or copy it if the file system has no links; raises `OSError` for others."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:
@@ -294,9 +289,7 @@ def _tree(folder: str) -> dict[str, _Mark | None]:
 
 
 def _recover(real: str, left: str) -> None:
-    """Carry over the last changes of a command whose keeper was killed before it could do so; folders in use
-    are left alone.
-    """
+    """Carry over changes of a command whose keeper was killed; skip folders in use."""
     try:
         fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

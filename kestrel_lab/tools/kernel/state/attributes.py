@@ -87,7 +87,7 @@ class Holder:
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
-        """Return an attribute's current value, also of a variable in a module's place; `ABSENT` if missing."""
+        """Return an attribute's current value, also of a variable in a module's place; else `ABSENT`."""
         return (self.target if type(self.target) is dict else self.read()).get(name, ABSENT)
 
     def put(self, name: str, value: Any) -> None:
