@@ -95,7 +95,7 @@ async def list_tasks(ctx: ToolContext) -> str:
 
 
 def task_tools() -> list[Tool]:
-    """Return `create_tasks`, `update_task` and `list_tasks`, of the group `tasks`, and `state_effects`, of
+    """Return `create_tasks`, `update_task` and `list_tasks` of the group `tasks`, and `state_effects` of
     `effects`.
     """
     return [
@@ -174,4 +174,4 @@ def _nobody(question: str, options: list[str] | None = None) -> str:
 
 
 ask_user = replace(_nobody, asks_person=True)
-"""The question goes to a person like an approval; the function answers where there is nobody to ask."""
+"""A person answers the question like an approval; the function answers if there is nobody."""

@@ -1,6 +1,4 @@
-"""Tools `recall`, `remember` and `forget`: the memory of a workspace; changes need approval like any risky
-call.
-"""
+"""Tools `recall`, `remember` and `forget`: the workspace's memory; changes need approval like risky calls."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def read_result(
 
 
 async def _matches(path: Path, pattern: str, offset: int) -> tuple[str, str]:
-    """Return the lines from `offset` on that match, and what is to be said of them."""
+    """Return the matching lines from `offset`, and a note on them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = await search_file(fd, pattern, [], _MOST_FOUND)

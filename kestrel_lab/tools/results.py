@@ -45,9 +45,7 @@ def _convert(value: object) -> Json:
 
 
 def render_result(value: Json) -> str:
-    """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as
-    JSON.
-    """
+    """Return the text for a model: texts as they are, objects with long texts as blocks, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and any(isinstance(item, str) and "\n" in item for item in value.values()):
@@ -57,9 +55,7 @@ def render_result(value: Json) -> str:
 
 
 def _blocks(value: dict[str, Json]) -> str:
-    """Short entries as `key: value` first, then each text of several lines under its key: no escaped newlines
-    to decode.
-    """
+    """Return short entries as `key: value`, then each long text under its key, without escaped newlines."""
     short = {key: item for key, item in value.items() if not (isinstance(item, str) and "\n" in item)}
     lines = [
         f"{key}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"

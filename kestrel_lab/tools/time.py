@@ -1,6 +1,4 @@
-"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; the same reference gives the same
-answer.
-"""
+"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; deterministic for a reference."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def _wait(
 
 
 def _reap(child: int) -> int | None:
-    """Reap ended processes up to `child` and return its status; raises `ChildProcessError` if none is left."""
+    """Reap ended processes up to `child`, return its status; raises `ChildProcessError` if none is left."""
     while (ended := os.waitpid(-1, os.WNOHANG))[0]:
         if ended[0] == child:
             return ended[1]

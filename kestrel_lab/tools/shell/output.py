@@ -20,15 +20,14 @@ _LINES = re.compile(r"\r\n?")
 
 
 class LiveOutput:
-    """Gathers the output of one call from any number of streams; on a running event loop.
+    """Collects the output of one call from several streams, on a running event loop.
 
-    What is told is redacted and ends neither within a character nor within a terminal escape nor within what
-    may become a secret; a return to the beginning of a line is told as a new line. It says how much was left
-    out.
+    Redacts it, and cuts neither characters, terminal escapes, nor possible secrets; carriage returns become
+    newlines. It reports how much was left out.
     """
 
     def __init__(self, tell: Callable[[str], None], redactor: Redactor) -> None:
-        """`tell` is given each piece, on the loop."""
+        """`tell` gets each piece, on the loop."""
         self._tell, self._redactor = tell, redactor
         self._streams: list[_Stream] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -146,13 +145,11 @@ class Capture:
 
     @property
     def truncated(self) -> bool:
-        """Whether some of it is not given back."""
+        """True if some of it is left out."""
         return self.total > self._keep_head + self._keep_tail
 
     def text(self) -> str:
-        """Return what is kept as text, with a line that says how much is left out between beginning and
-        end.
-        """
+        """Return the kept text, with a line on how much is left out in the middle."""
         redacted, content = self._redactor.text, bytes(self._head + self._tail)
         if not self.truncated:
             return redacted(content.decode("utf-8", "replace"))

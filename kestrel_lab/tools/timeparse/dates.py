@@ -262,9 +262,7 @@ _WEEKDAYS_ON = (
 
 
 def read_shift(text: str, asked: Question) -> Offset | None:
-    """Return the distance from the reference that `text` names; raises `UsageError` for one without a number
-    or a direction.
-    """
+    """Return the distance from the reference in `text`; raises `UsageError` without a number or direction."""
     sign = 1
     if (forward := _FORWARD.fullmatch(text)) is not None:
         far = forward["far"] or forward["behind"]
