@@ -242,7 +242,7 @@ class MacroRegistry:
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
-        """Store `macro` as the next version of its name, unless it equals the newest; return the stored one."""
+        """Store `macro` as its name's next version, unless it equals the newest; return the stored one."""
         macro = replace(macro, stored=False)
         newest = next((known for known in self.list() if known.name == macro.name), None)
         if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
