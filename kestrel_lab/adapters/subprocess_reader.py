@@ -122,7 +122,8 @@ class ProgramAdapter:
         ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
-            if not first:  # it is told all on its command line, and would wait for the end of its input
+            # It is told all on its command line, and would wait for the end of its input.
+            if not first:
                 running.program.stdin.close()
             async for line in running.lines():
                 for reported in reader.idle() if line is None else self._understood(reader, line):

@@ -107,10 +107,11 @@ class Connection:
         self._owner: asyncio.Task[None] | None = None
         self._opened = False
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
+        # Changes of its tools announced by the server, and those listed since.
         self._wanted, self._listed = (
             1,
             0,
-        )  # changes of its tools announced by the server, and those listed since
+        )
         self._listing = asyncio.Lock()
         self._left_out: dict[str, str] = {}
         """Invalid parts of the last listing, with reasons."""
@@ -129,9 +130,8 @@ class Connection:
 
     async def open(self) -> None:
         """Connect and list the tools, once; raises `ConnectionError` with the reason."""
-        await asyncio.to_thread(
-            import_module, "mcp"
-        )  # loading takes half a second, which must not count as the server's time
+        # Loading takes half a second, which must not count as the server's time.
+        await asyncio.to_thread(import_module, "mcp")
         logging.getLogger("mcp").addHandler(_QUIET)
         if self._stop.is_set():
             raise ConnectionError("it was closed before it was started")
@@ -277,7 +277,8 @@ class Connection:
             next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
         )
 
-    async def _elicited(self, context: Any, params: Any) -> Any:  # the SDK names the parameter
+    # The SDK names the parameter.
+    async def _elicited(self, context: Any, params: Any) -> Any:
         return await answer_elicitation(self.config.name, params, self._person().ask)
 
     async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
@@ -368,9 +369,8 @@ class Connection:
             from mcp.shared._httpx_utils import create_mcp_http_client
 
             headers = config.filled_headers(self._ours)
-            own = any(
-                name.lower() == "authorization" for name in headers
-            )  # a token of the person's own is used as it is
+            # A token of the person's own is used as it is.
+            own = any(name.lower() == "authorization" for name in headers)
             login = None if own else await asyncio.to_thread(provider_of, config, self._ours, self._person)
             http = await stack.enter_async_context(
                 create_mcp_http_client(headers=headers or None, auth=login)
@@ -417,7 +417,8 @@ class Connection:
             if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {
                 one.name for one in found
             }:
-                with suppress(ToolError):  # it says that it has resources, and cannot list them
+                # It says that it has resources, and cannot list them.
+                with suppress(ToolError):
                     some = (await self._asked(client.list_resources)).resources
                     found += (
                         [READ_RESOURCE]

@@ -27,7 +27,8 @@ Refuse = Callable[[str, str], None]
 
 def repair_results(session: Any, refuse: Refuse) -> None:
     """Have every result of a session of the SDK repaired before the SDK validates it."""
-    dispatcher = session._dispatcher  # the SDK has no other place between a message and its validation
+    # The SDK has no other place between a message and its validation.
+    dispatcher = session._dispatcher
     send = dispatcher.send_raw_request
 
     async def repaired(method: str, params: Any, options: Any = None) -> Any:
@@ -58,7 +59,8 @@ def repaired_result(
     given = result.get(field)
     if method in _CONTENTS and given is None:
         given = []
-    if not isinstance(given, list) or fits({**result, field: []}):  # what is wrong is not in a part
+    # What is wrong is not in a part.
+    if not isinstance(given, list) or fits({**result, field: []}):
         return result
 
     def why(one: Any) -> str:
@@ -91,7 +93,8 @@ def _entry(method: str, one: Any) -> Any:
     kept = {key: value for key, value in one.items() if value is not None}
     if method == "tools/list":
         kept.setdefault("inputSchema", {"type": "object", "properties": {}})
-        if not _is_schema(kept.get("outputSchema", {})):  # with it the SDK would refuse every answer
+        # With it the SDK would refuse every answer.
+        if not _is_schema(kept.get("outputSchema", {})):
             del kept["outputSchema"]
     return kept
 
@@ -161,7 +164,8 @@ def _fits(method: str, version: str | None) -> Callable[[dict[str, Any]], str]:
                 str(part) for part in first["loc"] if not isinstance(part, int) and part not in _NO_PLACE
             )
             return one_line(f"{place}: {first['msg']}" if place else first["msg"], 200)
-        except (KeyError, ValueError, RecursionError):  # a method or a version that the SDK does not look at
+        except (KeyError, ValueError, RecursionError):
+            # A method or a version that the SDK does not look at.
             return ""
         return ""
 

@@ -231,7 +231,8 @@ class _Incoming:
         try:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValueError:  # half a character, as of a text that was cut, is JSON and yet refused
+            except ValueError:
+                # Half a character, as of a text that was cut, is JSON and yet refused.
                 whole = json.loads(line.decode("utf-8", "replace"))
                 text = json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace")
                 message = jsonrpc_message_adapter.validate_json(text, by_name=False)
@@ -266,7 +267,8 @@ class _Incoming:
     async def _send(self, message: Any) -> None:
         import anyio
 
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the session has ended already
+        # The session has ended already.
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:

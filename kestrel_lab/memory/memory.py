@@ -172,7 +172,8 @@ class NoteMemory:
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
-        if chosen or selector == "expired":  # those that expired were taken out of the tables before
+        # Those that expired were taken out of the tables before.
+        if chosen or selector == "expired":
             try:
                 rewrite_database(self.table.store.path)
             except StoreError as error:
@@ -237,7 +238,8 @@ class NoteMemory:
             merged = replace(merged, taint="", at=max(known.at, note.at))
         if known.replaced_by and trusted and alike:
             newer = self.table.by_id([known.replaced_by], workspace).get(known.replaced_by)
-            if newer is None or note.at > newer.at:  # said once more since: what was true before is so again
+            # Said once more since: what was true before is so again.
+            if newer is None or note.at > newer.at:
                 merged = replace(merged, replaced_by="", at=note.at)
         if note.stated and not known.stated:
             merged = replace(for_all_runs(merged), stated=True)

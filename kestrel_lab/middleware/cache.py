@@ -146,7 +146,8 @@ class ToolCache:
         if self.mode == "replay":
             kept = await self._kept(place.key)
             return _missing_replay(call) if kept is None else self._hit(call, place.key, kept)
-        name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found in the store
+        # Who refreshes must not be given what another found in the store.
+        name = f"{self.mode}:{place.key}"
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)

@@ -106,9 +106,8 @@ class Approval(Struct, frozen=True):
             return Result(value=decision.answer)
         if decision.args is None:
             return await proceed(replace(call, approved_by=_decision_text(decision)))
-        sandbox = (
-            IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
-        )  # there is no preview of what a person wrote
+        # There is no preview of what a person wrote.
+        sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
         return await proceed(
             replace(call, args=decision.args, sandbox=sandbox, approved_by=_decision_text(decision))
         )

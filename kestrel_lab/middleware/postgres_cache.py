@@ -106,7 +106,8 @@ class PostgresStore:
         async with self._free:
             while self._idle:
                 connection = self._idle.pop()
-                if connection.is_closed():  # the server was restarted, or has closed it
+                # The server was restarted, or has closed it.
+                if connection.is_closed():
                     continue
                 return await self._used(connection, work)
             return await self._used(await asyncio.wait_for(self._connected(), self._connect_s), work)

@@ -255,7 +255,8 @@ class ThinkingText:
         """Take the next piece."""
         text, self._held = self._held + piece, ""
         out: list[str] = []
-        at = 0  # an index, as the rest of a long text is not to be copied for each line
+        # An index, as the rest of a long text is not to be copied for each line.
+        at = 0
         while at < len(text):
             if self._close:
                 self._pass(out)
@@ -269,7 +270,8 @@ class ThinkingText:
         """Return the text of the answer and the blocks of thinking."""
         if self._close:
             self._thought[-1].append(self._held)
-            if any(piece.strip() for piece in self._said):  # nothing closed it, so it was no block
+            # Nothing closed it, so it was no block.
+            if any(piece.strip() for piece in self._said):
                 self._pass([self._close.replace("/", ""), *self._thought.pop()])
         elif self._held:
             self._pass([self._held])

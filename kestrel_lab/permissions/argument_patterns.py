@@ -105,7 +105,8 @@ class _Address:
         if self.scheme not in (None, url.scheme) or self.port not in (None, str(url.port)):
             return False
         path = url.target.partition("?")[0]
-        readings = (path, posixpath.normpath(unquote(path)))  # as it is sent, and as a server may take it
+        # As it is sent, and as a server may take it.
+        readings = (path, posixpath.normpath(unquote(path)))
         fits = self.path is None or any(compile_pattern(self.path).fullmatch(one) for one in readings)
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 

@@ -152,7 +152,8 @@ class _Reading:
             for variable, value in assigned_by(one):
                 self.set_variable(variable, value, depth)
             inner, programs = commands_in(one)
-            if name in ("git", "scp", "sftp") or not (inner or programs):  # else its words are read already
+            # Else its words are read already.
+            if name in ("git", "scp", "sftp") or not (inner or programs):
                 tails, texts = runnable_words(one)
                 self.possible += tails
                 for text in texts:

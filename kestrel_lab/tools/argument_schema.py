@@ -184,7 +184,8 @@ class TypedArguments:
             ):
                 found[name] = cast("Json", default)
                 continue
-            with suppress(Exception):  # the user's types: whatever they raise, there is no form to show
+            # The user's types: whatever they raise, there is no form to show.
+            with suppress(Exception):
                 form = to_jsonable_python(default)
                 if _is_json(form) and TypeAdapter(parameter.type).validate_python(form) == default:
                     found[name] = form
@@ -193,7 +194,9 @@ class TypedArguments:
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         from pydantic import ConfigDict, Field, TypeAdapter  # loaded on use
-        from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+        # Pydantic needs this one before Python 3.12.
+        from typing_extensions import TypedDict
 
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
@@ -204,9 +207,8 @@ class TypedArguments:
             fields[name] = NotRequired[
                 Annotated[parameter.type, Field(default=parameter.default, description=about)]
             ]
-        make_shape = cast(
-            "Callable[[str, dict[str, Any]], Any]", TypedDict
-        )  # the functional form, with names known only now
+        # The functional form, with names known only now.
+        make_shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)
         shape = make_shape(self.tool, fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
         try:

@@ -179,9 +179,8 @@ def tool(
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
 
-    def make(
-        function: Callable[..., Any], depth: int = 1
-    ) -> Tool:  # depth: how far up the scope is whose names annotations may use
+    # Depth: how far up the scope is whose names annotations may use.
+    def make(function: Callable[..., Any], depth: int = 1) -> Tool:
         _check_function(function)
         called = name or function.__name__
         if not _NAME.fullmatch(called):

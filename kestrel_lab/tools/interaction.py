@@ -33,9 +33,8 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     if not titles or not all(titles):
         raise ValueError("titles must be a list of at least one text, none of them empty")
     there = tasks.listed()
-    made = (
-        sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0
-    )  # by this very call, before it was interrupted
+    # By this very call, before it was interrupted.
+    made = sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0
     if len(there) + len(titles) - made > _MOST_TASKS:
         raise ValueError(
             f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones"

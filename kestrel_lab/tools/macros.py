@@ -127,7 +127,8 @@ class Macro(TextView):
             if isinstance(about, dict) and "default" in about
         }
         complete = {**defaults, **args}
-        registry: Any = Registry()  # knows nothing and fetches nothing: a schema cannot reach out
+        # Knows nothing and fetches nothing: a schema cannot reach out.
+        registry: Any = Registry()
         try:
             errors = list(Draft202012Validator(self.schema, registry=registry).iter_errors(complete))
         except Unresolvable as error:
@@ -384,7 +385,8 @@ def macro_tool(macros: Mapping[str, Macro]) -> Tool:
         arguments=MacroArguments(macros=macros),
         danger=Danger.SAFE,
         effect="pure",
-        reads=(),  # its calls have flows of their own
+        # Its calls have flows of their own.
+        reads=(),
         reaches="nothing",
         version=content_key([[name, macro.version] for name, macro in macros.items()])[:12],
         parts=lambda args: tuple(step.tool for step in macros[str(args["name"])].steps),

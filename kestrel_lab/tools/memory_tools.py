@@ -32,9 +32,8 @@ async def recall(
     return await _notes(ctx).recall(query.strip(), top_k, tuple(tags or ()))
 
 
-@tool(
-    danger_level=Danger.MEDIUM, effect="idempotent", version="1", reads="run", reaches="nothing"
-)  # what others wrote is kept as such
+# What others wrote is kept as such.
+@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="1", reads="run", reaches="nothing")
 async def remember(
     text: str,
     ctx: ToolContext,

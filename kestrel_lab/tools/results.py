@@ -84,10 +84,11 @@ def _encodable(text: str) -> str:
 
 def _from_library(value: object) -> object:
     """Arrays and tables of libraries that are not imported here."""
+    # A table has both or the first, an array or a numpy number the second.
     for method in (
         "to_string",
         "tolist",
-    ):  # a table has both or the first, an array or a numpy number the second
+    ):
         if callable(convert := getattr(value, method, None)):
             return convert()
     raise ValueError(f"{type(value).__name__} has no JSON form")

@@ -205,7 +205,8 @@ def _of_user(folder: Path, source: str, shown: str) -> Iterator[Skill]:
     except OSError:  # there is none
         return
     for name in names if len(names) <= MOST_FOLDERS else ():
-        if os.path.lexists(folder / name / FILE):  # users link to skills that they keep elsewhere
+        # Users link to skills that they keep elsewhere.
+        if os.path.lexists(folder / name / FILE):
             yield Skill(
                 name=name, source=source, shown=f"{shown}/{name}", root=(folder / name).resolve()
             ).read()
@@ -222,7 +223,8 @@ def _too_many_notice(names: Sequence[str]) -> str:
 
 def _fields(text: str, folder: str) -> dict[str, Any]:
     """Return the fields in a SKILL.md; raises `UsageError` with all mistakes."""
-    from kestrel_lab.core.yaml.reader import parse_yaml  # PyYAML: only where there are skills
+    # PyYAML: only where there are skills.
+    from kestrel_lab.core.yaml.reader import parse_yaml
 
     first, *lines = text.replace("\r\n", "\n").split("\n")
     if first.rstrip() != "---" or "---" not in (ends := [line.rstrip() for line in lines]):
@@ -230,7 +232,8 @@ def _fields(text: str, folder: str) -> dict[str, Any]:
             f"{FILE}: begin with front matter, `name` and `description` between two lines of ---"
         )
     end = ends.index("---")
-    given: Any = parse_yaml("\n".join(["", *lines[:end]]), FILE).value  # the empty line stands for the first
+    # The empty line stands for the first.
+    given: Any = parse_yaml("\n".join(["", *lines[:end]]), FILE).value
     if not isinstance(given, dict):
         raise UsageError(f"{FILE}: the front matter is no mapping of names to values")
     wrong = [*_wrong_texts(given), *_wrong_name(given.get("name"), folder)]

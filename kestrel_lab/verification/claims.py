@@ -137,9 +137,8 @@ def _markdown() -> MarkdownIt:
 
 def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  # noqa: C901
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
-    if (
-        answer[:1].isalpha() and "\n" not in answer and "\r" not in answer
-    ):  # nothing but a paragraph: spares the parser
+    # Nothing but a paragraph: spares the parser.
+    if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:
         yield Statement(text=answer, at=0, kind="paragraph")
         return
     lines = [*io.StringIO(answer, newline="")]

@@ -30,11 +30,12 @@ def may_change_file(action: Action, path: str) -> bool:
         return is_among(path, action.touched)
     if action.kind == "command":
         return "files" in line_effects(_command(action))
+    # Unless it is a file of another place, such as a drive.
     if action.reaches in (
         "nothing",
         "address",
         "others",
-    ):  # unless it is a file of another place, such as a drive
+    ):
         return action.reaches != "nothing" and names_file(action, path)
     code = code_of(action)
     return code is None or "files" in code_effects(code)

@@ -46,7 +46,8 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
             word = "failed" if word.startswith("fail") else word
             given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
             subject.checked.update([match[0]] if number.isdigit() and given else [])
-            of_several = number.isdigit() and int(number) == sum(map(int, given))  # runs of tests, added up
+            # Runs of tests, added up.
+            of_several = number.isdigit() and int(number) == sum(map(int, given))
             if number.isdigit() and given and number not in given and not of_several:
                 shown = ", ".join(sorted(given, key=int))
                 what = f"the answer says {match[0]}; the output of the command says {shown} {word}"

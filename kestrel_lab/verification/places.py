@@ -63,9 +63,8 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
 def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
-    if (
-        not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path)
-    ):  # citations are in brackets
+    # Citations are in brackets.
+    if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):
         return False
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
@@ -96,12 +95,12 @@ def _is_located(subject: Subject, said: Statement, name: Mention) -> bool:
     """
     if "/" in name.text or _EXAMPLE.search(said.text) or _EXAMPLE.search(said.lead):
         return False
-    if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
+    # A module, such as `flask.json`.
+    if subject.files.has_folder(name.text.partition(".")[0]):
         return False
     here = {span.call for span in subject.spans if span.path}
-    if any(
-        name.text in span.text for span in subject.whole_spans if span.call not in here
-    ):  # a file of another place, such as a drive
+    # A file of another place, such as a drive.
+    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):
         return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None

@@ -122,9 +122,8 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
                 ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
-                if ratio >= best[0] and (
-                    (ratio, alike) > best[:2] or not best[2]
-                ):  # of two, the one with more words in their places
+                # Of two, the one with more words in their places.
+                if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):
                     best = (ratio, alike, " ".join(found))
         if best[2]:
             return "" if _FILLED in best[2] else best[2]
@@ -222,7 +221,7 @@ _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
 
 
 def operator_changed_in(code: str, text: str) -> bool:
-    """Return true if text and code differ in one operator; `**` for `*` and `--` for `-` may be prose marks."""
+    """Return true if text and code differ in one operator; `**` for `*` may be prose marks."""
     wanted = normalised_code(code)
     changes = _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ()
     return any(

@@ -116,7 +116,8 @@ def _only_refused(
         return cells
     verb = claimed.rsplit(maxsplit=1)[-1].lower()
     kind = next((kind for kind, verbs in VERBS.items() if verb in verbs.split("|")), "")
-    if not kind or claimed.lower() == verb or kind == "run":  # only what was, or has been, done
+    # Only what was, or has been, done.
+    if not kind or claimed.lower() == verb or kind == "run":
         return []
     one = ClaimedAction(kind=kind, words=f"{verb} {said.text}", files=(), command="")
     alike = [action for action in refused if TOOLS[kind].search(action.tool)]

@@ -153,7 +153,8 @@ class Files:
         if path not in self._texts:
             self._texts[path] = self._text(path)
         text = self._texts[path]
-        self.work.spend(len(text or "") / SEARCHED)  # by whoever asks for it, to go through it
+        # By whoever asks for it, to go through it.
+        self.work.spend(len(text or "") / SEARCHED)
         return text
 
     def _relative(self, name: str) -> str:

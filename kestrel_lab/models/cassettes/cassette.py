@@ -157,7 +157,8 @@ class Cassette:
             fd = os.open(self.path, flags, 0o644)
             try:
                 status = os.fstat(fd)
-                if status.st_ino != self._inode:  # sorted by another process, which may have removed lines
+                # Sorted by another process, which may have removed lines.
+                if status.st_ino != self._inode:
                     self._inode, self._written = status.st_ino, set()
                 missing = [line for line in lines if line.get("hash") not in self._written]
                 # A line that was cut off must not take the next one with it.

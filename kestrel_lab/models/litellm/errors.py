@@ -141,7 +141,8 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds_until(date: str | None) -> float | None:
-    from email.utils import parsedate_to_datetime  # with all of `email`: for a header that few answers have
+    # With all of `email`: for a header that few answers have.
+    from email.utils import parsedate_to_datetime
 
     try:
         when = parsedate_to_datetime(date or "")

@@ -93,16 +93,16 @@ class _Reader:
             return self._flush()
         name, colon, value = line.partition(":")
         if name == "data" and colon:
-            if (
-                self._data and _parsed("\n".join(self._data)) is not None
-            ):  # a server that leaves no blank line between events
+            # A server that leaves no blank line between events.
+            if self._data and _parsed("\n".join(self._data)) is not None:
                 return [*self._flush(), *self._with(value)]
             return self._with(value)
         if colon and name in _FIELDS:
             self._event = value.strip() if name == "event" else self._event
             return []
         found = _parsed(line)
-        if isinstance(found, dict | list):  # an event without its field name, or a whole answer
+        # An event without its field name, or a whole answer.
+        if isinstance(found, dict | list):
             return [*self._flush(), *self._chunk(line, found)]
         self._keep(line)
         return []

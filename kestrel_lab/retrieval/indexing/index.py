@@ -188,7 +188,8 @@ class CodeIndex:
         until = time.monotonic() + patience_s
         with self._starting:
             before = self._thread
-        if before is not None:  # it may have listed the files before the edit that matters here
+        # It may have listed the files before the edit that matters here.
+        if before is not None:
             before.join(patience_s)
         thread = self.start(reporter)
         thread.join(max(0.0, until - time.monotonic()))
@@ -329,7 +330,8 @@ class CodeIndex:
         self._held.one = (connection, self.path.stat().st_ino)
         if self._files is None:
             self._files = OpenDatabase(self.path)
-            weakref.finalize(self, self._files.close)  # other threads may keep their connections until then
+            # Other threads may keep their connections until then.
+            weakref.finalize(self, self._files.close)
         self._files.look_again()
         return connection
 

@@ -132,7 +132,8 @@ def _chosen(calls: _Field, known: list[Macro]) -> Iterator[tuple[list[tuple[int,
             key=lambda pair: (-pair[0], pair[1]),
         )
         for _, kinds in counted:
-            places = calls.free(kinds)  # again: others of this length may have taken some
+            # Again: others of this length may have taken some.
+            places = calls.free(kinds)
             if len(places) >= MIN_OCCURRENCES and not calls.is_repetition(kinds):
                 calls.claim(places, length)
                 yield places, length
@@ -253,7 +254,8 @@ def _places(result: Json, value: Json) -> set[str]:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)
-    if wanted not in dumps(result):  # the text of a whole has that of each part in it, and is quickly made
+    # The text of a whole has that of each part in it, and is quickly made.
+    if wanted not in dumps(result):
         return set()
     return {
         path
@@ -265,7 +267,8 @@ def _places(result: Json, value: Json) -> set[str]:
 def _values_with_paths(result: Json) -> Iterator[tuple[str, Json]]:
     """Yield a result and the values in it, each with its path."""
     todo: list[tuple[str, Json]] = [("", result)]
-    for path, value in islice(todo, _MAX_NODES):  # grows behind what is being looked at
+    # Grows behind what is being looked at.
+    for path, value in islice(todo, _MAX_NODES):
         yield path, value
         if isinstance(value, list):
             todo += [(f"{path}[{place}]", item) for place, item in enumerate(value)]

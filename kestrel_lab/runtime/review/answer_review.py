@@ -76,7 +76,8 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _with_calibration(ctx, end)
-    except UsageError as error:  # the answer is not lost to a file that somebody edited
+    except UsageError as error:
+        # The answer is not lost to a file that somebody edited.
         return replace(
             end,
             concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()],
@@ -138,13 +139,16 @@ def _with_review(
     end: RunFinished, state: RunState, root: Path, actions: Sequence[Action] | None
 ) -> tuple[RunFinished, tuple[Issue, ...]]:
     """Return the end of a run with concerns, claims, confirmed actions and next actions; and the concerns."""
+    # With all its rules: only where an answer is checked.
     from kestrel_lab.verification.claimed_actions import (
         count_confirmed,
-    )  # with all its rules: only where an answer is checked
+    )
+
+    # With all its rules: only where an answer is checked.
     from kestrel_lab.verification.engine import (
         UNFINISHED,
         unfinished_issue,
-    )  # with all its rules: only where an answer is checked
+    )
 
     subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, actions=actions)
     found, proposed = answer_issues(subject), propose_actions(state, subject.files, end.answer)

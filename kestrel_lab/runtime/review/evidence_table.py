@@ -151,7 +151,8 @@ async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | Non
     """Return the run's actions from its log; `None` if the answer mentions none and no call was refused or
     failed.
     """
-    from kestrel_lab.verification.claimed_actions import mentions_actions  # only where an answer is checked
+    # Only where an answer is checked.
+    from kestrel_lab.verification.claimed_actions import mentions_actions
 
     if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
         return None
@@ -168,7 +169,8 @@ def _has_failed_calls(state: RunState) -> bool:
 
 
 def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
-    offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
+    # How far each tool reaches.
+    offers = () if ctx.state.started is None else (ctx.state.started,)
     return actions_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
 
 
@@ -227,9 +229,10 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
 
 def _check_subject(subject: Subject) -> tuple[Issue, ...]:
     with error_boundary(RunError, "the check of the answer"):
+        # With all its rules: only where an answer is checked.
         from kestrel_lab.verification.engine import (
             check_answer,
-        )  # with all its rules: only where an answer is checked
+        )
 
         return check_answer(subject)
 

@@ -132,7 +132,8 @@ def contained_flows(
         return {}
     private = list(context.private)
     if tool.unsaid and context.doubted == {tool.name} and context.private_tools <= {tool.name}:
-        return {}  # it is asked again what it answered: of one tool alone nothing is known to have met
+        # It is asked again what it answered: of one tool alone nothing is known to have met.
+        return {}
     match "others" if doubted else reach:
         case "nothing":  # what it tells is what counts, not what is known
             private = private if taint.strict and not _in_users_words(call, taint) else list(carried)

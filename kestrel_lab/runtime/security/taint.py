@@ -308,7 +308,8 @@ class Taint:
 
     def _begun(self, event: StepStarted) -> None:
         name, step = event.step, self._plan.get(event.step)
-        if event.parent:  # its goal was written by a model that read what its parent had read
+        # Its goal was written by a model that read what its parent had read.
+        if event.parent:
             self._into(name, self._steps.get(event.parent, ()))
             self._branches[event.call] = name
         if step is None:
@@ -367,7 +368,8 @@ class Taint:
         if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
             # what it wrote is told when it is known; only a server may write when nobody looks any more
             return
-        if flow.reaches == "workspace" and isinstance(path, str):  # in the log of an earlier version
+        # In the log of an earlier version.
+        if flow.reaches == "workspace" and isinstance(path, str):
             if foreign:
                 self._files[self._file(path)] = f"a file written after {foreign[-1]}"
         elif flow.reaches in {"workspace", "anything"} and (foreign or "untrusted" in flow.reads):

@@ -36,7 +36,8 @@ def definition_hash(tool: Tool) -> str:
 
 @lru_cache(maxsize=1_000)
 def _source(function: Callable[..., Any]) -> str:
-    return inspect.getsource(function)  # which reads and parses a file, and each run begins with its tools
+    # Which reads and parses a file, and each run begins with its tools.
+    return inspect.getsource(function)
 
 
 def with_declarations(tools: Iterable[Tool], store: SessionStore) -> Toolbox:

@@ -66,9 +66,8 @@ def walk_directory(
             continue
         try:
             below = os.open(entry.name, _BELOW, dir_fd=directory)
-        except (
-            OSError
-        ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+        # Removed, replaced or closed to us since it was listed: it was named, it is not entered.
+        except OSError:
             continue
         with closing_fd(below):
             yield from walk_directory(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
@@ -96,9 +95,8 @@ def stamps_below(
                 found[path] = stamp
         elif item.name not in skip:
             found[path] = ()
-            with suppress(
-                OSError
-            ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+            # Removed, replaced or closed to us since it was listed: it was named, it is not entered.
+            with suppress(OSError):
                 below = os.open(item.name, _BELOW, dir_fd=directory)
                 try:
                     found |= stamps_below(below, skip, leave, most - len(found), f"{path}/")

@@ -94,7 +94,8 @@ class ChangeWatch:
         )
         if number >= 0:
             self._folders[number] = name
-        elif os.path.isdir(folder) and not os.path.islink(folder):  # not one that has gone meanwhile
+        elif os.path.isdir(folder) and not os.path.islink(folder):
+            # Not one that has gone meanwhile.
             self.reliable = False
 
     def changed(self) -> tuple[dict[str, set[str]], bool]:

@@ -155,16 +155,16 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(
-            directory, fcntl.LOCK_UN
-        )  # closing alone would not do while a child that was forked meanwhile has the handle too
+        # Closing alone would not do while a child that was forked meanwhile has the handle too.
+        fcntl.flock(directory, fcntl.LOCK_UN)
 
 
 def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     """Return the content of an open file; `ValueError` for one larger than `limit` bytes."""
     size = os.fstat(fd).st_size
     file = os.fdopen(fd, "rb", closefd=False)
-    content = file.read(min(size, limit) + 1)  # the size first: a read reserves what it asks for
+    # The size first: a read reserves what it asks for.
+    content = file.read(min(size, limit) + 1)
     if len(content) > size:  # it grows, or lies about its size as files in /proc do
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:

@@ -22,11 +22,13 @@ _LINE_CHARS = 300
 _MAX_RECORD = 8_000_000
 _FLAGS = (
     "--json",
-    "--sort=path",  # equal searches give equal answers
+    # Equal searches give equal answers.
+    "--sort=path",
     "--hidden",
     "--no-follow",
     "--no-require-git",
-    "--no-config",  # and nothing from outside the workspace has a say in them
+    # And nothing from outside the workspace has a say in them.
+    "--no-config",
     "--no-ignore-global",
     "--no-ignore-exclude",
     "--no-ignore-parent",
@@ -128,9 +130,8 @@ def _match(found: Mapping[str, Any]) -> Match:
     text = _text(found["lines"]).rstrip("\r\n")
     if len(text) > _LINE_CHARS:
         begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)
-        shown = text[
-            begin : begin + _LINE_CHARS
-        ]  # offsets count bytes: in other scripts the window begins a little late
+        # Offsets count bytes: in other scripts the window begins a little late.
+        shown = text[begin : begin + _LINE_CHARS]
         text = ("…" if begin else "") + shown + "…"
     return Match(
         path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text

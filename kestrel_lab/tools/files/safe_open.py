@@ -15,9 +15,8 @@ _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _AT_FDCWD = -100
 _RETRIES = 64
-_ALWAYS = (
-    os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
-)  # a FIFO must not block the opener
+# A FIFO must not block the opener.
+_ALWAYS = os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class _OpenHow(ctypes.Structure):
@@ -54,7 +53,8 @@ def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
             os.close(here)
             here = below
         fd = os.open(parts[-1], flags | os.O_NOFOLLOW | _ALWAYS, mode, dir_fd=here)
-        if stat.S_ISLNK(os.fstat(fd).st_mode):  # with O_PATH the symlink itself is opened
+        # With O_PATH the symlink itself is opened.
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return fd
@@ -99,6 +99,7 @@ def _openat2(root_fd: int, path: str, flags: int, mode: int, resolve: int) -> in
         if fd >= 0:
             return fd
         code = ctypes.get_errno()
-        if code not in {errno.EAGAIN, errno.EINTR}:  # EAGAIN: something was renamed on the way, look again
+        # EAGAIN: something was renamed on the way, look again.
+        if code not in {errno.EAGAIN, errno.EINTR}:
             break
     raise OSError(code, os.strerror(code), path)

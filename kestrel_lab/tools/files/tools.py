@@ -296,9 +296,8 @@ async def grep(
         + ([f"--glob={files}"] if files else [])
     )
     base = ctx.workspace.relative(path)
-    fd = ctx.workspace.open(
-        path
-    )  # the search gets the open file or directory, so that nothing can be swapped for it
+    # The search gets the open file or directory, so that nothing can be swapped for it.
+    fd = ctx.workspace.open(path)
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             found = await search_tree(fd, pattern, flags, max_results)

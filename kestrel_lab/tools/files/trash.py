@@ -60,7 +60,8 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     workspace, relative = ctx.workspace, ctx.workspace.relative(path)
     workspace.check_writable(relative)
     if kept := _kept_by(ctx, relative):
-        return f"deleted {relative} (kept as {kept})"  # done before, by this very call, whose answer was lost
+        # Done before, by this very call, whose answer was lost.
+        return f"deleted {relative} (kept as {kept})"
     workspace.check_settings(relative, b"")
     with workspace.locked(path) as file:
         status = stat_entry(file.name, file.directory)
@@ -123,9 +124,8 @@ def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
         if stat_entry(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
-            os.link(
-                name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False
-            )  # unlike a rename it replaces nothing
+            # Unlike a rename it replaces nothing.
+            os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)
         except (FileExistsError, FileNotFoundError):
             raise
         except OSError:  # a file system without hard links

@@ -200,7 +200,8 @@ class Recorder:
                 raise
             return
         with closing_fd(fd):
-            if self._watch is not None:  # before it is listed: what comes later is told
+            # Before it is listed: what comes later is told.
+            if self._watch is not None:
                 self._watch.add(f"/proc/self/fd/{fd}/." if folder else str(self.root), folder)
             found: dict[str, os.stat_result] = {}
             with os.scandir(fd) as listed:
@@ -313,7 +314,8 @@ class Recorder:
 
     def _status(self, path: str) -> os.stat_result:
         if self._linked is not None and path == ".git":
-            raise FileNotFoundError(path)  # a file that says where the repository is: see `_add_linked`
+            # A file that says where the repository is: see `_add_linked`.
+            raise FileNotFoundError(path)
         with closing_fd(self._open(path, os.O_RDONLY | os.O_DIRECTORY, parent=True)) as fd:
             return os.stat(path.rpartition("/")[2], dir_fd=fd, follow_symlinks=False)
 

@@ -167,9 +167,8 @@ class ExecutionResult:
         if self.stopped:
             return "the code was stopped"
         lines = self.error.strip().splitlines()
-        stopped = lines and lines[0].endswith(
-            STOPPED
-        )  # by a time limit; the exception that this took is no news
+        # By a time limit; the exception that this took is no news.
+        stopped = lines and lines[0].endswith(STOPPED)
         return "" if not lines else lines[0] if stopped else lines[-1]
 
     @property
@@ -357,7 +356,8 @@ class LiveKernel:
         if output.value is not None:
             self.given = run, output.value
         given = str(bundle.get("text/plain", ""))
-        stopped = pressed.is_set() and not late.is_set()  # the time limit sends the same signal
+        # The time limit sends the same signal.
+        stopped = pressed.is_set() and not late.is_set()
         ran = ExecutionResult(
             "executed", output, given, changes, before.key, tuple(given_up), bundle, stopped
         )
@@ -432,7 +432,8 @@ def time_limit(seconds: float) -> Iterator[threading.Event]:
         with lock:
             over.set()
         if late.is_set() and task.cancelling():
-            task.uncancel()  # the shell has shown it as an exception of the code: the task goes on
+            # The shell has shown it as an exception of the code: the task goes on.
+            task.uncancel()
 
 
 def _display_as_json(data: dict[str, Any]) -> dict[str, Any]:

@@ -205,9 +205,10 @@ def _unshare_memory() -> None:
     if (total := sum(one.size for one in shared)) > MOST_SHARED:
         raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
     for one in shared:
+        # As the kernel names it.
         if one.path.startswith("/dev/") and not one.path.startswith(
             ("/dev/shm/", "/dev/zero")  # noqa: S108
-        ):  # as the kernel names it
+        ):
             raise NoLockdown(f"the kernel works with a device ({one.path})")
         inside = one.readable()
         content = ctypes.string_at(one.start, inside)

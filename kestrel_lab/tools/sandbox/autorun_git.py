@@ -84,9 +84,8 @@ def files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
             (f"{place}/worktrees/{name}/{file}", _OBEYED[file])
             for file in ("commondir", "gitdir", "config.worktree")
         )
-    for folder, inner, files in os.walk(
-        f"{place}/modules"
-    ):  # each in a folder like the submodule's own, however deep
+    # Each in a folder like the submodule's own, however deep.
+    for folder, inner, files in os.walk(f"{place}/modules"):
         if {*inner, *files} >= BARE:
             inner.clear()
             yield from files_git_runs(folder, root)

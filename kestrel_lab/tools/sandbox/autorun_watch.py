@@ -191,9 +191,8 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     with os.scandir(place) as entries:
         found = list(entries)
     names = {entry.name for entry in found}
-    own = SKIPPED.isdisjoint(
-        os.path.relpath(place, root).split("/")
-    )  # not what an installer or a cache put there
+    # Not what an installer or a cache put there.
+    own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
     runs_programs = own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
     for entry in found:

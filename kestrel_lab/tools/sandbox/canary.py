@@ -107,9 +107,8 @@ def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places
             )
         if code != 0 or not (workspace / "written").exists():
             raise OSError(_reason(output) or f"the probe ended with code {code}")
-        said = set(json.loads(output.strip().splitlines()[-1])) - {
-            "write outside"
-        }  # maybe into a folder that is gone with it
+        # Maybe into a folder that is gone with it.
+        said = set(json.loads(output.strip().splitlines()[-1])) - {"write outside"}
         if target.exists() and target.read_text(encoding="utf-8"):
             said.add("write outside")
         if level is not Level.S1 and _repository_now(workspace) != repository:

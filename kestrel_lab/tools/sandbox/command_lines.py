@@ -229,9 +229,11 @@ def _bwrap_launch(
             *(() if terminal else ("--new-session",)),
             "--seccomp",
             str(FILTER_FD),
-        ),  # a session has its terminal
+            # A session has its terminal.
+        ),
         *options,
-        *("--remount-ro", "/"),  # anything else lies in memory without a limit
+        # Anything else lies in memory without a limit.
+        *("--remount-ro", "/"),
         *("--chdir", str(folder), "--"),
         *argv,
     ]
@@ -282,7 +284,8 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
     """Protect what git runs or obeys; in a worktree's repository a command writes only what commits do."""
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
-        mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
+        # It says where the repository is.
+        mounts.opened(pointer, os.path.realpath(pointer))
     if (own := own_repository(workspace)) is not None:
         _mount_gitdir(mounts, own, _as_named(own, (workspace,)))
     elif (linked := linked_repository(workspace)) is not None:
@@ -305,7 +308,8 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
-    (gitdir / "logs").mkdir(exist_ok=True)  # git makes it with the first commit, which may be the command's
+    # Git makes it with the first commit, which may be the command's.
+    (gitdir / "logs").mkdir(exist_ok=True)
     private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(mounted_names(str(gitdir)))
     mounts.repositories.append((str(gitdir), str(private), shown))
     mounts.opened(at, private, written=True)

@@ -111,7 +111,8 @@ class _Launcher:
     def send(self, fds: Sequence[int]) -> None:
         """Fork a keeper that receives these file descriptors."""
         with self.lock:
-            if self.control is None or self.owner != os.getpid():  # a forked process has its own
+            # A forked process has its own.
+            if self.control is None or self.owner != os.getpid():
                 self._start()
             assert self.control is not None
             try:
@@ -133,9 +134,8 @@ class _Launcher:
             command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
             os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
         self.control, self.owner = ours, os.getpid()
-        atexit.register(
-            ours.close
-        )  # the launcher ends with it; left open it is a warning where Python shows those
+        # The launcher ends with it; left open it is a warning where Python shows those.
+        atexit.register(ours.close)
 
 
 _LAUNCHER = _Launcher()
@@ -171,7 +171,8 @@ class LaunchedCommand:
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
         if self._ended.done():
-            self._ended.exception()  # a failed start was told by `wait`, if anybody wanted to know
+            # A failed start was told by `wait`, if anybody wanted to know.
+            self._ended.exception()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

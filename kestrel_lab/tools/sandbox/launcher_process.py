@@ -78,7 +78,8 @@ def serve() -> None:
             finally:
                 os._exit(code)  # no cleaning up that is the launcher's
         os.close(take)
-        if not os.read(taken, 1):  # it ended without a command: nobody is left to give one
+        # It ended without a command: nobody is left to give one.
+        if not os.read(taken, 1):
             return
         os.close(taken)
 
@@ -93,7 +94,8 @@ def _serve_one(control: socket.socket, take: int) -> None:
     message, fds, _, _ = socket.recv_fds(control, 16, 5)
     if not message:
         return
-    for fd in fds:  # `recv_fds` does not pass flags on: without this the command has them, and `control` too
+    # `recv_fds` does not pass flags on: without this the command has them, and `control` too.
+    for fd in fds:
         os.set_inheritable(fd, False)
     control.close()
     with suppress(OSError):  # the launcher may have ended
@@ -175,7 +177,8 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
             kept.append((fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH), place))
             os.close(opened)
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
-        if request["terminal"]:  # a new session gets the first terminal that its leader opens
+        # A new session gets the first terminal that its leader opens.
+        if request["terminal"]:
             actions.append((os.POSIX_SPAWN_OPEN, 2, os.ttyname(streams[2]), os.O_RDWR, 0))
         return os.posix_spawnp(
             request["argv"][0],
@@ -252,13 +255,13 @@ def _wait(
                 if not _send_message(connection, {"exit": os.waitstatus_to_exitcode(status)}):
                     return
                 _reap(child)
-        except ChildProcessError:  # as their subreaper this process would have whatever is left
+        except ChildProcessError:
+            # As their subreaper this process would have whatever is left.
             return
         if connection.fileno() in ready:
             return
-        if (
-            alive and time.monotonic() >= look
-        ):  # by the clock: a command can keep this process awake with children that end
+        # By the clock: a command can keep this process awake with children that end.
+        if alive and time.monotonic() >= look:
             for one in repositories:
                 one.carry()
             processes = list(_descendants(os.getpid()))
@@ -298,7 +301,8 @@ def _kill_descendants() -> None:
         except ChildProcessError:
             return
         found = list(_descendants(os.getpid()))
-        for what in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, none can start another in the meantime
+        # Stopped first, none can start another in the meantime.
+        for what in (signal.SIGSTOP, signal.SIGKILL):
             for process in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, what)
@@ -394,7 +398,8 @@ def _proportional(process: int) -> tuple[int, int]:
             with open(f"/proc/{process}/{file}", "rb") as lines:
                 found = {name: rest for name, _, rest in (line.partition(b":") for line in lines)}
             return int(found[own].split()[0]) * 1024, int(found[shared].split()[0]) * 1024
-        except (OSError, KeyError):  # it ended, may not be asked, or the kernel is older
+        except (OSError, KeyError):
+            # It ended, may not be asked, or the kernel is older.
             continue
     return 0, 0
 

@@ -94,7 +94,8 @@ _PASSWORDS = (
 def python_folders() -> tuple[Path, ...]:
     """Return the folders of the running Python and its base installation that are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
-    named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
+    # Scripts in it name it as it was called.
+    named = {Path(os.path.abspath(sys.prefix))}
     kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
     return tuple(sorted(place for place in kept if not is_within(home_folder(), place)))
 
@@ -141,9 +142,8 @@ def is_within(place: Path, folder: Path) -> bool:
 
 def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
-    there = [
-        place for place in places if os.path.lexists(place)
-    ]  # most do not exist, and following links takes time
+    # Most do not exist, and following links takes time.
+    there = [place for place in places if os.path.lexists(place)]
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
     for place in there:
         real = os.path.realpath(place)
@@ -192,7 +192,8 @@ def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Pa
 
 
 def _remove(folder: Path, process: int) -> None:
-    if process == os.getpid():  # not a process that was forked from the one which made it
+    # Not a process that was forked from the one which made it.
+    if process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
 

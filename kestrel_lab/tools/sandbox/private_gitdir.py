@@ -88,7 +88,8 @@ class PrivateGit:
         """Make the folder; what a command left whose keeper was killed is carried over first."""
         real = os.open(self.real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(real, fcntl.LOCK_EX)  # no other finds this one before it is locked
+            # No other finds this one before it is locked.
+            fcntl.flock(real, fcntl.LOCK_EX)
             for name in os.listdir(self.real):
                 if name.startswith(PREFIX) and not name.endswith(_NEW):
                     _recover(self.real, f"{self.real}/{name}")
@@ -100,7 +101,8 @@ class PrivateGit:
         try:
             os.chmod(self.private, stat.S_IMODE(os.stat(self.real).st_mode))
             for entry in os.scandir(self.real):
-                with suppress(FileNotFoundError):  # somebody's git took it away just now
+                # Somebody's git took it away just now.
+                with suppress(FileNotFoundError):
                     self._fill(entry)
         except OSError:
             remove_tree(self.private)
@@ -244,7 +246,8 @@ def _transfer(source: str, target: str) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise
             shutil.copyfileobj(reading, writing)
-    if not stat.S_ISREG(os.lstat(target).st_mode):  # the command may have put a link there meanwhile
+    # The command may have put a link there meanwhile.
+    if not stat.S_ISREG(os.lstat(target).st_mode):
         os.unlink(target)
         raise OSError(f"{source} is not a regular file")
 

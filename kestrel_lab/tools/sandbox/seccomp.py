@@ -124,7 +124,8 @@ def filter_program(
     refused, absent = _return_instruction(_ERRNO | errno.EPERM), _return_instruction(_ERRNO | errno.ENOSYS)
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
-        program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
+        # The x32 mode has numbers of its own.
+        program += [(_AT_LEAST, 0, 1, 0x40000000), absent]
     shared = () if namespaces else (_OUTLIVES, _OF_OTHERS)
     denied = [
         *_DENIED.values(),
@@ -135,10 +136,11 @@ def filter_program(
     for call in ", ".join(denied).split(", "):
         if (number := call.split()[1 + column]) != "-":
             program += [(_EQUAL, 0, 1, int(number)), refused]
+    # Its flags lie in memory, where a filter cannot look.
     program += [
         (_EQUAL, 0, 1, _CLONE3[column]),
         absent,
-    ]  # its flags lie in memory, where a filter cannot look
+    ]
     alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
     program += _section(
         _CLONE[column],

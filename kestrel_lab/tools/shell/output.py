@@ -140,7 +140,8 @@ class Capture:
         room = self._head_room - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:] if room < len(piece) else b""
-        if len(self._tail) > 2 * self._tail_room:  # cut now and then, not at every piece
+        # Cut now and then, not at every piece.
+        if len(self._tail) > 2 * self._tail_room:
             del self._tail[: -self._tail_room]
 
     @property
@@ -162,6 +163,7 @@ class Capture:
                 before = found.start()
             if found.start() < after < found.end():
                 after = found.end()
-        head = content[:before].decode("utf-8", "ignore")  # a character cut in two at the border is left out
+        # A character cut in two at the border is left out.
+        head = content[:before].decode("utf-8", "ignore")
         tail = content[after:].decode("utf-8", "ignore")
         return f"{redacted(head)}\n… {left_out:,} bytes left out …\n{redacted(tail)}"

@@ -150,7 +150,8 @@ class _Group:
 
     def kill(self) -> None:
         # The number of an ended leader is not given away while its group has members.
-        with suppress(ProcessLookupError, PermissionError):  # nobody left; or, on macOS, only zombies
+        # Nobody left; or, on macOS, only zombies.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def gone(self) -> None:

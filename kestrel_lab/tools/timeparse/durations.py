@@ -214,9 +214,8 @@ def _move_weekdays(day: date, count: int) -> date:
     step = timedelta(days=1 if count > 0 else -1)
     left = abs(count)
     while left:
-        if (
-            left > 5 and day.weekday() < 5
-        ):  # whole weeks at once; the last days are walked, so that the end is a working day
+        # Whole weeks at once; the last days are walked, so that the end is a working day.
+        if left > 5 and day.weekday() < 5:
             weeks = (left - 1) // 5
             day, left = day + step * 7 * weeks, left - 5 * weeks
         day += step

@@ -84,8 +84,7 @@ def from_json(kept: Mapping[str, Json]) -> Handshake | None:
     moment = datetime.fromisoformat(now)
     try:
         zone = zone_named(name, "the session")
-    except (
-        UsageError
-    ):  # a zone that this machine's database does not have: its offset from UTC is in the time itself
+    # A zone that this machine's database does not have: its offset from UTC is in the time itself.
+    except UsageError:
         zone = zone_of(moment, "the session")
     return Handshake(now=moment.astimezone(zone.rules), zone=zone)

@@ -139,10 +139,11 @@ def rules_version() -> str:
                 return file.readline().strip("# \n")
         except OSError:
             continue
+    # Loaded on use: it costs more than this package.
     from importlib.metadata import (
         PackageNotFoundError,
         version,
-    )  # loaded on use: it costs more than this package
+    )
 
     try:
         return f"tzdata {version('tzdata')}"
@@ -165,14 +166,14 @@ def zone_of(moment: datetime, origin: str) -> Zone:
 
 def local_zone() -> Zone:
     """Return this machine's zone, or its present offset from UTC if it names none."""
-    from tzlocal import get_localzone_name  # loaded on use: it reads the machine's settings
+    # Loaded on use: it reads the machine's settings.
+    from tzlocal import get_localzone_name
 
     now = datetime.now().astimezone()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # it warns where nothing is configured: what it then takes is compared below
+            # It warns where nothing is configured: what it then takes is compared below.
+            warnings.simplefilter("ignore")
             key = get_localzone_name() or ""
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -302,7 +303,8 @@ _DISTANCE = re.compile(
 _UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
 _SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
 _LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)
-_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no other word can be meant
+# In small letters only where no other word can be meant.
+_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"
 _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
 
 

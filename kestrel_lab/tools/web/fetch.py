@@ -235,9 +235,8 @@ async def _request_once(
 async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
     import httpcore
 
-    backend = cast(
-        "Any", _CheckedNetwork(reach)
-    )  # the methods count, not the class, which would have to be loaded
+    # The methods count, not the class, which would have to be loaded.
+    backend = cast("Any", _CheckedNetwork(reach))
     tls = _tls(reach.env.get("SSL_CERT_FILE", ""))
     proxy = reach.proxy(url)
     if not proxy:

@@ -73,9 +73,8 @@ class Page(HTMLParser):
         self._parts: list[str] = []
         self._link: list[str] | None = None
         stop = time.monotonic() + most_seconds
-        for start in range(
-            0, min(len(html), _MOST_CHARS), _PIECE
-        ):  # in pieces, and never closed: the end is where hostile pages cost most
+        # In pieces, and never closed: the end is where hostile pages cost most.
+        for start in range(0, min(len(html), _MOST_CHARS), _PIECE):
             if time.monotonic() > stop:
                 self.complete = False
                 break
@@ -172,7 +171,8 @@ def decode_body(answer: Answer) -> str:
     )
     declared = None if named else _DECLARED.search(answer.body[:4_096])
     name = (named[1] if named else declared[1].decode("ascii", "replace") if declared else "utf-8").lower()
-    if not _CODED.fullmatch(name):  # Python knows encodings that are none of text, and slow ones
+    # Python knows encodings that are none of text, and slow ones.
+    if not _CODED.fullmatch(name):
         name = "utf-8"
     try:
         return answer.body.decode(name, "replace").removeprefix("\ufeff")

@@ -177,7 +177,8 @@ def is_reachable(
         else:
             answers.put(True)
 
-    for place in places:  # threads that nobody waits for: a resolver may take half a minute to give up
+    # Threads that nobody waits for: a resolver may take half a minute to give up.
+    for place in places:
         Thread(target=look, args=(place,), daemon=True).start()
     try:
         return any(answers.get(timeout=seconds) for _ in places)

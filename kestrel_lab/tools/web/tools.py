@@ -27,9 +27,8 @@ def web_tool(
     # A service at a fixed address is told what it is asked; a page's address is read by whoever wrote the
     # page.
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
-    reads = (
-        ("untrusted",) if group in {"web", "evidence"} else ("private", "untrusted")
-    )  # a key opens what is private too
+    # A key opens what is private too.
+    reads = ("untrusted",) if group in {"web", "evidence"} else ("private", "untrusted")
     make = tool(
         name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM
     )

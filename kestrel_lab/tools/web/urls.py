@@ -128,7 +128,8 @@ _CLOSED_4 = tuple(
             "198.51.100.0/24",
         ),
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        "168.63.129.16/32",  # answers a cloud's virtual machines only, though the number is a public one
+        # Answers a cloud's virtual machines only, though the number is a public one.
+        "168.63.129.16/32",
     )
 )
 _OPEN_6 = ip_network("2000::/3")
@@ -136,9 +137,11 @@ _OPEN_6 = ip_network("2000::/3")
 _CLOSED_6 = tuple(
     ip_network(text)
     for text in (
-        "2001::/23",  # Teredo, which hides an IPv4 address, and other protocols
+        # Teredo, which hides an IPv4 address, and other protocols.
+        "2001::/23",
         *("2001:db8::/32", "3fff::/20"),  # for books
-        "2002::/16",  # 6to4, which hides an IPv4 address
+        # 6to4, which hides an IPv4 address
+        "2002::/16",
     )
 )
 

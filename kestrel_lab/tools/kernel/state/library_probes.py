@@ -41,9 +41,8 @@ def _matplotlib(_: Any) -> Reading:
 
 def _backend(_: Any) -> Reading:
     name = dict.get(sys.modules["matplotlib"].rcParams, "backend")
-    return {
-        "": name.rpartition(".backend_")[2] if isinstance(name, str) else name
-    }  # `inline` is also module://….backend_inline
+    # `inline` is also module://….backend_inline.
+    return {"": name.rpartition(".backend_")[2] if isinstance(name, str) else name}
 
 
 def _pandas(_: Any) -> Reading:
@@ -156,7 +155,8 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         library="matplotlib",
         read=_backend,
         lost="changing it closes figures",
-        ignore=lambda key, old, new: not isinstance(old, str),  # the first figure chooses one
+        # The first figure chooses one.
+        ignore=lambda key, old, new: not isinstance(old, str),
     ),
     Probe(name="options of pandas", library="pandas", read=_pandas, restore=_restore_pandas),
     Probe(
@@ -185,7 +185,8 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         restore=_restore_magics,
         ignore=lambda key, old, new: (
             type(old).__name__ == "LazyMagic"
-        ),  # it becomes the magic that it stands for when it is used
+            # It becomes the magic that it stands for when it is used.
+        ),
     ),
     Probe(name="IPython transformers", read=_transformers, restore=each_list(getattr)),
     Probe(
