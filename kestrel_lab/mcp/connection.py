@@ -140,6 +140,8 @@ class Connection:
         self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         try:
             async with self._working(self._opener, seconds):
+                # `_own` sets `ready` later even if this caller is cancelled: a cancelled future would make it
+                # fail.
                 await asyncio.shield(ready)
             self._opened = True
         except TimeoutError:
@@ -466,12 +468,15 @@ class Connection:
         except MCPError as error:
             if error.code == _TIMED_OUT:
                 raise TimeoutError(error.message) from error
+            # The SDK's code for a connection that was closed.
             if self.reason or error.code == -32000:
                 raise ConnectionError(self.reason or _reason(error)) from error
             raise ToolError(f"the server answered with an error: {one_line(error.message, 1000)}") from error
         except (ToolError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
+            # Errors of the transport mean that the connection is gone; by module, so that nothing need be
+            # imported.
             if self.reason or type(error).__module__.partition(".")[0] in {"httpx2", "httpcore2", "anyio"}:
                 raise ConnectionError(self.reason or _reason(error)) from error
             raise ToolError(f"the server's answer is malformed: {_reason(error)}") from error

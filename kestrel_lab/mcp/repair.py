@@ -50,6 +50,7 @@ def repaired_result(
     """Return a result with its valid parts; `fits` returns why a result is invalid, empty if it is valid."""
     result = {key: value for key, value in result.items() if not (key in _OPTIONAL and value is None)}
     if "nextCursor" in result:
+        # The SDK accepts only a text, and some servers send a number.
         result["nextCursor"] = str(result["nextCursor"])
     if not isinstance(result.get("_meta", {}), dict):
         del result["_meta"]
@@ -80,9 +81,11 @@ def repaired_result(
 
 def _repair_answer(result: dict[str, Any]) -> None:
     if not isinstance(result.get("isError", False), bool):
+        # A text such as "false" would be true.
         result["isError"] = str(result["isError"]).casefold() not in {"false", "0", ""}
     structured = result.get("structuredContent", {})
     if not isinstance(structured, dict):
+        # The protocol allows an object only; FastMCP wraps other values the same way.
         result["structuredContent"] = {"result": structured}
 
 

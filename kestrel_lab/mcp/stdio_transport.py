@@ -57,6 +57,7 @@ class Program:
         stay.
         """
         stopping = asyncio.ensure_future(self._stop())
+        # Each cancellation ends one wait only: the process must be gone before this returns.
         while not stopping.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(stopping)
@@ -123,10 +124,12 @@ class ServerLog:
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
         """Append to `path`, readable by its owner only; `redactor` removes secrets."""
         self._redactor, self._held, self._line = redactor or Redactor(), "", ""
+        # A piece may end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         private_folder(path.parent)
         self.path, self.last = path, ""
         fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
+        # The log may contain secrets of the server that no redactor knows: only its owner may read it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
         self._file = os.open(path, flags, 0o600)
         self._left = MOST_LOGGED
@@ -238,6 +241,7 @@ class _Incoming:
                 message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
+            # Programs print to standard output by mistake; a server that only does so is no MCP server.
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
                 return ""

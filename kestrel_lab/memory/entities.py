@@ -85,6 +85,7 @@ def find_entities(text: str) -> tuple[Entity, ...]:
 
     A place in the text is one thing only: the parts of a path are not symbols, those of a date no numbers.
     """
+    # A note is short; a whole file as text must not hold up the write.
     text = text[:20_000]
     found = dict.fromkeys(_quoted_entities(text))
     free = text

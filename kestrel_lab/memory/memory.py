@@ -270,8 +270,10 @@ class NoteMemory:
     def _said_in(self, notes: Sequence[Note]) -> tuple[str, ...]:
         runs: dict[str, None] = {}
         for note in notes[:100]:
+            # A text this short is in nearly every log by chance.
             if len(note.text) < 12:
                 continue
+            # Logs contain JSON: the text is searched in its escaped form.
             once = dumps(note.text)[1:-1]
             rows = self.table.store.query(
                 "SELECT DISTINCT run_id FROM events WHERE instr(body, ?) > 0 OR instr(body, ?) > 0 "

@@ -68,6 +68,7 @@ class PendingCalls:
     """Running calls by key, so that equal ones run once; shared by all threads and loops of a process."""
 
     def __init__(self) -> None:
+        # A `threading` lock, not one of asyncio: sessions of several event loops share the calls.
         self._lock = threading.Lock()
         self._flying: dict[str, Future[str | None]] = {}
 
@@ -82,6 +83,7 @@ class PendingCalls:
     def land(self, key: str, text: str | None) -> None:
         """End a call; waiting callers get `text`, or `None` if each must make the call itself."""
         with self._lock:
+            # Before the result is set: a call that comes now looks into the store, where the answer is.
             flight = self._flying.pop(key)
         flight.set_result(text)
 

@@ -151,6 +151,7 @@ class Timeout:
             async with asyncio.timeout(seconds) as bound:
                 return await proceed(call)
         except TimeoutError:
+            # A `TimeoutError` of the tool itself.
             if not bound.expired():
                 raise
             text = f"{call.target} was stopped after {seconds:g} s"

@@ -113,10 +113,12 @@ def read_calls(
     written = [
         one for one in _calls_in(text) if own_name(one.name, offered) in offered or one.name == PARALLEL
     ]
+    # Text after a call explains it as an example.
     if not written or _LEFT_OVER.sub("", text[written[-1].end :]).strip():
         return text, ()
     quoted = {_key(one) for said in read if _MAY_HOLD.search(said) for one in _calls_in(said)}
     meant = [one for one in written if _key(one) not in quoted]
+    # One quoted call makes the whole text a quotation.
     if len(meant) < len(written):
         return text, ()
     requests = expand_calls((_request(number, one) for number, one in enumerate(meant, 1)), offered)

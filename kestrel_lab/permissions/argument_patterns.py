@@ -43,6 +43,8 @@ def path_pattern(text: str) -> ValuePattern:
     Real paths are compared: `..` is resolved and links are followed. Raises `ValueError` for a pattern that
     cannot be read.
     """
+    # File systems may ignore case and Unicode forms: denying patterns must match every spelling, allowing
+    # ones only the exact.
     strict, broad = _path_expression(text), _path_expression(unicodedata.normalize("NFC", text).casefold())
 
     def allows(value: Json, root: str) -> bool:

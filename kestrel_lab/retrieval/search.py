@@ -281,6 +281,7 @@ class Grep:
             )
             said = run.stdout
         except subprocess.TimeoutExpired as error:
+            # What was found in time is better than nothing.
             said = error.stdout or b""
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for line in said.decode("utf-8", "replace").splitlines():

@@ -100,6 +100,8 @@ class Files:
         if self._paths is None:
             found: list[str] = []
             for place, folders, names in os.walk(self.root):
+                # In place: `os.walk` then does not enter the others. Sorted, so that a limit cuts at the same
+                # file each time.
                 folders[:] = sorted(name for name in folders if name not in _SKIPPED)
                 base = os.path.relpath(place, self.root)
                 below = "" if base == "." else f"{base}/"

@@ -336,6 +336,7 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
         nonlocal taken
         taken += len(piece)
         said.extend(piece)
+        # The cause of a failure is at the end.
         del said[:-_KEPT]
         return taken < _MOST_OUTPUT
 

@@ -86,9 +86,11 @@ class CodeIndex:
     def __init__(self, workspace: str | Path, home: str | Path) -> None:
         """Prepare without reading or writing; the database is created under `home` on first use."""
         self.workspace = Path(workspace).resolve()
+        # A path may be too long for a file name, or not UTF-8.
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
         self.path = Path(home).resolve() / "index" / f"{name}.db"
         self.building = BuildProgress()
+        # A connection of SQLite must not be used by two threads at once.
         self._held = threading.local()
         self._thread: _Build | None = None
         self._starting = threading.Lock()
@@ -145,6 +147,7 @@ class CodeIndex:
                 found = self._refresh(reporter, began)
                 self._note = ""
             except UNUSABLE as error:
+                # A second damage at once is the disk's, and rebuilding would go on forever.
                 if attempt == 2:
                     msg = (
                         f"the index {self.path} is damaged again after it was rebuilt ({error}): check "
@@ -319,6 +322,7 @@ class CodeIndex:
         """This thread's connection, to the database that is there now."""
         held: tuple[apsw.Connection, int] | None = getattr(self._held, "one", None)
         with suppress(OSError):
+            # Another process may have replaced a damaged index: the old file stays open without a name.
             if held is not None and self.path.stat().st_ino == held[1]:
                 return held[0]
         self._let_go()

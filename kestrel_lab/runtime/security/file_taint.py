@@ -461,10 +461,13 @@ class FileTaint:
         stamp = stamp_of(status)
         if (known := self._hashes.get(stamp)) is not None:
             return known
+        # The size is hashed too, as only the ends of long files are.
         made = hashlib.sha256(f"{status.st_size}:".encode())
         try:
             with os.fdopen(open_no_log(place), "rb") as file:
                 made.update(file.read(_EDGE))
+                # Reading large files whole would take longer than the call; their ends and size differ in
+                # practice.
                 if status.st_size > 2 * _EDGE:
                     file.seek(-_EDGE, os.SEEK_END)
                 made.update(file.read(_EDGE))

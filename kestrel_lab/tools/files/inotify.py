@@ -46,6 +46,7 @@ class OpenWatch:
             return
         self._fd = fd
         for file in self._files:
+            # A file that cannot be watched counts as opened, unless it does not exist.
             if libc.inotify_add_watch(
                 fd, os.fsencode(file), _ACCESS | _OPEN | _DONT_FOLLOW
             ) < 0 and os.path.lexists(file):

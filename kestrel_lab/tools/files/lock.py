@@ -33,6 +33,7 @@ MISSING = ""
 """The version of a file that does not exist."""
 WAIT_S = 10.0
 """Longest wait for other writers, which take milliseconds each."""
+# What `flock` reports on file systems without locks; any other error is one of the disk.
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 _HERE = threading.Lock()
 """Fallback for file systems without locks, such as some network ones: excludes only threads of this process.
@@ -116,6 +117,7 @@ class LockedFile:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=self.directory)
             raise
+        # The rename itself has to be on disk, not only the content.
         os.fsync(self.directory)
         self._read, self._stamp = False, None
         self.workspace.note(self.relative, version_of(content))

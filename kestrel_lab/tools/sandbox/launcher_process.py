@@ -61,6 +61,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
+    # A command that writes one file without end must not fill the disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > CONTROL_FD:  # inherited from the caller, and not for commands
@@ -88,8 +89,10 @@ def _serve_one(control: socket.socket, take: int) -> None:
     """Serve one command, from its request to the end of its last process."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
+    # `select` has to notice the end of a child too.
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Orphans of the command come to this process, so that none escapes by ending its parent.
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     message, fds, _, _ = socket.recv_fds(control, 16, 5)
     if not message:
@@ -103,6 +106,7 @@ def _serve_one(control: socket.socket, take: int) -> None:
     os.close(take)
     connection = socket.socket(fileno=fds[0])
     with connection.makefile("rb") as received:
+        # The length comes first: the socket stays open for the command's control messages.
         (size,) = struct.unpack("=I", received.read(4))
         request: Request = json.loads(received.read(size))
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""

@@ -231,6 +231,7 @@ class _Ending(asyncio.StreamReaderProtocol):
     """Takes the end of a terminal, which Linux reports as an error, for the end of what is read."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # Linux reports EIO when the last process has closed its side of the terminal.
         super().connection_lost(None if isinstance(exc, OSError) and exc.errno == errno.EIO else exc)
 
 

@@ -71,6 +71,7 @@ class Reach:
 
         Raises `PermissionError` if any of them must not be reached, and `OSError` if there is none.
         """
+        # Resolved once: a second lookup could return a private address (DNS rebinding).
         found = [host] if is_number(host) else await self.resolve(host, port)
         if (host, port) in self.also:
             return found
