@@ -265,7 +265,8 @@ def _browser(
         try:
             done = await person().ask(text, (DONE, DECLINE)) == DONE
         finally:
-            if not done:  # or nobody can say any more: the run was cancelled
+            # Or nobody can say any more: the run was cancelled.
+            if not done:
                 listener.close()
         if not done:
             raise LoginNeededError(
@@ -273,7 +274,8 @@ def _browser(
             )
 
     async def answered() -> AuthorizationCodeResult:
-        assert listener is not None  # the SDK calls `redirect` first
+        # The SDK calls `redirect` first.
+        assert listener is not None
         with closing(listener), person().waiting():
             return await listener.result(config.name)
 

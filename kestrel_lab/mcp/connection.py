@@ -39,7 +39,8 @@ from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
 
 if TYPE_CHECKING:
-    from mcp import Client  # loaded on use: half a second
+    # Loaded on use: half a second.
+    from mcp import Client
 
 Progress = Callable[[str, float | None], None]
 _PAGES = 50
@@ -350,7 +351,8 @@ class Connection:
             self.reason = self.reason or "it was closed before it was ready"
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
-                ready.exception()  # whoever opens it may have gone
+                # Whoever opens it may have gone.
+                ready.exception()
         except Exception as error:  # boundary to the SDK and the server: the error becomes the reason  # noqa: BLE001
             self.reason = self.reason or _reason(error)
             if not ready.done():

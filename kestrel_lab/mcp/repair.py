@@ -148,7 +148,8 @@ def _text_content(uri: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    from json import dumps  # any value, also one that is not finite
+    # Any value, also one that is not finite.
+    from json import dumps
 
     return value if isinstance(value, str) else "" if value is None else dumps(value, ensure_ascii=False)
 

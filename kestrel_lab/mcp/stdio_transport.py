@@ -151,7 +151,8 @@ class ServerLog:
 
     def _keep(self, text: str) -> None:
         content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
-        with suppress(OSError):  # a full disk must not end a server
+        # A full disk must not end a server.
+        with suppress(OSError):
             os.write(self._file, content)
         self._left -= len(content)
 
@@ -204,7 +205,8 @@ class _Incoming:
             except OSError as error:
                 reason = str(error)
             self._ended(reason)
-        self._session.close()  # after the reason is set: pending calls read it
+        # After the reason is set: pending calls read it.
+        self._session.close()
 
     async def _lines(self) -> str:
         buffer, head, skipped = b"", b"", 0
@@ -276,8 +278,10 @@ class _Incoming:
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:
-        code = await self._program.code(_END_S)  # raises where it never started
-        await asyncio.sleep(0.05)  # its last output is on its way
+        # Raises where it never started.
+        code = await self._program.code(_END_S)
+        # Its last output is on its way.
+        await asyncio.sleep(0.05)
         if code is None:
             how = "it closed its standard output"
         else:
@@ -309,7 +313,8 @@ def _response(message: Any) -> dict[str, Any] | None:
 
 
 async def _write(program: Program, messages: Any) -> None:
-    with suppress(OSError):  # the reader notices the end of the process
+    # The reader notices the end of the process.
+    with suppress(OSError):
         async for message in messages:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await program.write(text.encode() + b"\n")

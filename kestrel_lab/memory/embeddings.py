@@ -37,7 +37,8 @@ class WordVectors:
         # The package sets up the logging of the whole program, unless it finds that done.
         root.addHandler(quiet)
         try:
-            import wordllama  # an extra, and a third of a second
+            # An extra, and a third of a second.
+            import wordllama
         finally:
             root.removeHandler(quiet)
 

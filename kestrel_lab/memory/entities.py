@@ -116,7 +116,8 @@ def _quoted_entities(text: str) -> Iterator[Entity]:
 
 def _without_prose(command: str) -> str:
     """Return a command without the sentence that goes on after it."""
-    first, *others = command.split()  # `make` and `go` are common words too
+    # `make` and `go` are common words too.
+    first, *others = command.split()
     return " ".join([first, *takewhile(lambda word: word not in COMMON, others)])
 
 

@@ -85,7 +85,8 @@ class RedisStore:
         self._client.close()
 
     def _text(self, found: Any) -> str | None:
-        if not found:  # a range of nothing is empty, and nothing we store is
+        # A range of nothing is empty, and nothing we store is.
+        if not found:
             return None
         try:
             if len(found) <= MAX_ROW:

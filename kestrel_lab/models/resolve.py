@@ -36,7 +36,8 @@ class NoModel:
     """The model `none`, for plans without model calls: a call raises `ModelError`."""
 
     name: ClassVar[str] = NONE
-    kind: ClassVar[ModelKind] = "real"  # nothing is scripted or replayed
+    # Nothing is scripted or replayed.
+    kind: ClassVar[ModelKind] = "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""

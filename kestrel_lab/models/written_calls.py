@@ -167,7 +167,8 @@ def _calls_in(text: str) -> Iterator[_Written]:
             named = next((word for word in found.groups() if word), "") or next(
                 iter(_NAMED.findall(text, found.end())), ""
             )
-            if named:  # cut off, or no JSON: the model is told so
+            # Cut off, or no JSON: the model is told so.
+            if named:
                 yield _Written(name=named, args=text[found.end() :], start=found.start(), end=len(text))
             return
         close = _AFTER_JSON.match(text, at)

@@ -125,7 +125,8 @@ class _Reading:
             return
         if (joined := _CONTINUED.sub(r"\1", text)) != text:
             self.read(joined, depth + 1)
-            if "'" not in text:  # otherwise the end of a line may be one that counts
+            # Otherwise the end of a line may be one that counts.
+            if "'" not in text:
                 return
             self.doubt("it goes on behind the end of a line, between quotes")
         root = bash_parser().parse(source).root_node

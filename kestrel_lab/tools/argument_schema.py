@@ -13,7 +13,8 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.plain_types import is_plain, parameters_of
 
-if TYPE_CHECKING:  # pydantic is loaded at the first use of a tool, not at import
+# Pydantic is loaded at the first use of a tool, not at import.
+if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 

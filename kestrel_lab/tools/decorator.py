@@ -42,7 +42,8 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif not section:
             description.append(line)
         elif line and not line[0].isspace():
-            section = "text"  # prose after a section belongs to none
+            # Prose after a section belongs to none.
+            section = "text"
         elif section in _ARGUMENTS:
             entries.append(line)
     return "\n".join(description).strip(), _entries(entries)
@@ -336,6 +337,7 @@ def _source_hash(function: Callable[..., Any]) -> str:
     """Return a hash of the source of a function; the functions it calls are not part of it."""
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+    except (OSError, TypeError):
+        # Typed in a plain interpreter, or built in.
         return "1"
     return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12]

@@ -16,7 +16,8 @@ def to_json(value: object) -> Json:
     """
     try:
         return _convert(value)
-    except (ValueError, RecursionError) as error:  # pydantic's error is a ValueError
+    except (ValueError, RecursionError) as error:
+        # Pydantic's error is a ValueError.
         raise TypeError(
             f"a value of type {type(value).__name__} cannot be returned ({error}); "
             "return text, numbers, lists, dicts, dataclasses or pydantic models"
@@ -38,7 +39,8 @@ def _convert(value: object) -> Json:
     from pydantic_core import to_jsonable_python  # loaded on use
 
     converted = to_jsonable_python(value, fallback=_from_library)
-    for plain in (str, int, float):  # a subclass that comes back as it was
+    # A subclass that comes back as it was.
+    for plain in (str, int, float):
         if isinstance(converted, plain) and not isinstance(converted, bool):
             return _convert(plain(converted))
     return _convert(converted)

@@ -187,7 +187,8 @@ def _in_workspace(workspace: Path, place: str, source: str) -> Iterator[Skill]:
             closing_fd(open_beneath(root, place, _DIRECTORY, 0, follow=True)) as fd,
         ):
             names = sorted(os.listdir(fd))
-    except OSError:  # no folder, or one that leads out of the workspace
+    except OSError:
+        # No folder, or one that leads out of the workspace.
         return
     for name in names if len(names) <= MOST_FOLDERS else ():
         shown = f"{place}/{name}"
@@ -342,7 +343,8 @@ def load_skill(name: str, file: str = "") -> str:
         left out for its instructions.
 
     """
-    return _load({}, name, file)  # each run has one with its own skills
+    # Each run has one with its own skills.
+    return _load({}, name, file)
 
 
 def _load(skills: Mapping[str, Skill], name: str, file: str) -> str:

@@ -231,7 +231,8 @@ def _file_refuted(
     if any(names_file(action, path) for action in acting):
         return ""
     if acting and (not subject.files.whole_listing or there != (claimed.kind == "delete")):
-        return ""  # a command or another tool may have done it
+        # A command or another tool may have done it.
+        return ""
     refused = [action for action in actions if action not in done and names_file(action, path)]
     return failure_text(refused) if refused else f"no call of this run did that with {path}"
 

@@ -106,7 +106,8 @@ def answer_pieces(answer: str) -> Iterator[Statement]:
             yield from found
         elif block.kind == "code":
             yield replace(block, lead=lead or heading)
-            shown = lead  # a paragraph that goes on with it has the same introduction
+            # A paragraph that goes on with it has the same introduction.
+            shown = lead
         else:
             yield from _split_long(replace(block, lead=lead or heading))
 
@@ -128,7 +129,8 @@ def _split_long(said: Statement) -> Iterator[Statement]:
 @cache
 def _markdown() -> MarkdownIt:
     """Return a parser for blocks only; text that other rules would drop or hide stays a paragraph."""
-    from markdown_it import MarkdownIt  # only where an answer is checked
+    # Only where an answer is checked.
+    from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference", "lheading"])
     parser.core.ruler.enableOnly(["normalize", "block"])

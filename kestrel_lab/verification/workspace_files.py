@@ -123,7 +123,8 @@ class Files:
             and (real := self._real(exact)) is not None
             and real.is_file()
         ):
-            return (exact,)  # spares listing a large workspace
+            # Spares listing a large workspace.
+            return (exact,)
         known = self.paths
         name = self._relative(name)
         if name in self._known:

@@ -49,7 +49,8 @@ class InstalledServer:
         package = self.package
         env = {**dict(package.settings), **{name: f"${{{name}}}" for name in package.variables}}
         if package.kind == "pypi":
-            env["PYTHONDONTWRITEBYTECODE"] = "1"  # it must leave its folder as it is
+            # It must leave its folder as it is.
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
         command, *args = start_of(package, self.folder, workspace)
         return ServerConfig(
             name=self.server,

@@ -161,7 +161,8 @@ class RunApprovals:
         state = self.ctx.state
         if (shown := state.shows.get(call.id)) is None:
             return None
-        if not shown:  # a person has said what to run instead
+        # A person has said what to run instead.
+        if not shown:
             return next(
                 given
                 for given in reversed(state.decisions.values())
@@ -250,7 +251,8 @@ class RunApprovals:
                 continue
             try:
                 other = replace(call, id=request.id, target=request.name, args=tool.validate(request.args))
-            except ToolArgumentsError:  # it is answered with what is wrong with it
+            except ToolArgumentsError:
+                # It is answered with what is wrong with it.
                 continue
             if self._contained(other)[0]:
                 found.append({"call": other.id, "tool": other.target, "args": other.args})
@@ -382,7 +384,8 @@ class RunApprovals:
         """
         if given.args is None or not given.granted:
             return given
-        if asked.call in self.of_programs:  # our tools say nothing about its arguments
+        # Our tools say nothing about its arguments.
+        if asked.call in self.of_programs:
             if not self.of_programs[asked.call]:
                 raise UsageError(
                     "this program takes no other arguments: allow the call as it is, or deny it and "

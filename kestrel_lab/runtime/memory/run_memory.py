@@ -88,7 +88,8 @@ class _NoteTools:
             confidence=min(confidence, note.confidence) if note.taint else note.confidence,
             expires=None if days is None else now + days * _DAY_S,
         )
-        if note.id in ctx.state.kept:  # by this very call, before it was interrupted
+        # By this very call, before it was interrupted.
+        if note.id in ctx.state.kept:
             return f"kept as note {note.id}"
         if not await ctx.ports.memory.remember(note, workspace=self.place):
             return "the memory has it already, or does not take it"

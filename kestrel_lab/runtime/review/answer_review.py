@@ -86,7 +86,8 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
     """Return the issues of the last verdict on the answer's form, as notes: they refuse no answer."""
-    if "'form'" not in str(ctx.state.plan):  # as nearly always: spares reading the log
+    # As nearly always: spares reading the log.
+    if "'form'" not in str(ctx.state.plan):
         return []
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.store.records, ctx.run_id, types=(VerifierFinished.type,))

@@ -86,7 +86,8 @@ def evidence_table(
 
 def claims_in(state: RunState) -> Claims:
     """Return the claims of an answer in the form of claims with citations, from the last agent."""
-    if TITLE not in str(state.plan):  # as nearly always: spares making the plan
+    # As nearly always: spares making the plan.
+    if TITLE not in str(state.plan):
         return []
     makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
     done = [step for step in makers if state.finished_steps.get(step.id)]
@@ -219,7 +220,8 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
     """Return the issues of an answer as warnings without effect; a crashed check is one of them."""
     try:
         return _check_subject(subject)
-    except KestrelError as error:  # an answer is not lost to a defect of a check
+    except KestrelError as error:
+        # An answer is not lost to a defect of a check.
         return (
             make_issue(
                 "minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"

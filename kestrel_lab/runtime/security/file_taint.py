@@ -474,7 +474,8 @@ class FileTaint:
         except OSError:
             return ""
         content = made.hexdigest()[:32]
-        if not is_fresh(stamp):  # else a second change may leave the same stamp
+        # Else a second change may leave the same stamp.
+        if not is_fresh(stamp):
             if len(self._hashes) > MOST_ENTRIES:
                 self._hashes.clear()
             self._hashes[stamp] = content

@@ -322,7 +322,8 @@ class Taint:
             if maker != name
         ]
         operation = str(step.get("operation") or "")
-        if operation:  # it is told how the steps went that it waits for
+        # It is told how the steps went that it waits for.
+        if operation:
             givers += cast("list[str]", step.get("depends_on") or [])
             if parent := step.get("parent"):
                 givers.append(str(parent))
@@ -487,7 +488,8 @@ class Taint:
             del self.doubts[source]
             for sources in self._steps.values() if not yes else ():
                 sources.pop(source, None)
-        for step, seen in self._seen.items():  # also what was computed from its doubts
+        # Also what was computed from its doubts.
+        for step, seen in self._seen.items():
             kept = self._steps.get(step, ())
             self._seen[step] = Context(
                 tuple(source for source in seen.untrusted if source in kept), seen.private, self.doubts

@@ -29,7 +29,8 @@ def definition_hash(tool: Tool) -> str:
     """A hash of the tool's definition, the source of its function included."""
     try:
         source = _source(tool.function)
-    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+    except (OSError, TypeError):
+        # Typed in a plain interpreter, or built in.
         source = ""
     return content_key(tool.name, tool.version, tool.description, tool.schema, source)
 

@@ -92,7 +92,8 @@ def _fitted(new: str, text: str, place: re.Match[str]) -> str:
     there = ends.findall(place[0])
     if (here := ends.search(text, place.end())) is not None:
         there.append(here[0])
-    elif not there:  # the last line has no end: as the line before it
+    elif not there:
+        # The last line has no end: as the line before it.
         there = [found[0] for found in ends.finditer(text, 0, place.start())][-1:]
     return with_line_ends(new, there, lone=line_end(text) == "\r") if there else new
 
@@ -133,7 +134,8 @@ def unified_diff(before: str, after: str, name: str) -> str:
 
 
 def _marked_line(mark: str, line: str) -> str:
-    if line.endswith("\r"):  # the line end of a text that has no other
+    # The line end of a text that has no other.
+    if line.endswith("\r"):
         return mark + line
     return mark + (line.removesuffix("\n") if line.endswith("\n") else line + _NO_NEWLINE)
 

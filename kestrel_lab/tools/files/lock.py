@@ -167,7 +167,8 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     file = os.fdopen(fd, "rb", closefd=False)
     # The size first: a read reserves what it asks for.
     content = file.read(min(size, limit) + 1)
-    if len(content) > size:  # it grows, or lies about its size as files in /proc do
+    # It grows, or lies about its size as files in /proc do.
+    if len(content) > size:
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:
         raise ValueError(

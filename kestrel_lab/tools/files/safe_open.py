@@ -30,7 +30,8 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
     (Linux 5.6 and later); elsewhere, and without it, every symlink is refused. Raises `OSError`, with
     `EXDEV` or `ELOOP` for a path that leads out or through a symlink, and `ValueError` for a NUL.
     """
-    if "\0" in path:  # ctypes would cut the path there
+    # Ctypes would cut the path there.
+    if "\0" in path:
         raise ValueError("a path cannot contain a NUL character")
     if has_openat2():
         return _openat2(

@@ -128,7 +128,8 @@ def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
             os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)
         except (FileExistsError, FileNotFoundError):
             raise
-        except OSError:  # a file system without hard links
+        except OSError:
+            # A file system without hard links.
             os.rename(name, name, src_dir_fd=trash, dst_dir_fd=directory)
         else:
             os.unlink(name, dir_fd=trash)
@@ -187,6 +188,7 @@ def _new_folder(ctx: ToolContext) -> str:
         while True:
             number += 1
             name = f"{number:05}-{call}"
-            with suppress(FileExistsError):  # another call of this turn was faster
+            # Another call of this turn was faster.
+            with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=place)
                 return f"{folder}/{name}"

@@ -55,7 +55,8 @@ class Versions:
         status = file.status()
         try:
             before = file.read_bytes()
-        except (OSError, ValueError):  # too large, or closed to us: nobody knows it
+        except (OSError, ValueError):
+            # Too large, or closed to us: nobody knows it.
             before, version = None, "?"
         else:
             version = version_of(before)

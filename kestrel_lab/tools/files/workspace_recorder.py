@@ -170,7 +170,8 @@ class Recorder:
         changed: set[str] = set()
         for folder, names in sorted(dirty.items()):
             if folder and folder not in self.entries:
-                continue  # it is gone, or is scanned with the folder it was moved into
+                # It is gone, or is scanned with the folder it was moved into.
+                continue
             for name in sorted(filter(None, names)):
                 path = f"{folder}/{name}" if folder else name
                 before = {one: self.entries[one] for one in self._below(path)}
@@ -264,7 +265,8 @@ class Recorder:
             try:
                 fd = self._open(path, os.O_RDONLY)
                 refuse_open_log(fd, path)
-            except OSError:  # closed to us, a log, or another thing since
+            except OSError:
+                # Closed to us, a log, or another thing since.
                 content = ""
             else:
                 with os.fdopen(fd, "rb") as file:
@@ -369,7 +371,8 @@ def _known_stamps(store: SnapshotStore, root: Path) -> dict[str, tuple[tuple[int
 
 
 def _keep_stamps(store: SnapshotStore, root: Path, stamps: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    with suppress(OSError):  # the next process reads the files again
+    # The next process reads the files again.
+    with suppress(OSError):
         private_folder(store.contents.folder)
         temporary = store.contents.folder / f".{secrets.token_hex(8)}.part"
         temporary.write_bytes(json.dumps(stamps, separators=(",", ":")).encode())

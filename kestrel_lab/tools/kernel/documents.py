@@ -368,7 +368,8 @@ class NotebookFile:
         """Return what the file holds."""
         content = self.path.read_bytes()
         notebook = json.loads(decode_text(content, self.path.name).text)
-        for cell in notebook["cells"]:  # in a file texts may be lists of lines
+        # In a file texts may be lists of lines.
+        for cell in notebook["cells"]:
             cell["source"] = "".join(cell["source"])
         return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 

@@ -109,7 +109,8 @@ def stop_button() -> Iterator[threading.Event]:
         cancelled = task.cancel() or cancelled
 
     def stop(*_: object) -> None:
-        __tracebackhide__ = True  # this frame is no part of what the person's code did
+        # This frame is no part of what the person's code did.
+        __tracebackhide__ = True
         pressed.set()
         if asyncio.current_task(loop) is task:
             raise KeyboardInterrupt
@@ -135,7 +136,8 @@ def stop_button() -> Iterator[threading.Event]:
         if main:
             signal.signal(signal.SIGINT, before)
         if cancelled and task.cancelling():
-            task.uncancel()  # the shell has shown it as an exception of the code
+            # The shell has shown it as an exception of the code.
+            task.uncancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,8 @@ class LiveKernel:
             return _DELETED
         if "same" in stored:
             return self.shell.user_ns[stored["same"]]
-        if "module" in stored:  # it is there already: importing one would run its code
+        # It is there already: importing one would run its code.
+        if "module" in stored:
             return sys.modules[stored["module"]]
         assert preview.store is not None
         return decode_value(stored["value"], preview.store)

@@ -147,7 +147,8 @@ def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown`
     or `OSError` where something of it cannot be had: then the process must end at once.
     """
-    os.setpgid(0, 0)  # an interrupt of the kernel is not meant for its copies
+    # An interrupt of the kernel is not meant for its copies.
+    os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -293,7 +293,8 @@ def _adoptable_values(
         place = len(buffers.arrays)
         try:
             found["_"] = {"value": encode_value(output.value, buffers)}
-        except NotPlain:  # its text is told, and nothing else goes on with it
+        except NotPlain:
+            # Its text is told, and nothing else goes on with it.
             buffers.drop(place)
     return found
 

@@ -130,7 +130,8 @@ class _Patterns:
         elif pattern.endswith("/"):
             self.folders.setdefault(whole, reason)
             if "/" not in whole:
-                self.names.setdefault(whole, reason)  # a link or a file in its place
+                # A link or a file in its place.
+                self.names.setdefault(whole, reason)
         else:
             self.names.setdefault(pattern, reason)
 

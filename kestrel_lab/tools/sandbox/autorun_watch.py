@@ -180,9 +180,11 @@ def _note(found: Marks, file: str, who: str, *, executable: bool = False) -> Non
         return
     if executable and not (stat.S_ISLNK(mark.st_mode) or mark.st_mode & 0o111):
         return
-    if is_state(file):  # carried over by links, which changes its times
+    # Carried over by links, which changes its times.
+    if is_state(file):
         found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
-    elif not stat.S_ISDIR(mark.st_mode):  # by ctime, which no command can set back
+    elif not stat.S_ISDIR(mark.st_mode):
+        # By ctime, which no command can set back.
         found[file] = (who, mark.st_ino, mark.st_ctime_ns, mark.st_size)
 
 

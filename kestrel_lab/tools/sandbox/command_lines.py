@@ -333,7 +333,8 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
     for place in private_places():
         if place.is_dir() and place != Path("/") and not place.is_symlink():
             mounts.own(place)
-    if sandbox.network:  # where a resolver keeps it under /run
+    # Where a resolver keeps it under /run.
+    if sandbox.network:
         mounts.readable(Path("/etc/resolv.conf").resolve())
     return mounts
 

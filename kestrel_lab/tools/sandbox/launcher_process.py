@@ -64,10 +64,12 @@ def serve() -> None:
     # A command that writes one file without end must not fill the disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > CONTROL_FD:  # inherited from the caller, and not for commands
+        # Inherited from the caller, and not for commands.
+        if fd > CONTROL_FD:
             with suppress(OSError):
                 os.set_inheritable(fd, False)
-    gc.disable()  # so that forked processes share memory
+    # So that forked processes share memory.
+    gc.disable()
     while True:
         taken, take = os.pipe()
         if os.fork() == 0:
@@ -77,7 +79,8 @@ def serve() -> None:
                 _serve_one(control, take)
                 code = 0
             finally:
-                os._exit(code)  # no cleaning up that is the launcher's
+                # No cleaning up that is the launcher's.
+                os._exit(code)
         os.close(take)
         # It ended without a command: nobody is left to give one.
         if not os.read(taken, 1):
@@ -422,7 +425,8 @@ def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
                 if (device := os.stat(inside).st_dev) not in (own, *found):
                     held = os.statvfs(inside)
                     found[device] = (held.f_blocks - held.f_bfree) * held.f_frsize
-            except OSError:  # it ended, may not be asked, or has another root
+            except OSError:
+                # It ended, may not be asked, or has another root.
                 continue
     return sum(found.values())
 
@@ -439,6 +443,7 @@ def _memory_files(processes: Iterable[int]) -> int:
                 if os.readlink(f"{folder}/{fd}").startswith("/memfd:"):
                     mark = os.stat(f"{folder}/{fd}")
                     found[mark.st_dev, mark.st_ino] = mark.st_blocks * 512
-        except OSError:  # it ended, or may not be asked
+        except OSError:
+            # It ended, or may not be asked.
             continue
     return sum(found.values())

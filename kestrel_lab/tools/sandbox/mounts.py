@@ -166,7 +166,8 @@ def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
     stamp = tuple((name, os.lstat(name).st_mtime_ns) for name in CONFIGURATION if os.path.lexists(name))
     try:
         return _copy_settings(os.getpid(), stamp)
-    except OSError:  # no room, or no right to read: each is mounted by itself then
+    except OSError:
+        # No room, or no right to read: each is mounted by itself then.
         return None
 
 
@@ -185,7 +186,8 @@ def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Pa
                 shutil.copytree(source, target, symlinks=True)
         else:
             shutil.copy2(source, target, follow_symlinks=False)
-    for name in NETWORK:  # where they are mounted for who has the network
+    # Where they are mounted for who has the network.
+    for name in NETWORK:
         (folder / Path(name).name).touch()
     folder.chmod(0o755)
     return folder, tuple(left_out)

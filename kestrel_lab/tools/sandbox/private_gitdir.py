@@ -152,7 +152,8 @@ class PrivateGit:
                     self.marks[name] = (_put_in_place(outside, theirs, inside, mine, inside + _LOCK), theirs)
                 if ours and others:
                     self.both.add(name)
-            except OSError:  # one of the two changes it just now
+            except OSError:
+                # One of the two changes it just now.
                 done = False
         return done
 
@@ -305,7 +306,8 @@ def _recover(real: str, left: str) -> None:
                 _put_in_place(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
         remove_tree(left, left + _OLD, left + _NEW)
     except OSError:
-        pass  # another command is at work in it
+        # Another command is at work in it.
+        pass
     finally:
         os.close(fd)
 
@@ -320,7 +322,8 @@ def _moved_away(folder: str) -> str:
     away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
     try:
         os.rename(folder, away)
-    except OSError:  # another disk, or a folder whose modes the command changed
+    except OSError:
+        # Another disk, or a folder whose modes the command changed.
         remove_tree(folder)
         return folder
     return away

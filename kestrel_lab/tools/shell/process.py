@@ -174,7 +174,8 @@ async def _follow(
         for transport, _ in pipes:
             transport.close()
         await program.gone()
-    await asyncio.gather(*readers)  # a closed pipe ends its reader
+    # A closed pipe ends its reader.
+    await asyncio.gather(*readers)
     code = await program.wait()
     return ProcessEnd(
         exit_code=code,
@@ -280,6 +281,7 @@ async def _wait(
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         if ended.done() and not ended.cancelled():
-            ended.exception()  # raised by whoever asks for the exit code
+            # Raised by whoever asks for the exit code.
+            ended.exception()
         ended.cancel()
     return ""

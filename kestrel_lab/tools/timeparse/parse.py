@@ -182,7 +182,8 @@ def parse_relative(
             things, saying what to write instead.
 
     """
-    own = zone_of(reference, "the reference")  # a reference without a zone is refused
+    # A reference without a zone is refused.
+    own = zone_of(reference, "the reference")
     home = zone or own
     asked = Question(
         text=text.strip(),

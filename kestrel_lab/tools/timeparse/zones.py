@@ -178,7 +178,8 @@ def local_zone() -> Zone:
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
         key, rules = "", None
-    named = "/" in key or key == "UTC"  # EST is a key, too: it says little to a reader
+    # EST is a key, too: it says little to a reader.
+    named = "/" in key or key == "UTC"
     if named and rules is not None and (there := now.astimezone(rules)).utcoffset() == now.utcoffset():
         # Not by its name, except for UTC: to look one up the whole database is listed, hundreds of files.
         return zone_named(key, "this machine") if key == "UTC" else zone_of(there, "this machine")
@@ -253,7 +254,8 @@ def day_start(day: date, zone: Zone) -> datetime:
     low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
     if _offset(first) >= _offset(second):
         return _real_moment(first, zone)
-    while low < high:  # the moment when clocks were put forward lies between the two
+    # The moment when clocks were put forward lies between the two.
+    while low < high:
         middle = low + (high - low) // 2
         if middle.astimezone(zone.rules).date() >= day:
             high = middle

@@ -201,7 +201,8 @@ async def request(
 async def _request_once(
     reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes
 ) -> Answer:
-    import httpcore  # a tenth of a second to load, and most runs never ask the web
+    # A tenth of a second to load, and most runs never ask the web.
+    import httpcore
 
     reach.check_port(url)
     ours = {
@@ -246,7 +247,8 @@ async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
         await reach.addresses(url.host, url.port)
     except PermissionError:
         raise
-    except OSError:  # only the proxy knows the name
+    except OSError:
+        # Only the proxy knows the name.
         if is_number(url.host):
             raise
     parts = urlsplit(proxy)

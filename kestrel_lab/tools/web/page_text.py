@@ -210,7 +210,8 @@ def page_links(html: str, base: Url) -> list[tuple[str, str]]:
     for reference, text in Page(html).links[:_MOST_LINKS]:
         try:
             url = str(join_url(base, reference.strip()))
-        except ValueError:  # mail addresses, scripts, and what is no URL
+        except ValueError:
+            # Mail addresses, scripts, and what is no URL.
             continue
         found[url] = found.get(url) or text
     return list(found.items())
@@ -218,7 +219,8 @@ def page_links(html: str, base: Url) -> list[tuple[str, str]]:
 
 def _article(html: str, url: str) -> str:
     try:
-        from trafilatura import extract  # half a second to load, and an extra
+        # Half a second to load, and an extra.
+        from trafilatura import extract
     except ImportError:
         return ""
     return (

@@ -125,7 +125,8 @@ def is_opaque(value: object) -> bool:
 
 def _root(kind: type) -> str:
     """Return the name of the package that a type is of."""
-    module = kind.__module__  # a class may have a property of that name
+    # A class may have a property of that name.
+    module = kind.__module__
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
@@ -175,7 +176,8 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     if kinds <= _ATOMS or (len(value) > _MANY and kinds <= _ATOMS | _PLAIN and _plain_within(value)):
         try:
             return (kind.__name__, zlib.crc32(marshal.dumps(value, 2))), ()
-        except ValueError:  # something deeper is not plain, or it is within itself
+        except ValueError:
+            # Something deeper is not plain, or it is within itself.
             pass
     if len(value) > _LARGE:
         return (

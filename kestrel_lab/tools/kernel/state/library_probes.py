@@ -59,7 +59,8 @@ def _pandas(_: Any) -> Reading:
 
 def _restore_pandas(_: Any, values: Mapping[Any, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of options that will go one day
+        # Of options that will go one day.
+        warnings.simplefilter("ignore")
         for key, value in values.items():
             sys.modules["pandas"].set_option(key, value)
 

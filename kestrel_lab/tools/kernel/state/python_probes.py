@@ -141,7 +141,8 @@ def _restore_decimal(_: Any, values: Mapping[Any, Any]) -> None:
 
 
 def _decimal(_: Any) -> Reading:
-    context = decimal.getcontext()  # without its flags, which any calculation sets
+    # Without its flags, which any calculation sets.
+    context = decimal.getcontext()
     names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
     return {**{name: getattr(context, name) for name in names}, "traps": dict(context.traps)}
 
@@ -169,7 +170,8 @@ def _children(_: Any) -> Reading:
 
 def _time_zone_back(_: Any, values: Mapping[Any, Any]) -> None:
     del values
-    time.tzset()  # by TZ, which os.environ has put back before
+    # By TZ, which os.environ has put back before.
+    time.tzset()
 
 
 def _restore_random(_: Any, values: Mapping[Any, Any]) -> None:
