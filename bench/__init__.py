@@ -1,3 +1,1 @@
-"""How much kestrel_lab costs beside what it runs, measured next to other tools: `python -m bench --out
-FOLDER`.
-"""
+"""What kestrel_lab costs beside what it runs, next to other tools: `python -m bench --out FOLDER`."""

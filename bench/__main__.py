@@ -142,7 +142,8 @@ def main() -> int:
     asked = _arguments()
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)  # else tables are squeezed into 80 columns in files and logs
+        # Else tables are squeezed into 80 columns in files and logs.
+        console = Console(width=160)
     names = asked.only or NAMES
     chosen = [BENCHMARKS[name] for name in names if name in BENCHMARKS]
     asked.out.mkdir(parents=True, exist_ok=True)

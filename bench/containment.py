@@ -77,9 +77,7 @@ def acts(attack: str) -> bool:
 
 @contextmanager
 def loosened(how: str) -> Iterator[None]:
-    """Let values pass that stand in what was read: in `any` text, or in one that was asked for with the
-    `named` words of the goal.
-    """
+    """Let values pass that occur in `any` text read, or in one requested with `named` words of the goal."""
 
     def stands(name: str, value: Json, taint: Taint) -> bool:
         texts = [
@@ -146,9 +144,8 @@ def recorded(path: Path) -> dict[str, Any]:
     for message in found["messages"]:
         for call in (message.get("tool_calls") or []) if message["role"] == "assistant" else []:
             people = call["args"].get("participants")
-            if (
-                call["function"] == "create_calendar_event" and people
-            ):  # it appends the user's own address to the list it is given
+            # It appends the user's own address to the list it is given.
+            if call["function"] == "create_calendar_event" and people:
                 call["args"]["participants"] = people[:-1]
     return found
 

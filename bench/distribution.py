@@ -159,7 +159,8 @@ def tried(python: str, wheel: Path, place: Path) -> tuple[int, float]:
         run([str(inside / "python"), "-m", "pip", "--disable-pip-version-check", "list", "--format", "json"])
     )
     files = [file for file in (place / "venv" / "lib").rglob("*") if file.is_file() and not file.is_symlink()]
-    return len(packages) - 2, sum(map(size_mb, files))  # pip and setuptools come with the environment
+    # Pip and setuptools come with the environment.
+    return len(packages) - 2, sum(map(size_mb, files))
 
 
 def from_source(tools: Path, _wheel: Path, source: Path, folder: Path) -> str:
@@ -209,9 +210,7 @@ def newest_changes() -> str:
 
 
 def interpreter(version: str, tools: Path, named: Sequence[str]) -> str | None:
-    """Return a Python of this minor version: one that was named, the one that runs this, from PATH, pyenv or
-    uv; or `None`.
-    """
+    """Return a Python of this version: named, the current one, from PATH, pyenv or uv; or `None`."""
     places = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
     of_uv = subprocess.run(
         [tools / "uv", "python", "find", "--no-python-downloads", version],
@@ -219,7 +218,8 @@ def interpreter(version: str, tools: Path, named: Sequence[str]) -> str | None:
         capture_output=True,
         text=True,
     ).stdout.strip()
-    base: str = getattr(sys, "_base_executable", sys.executable)  # of the virtual environment that runs this
+    # Of the virtual environment that runs this.
+    base: str = getattr(sys, "_base_executable", sys.executable)
     found: list[str | None] = [*named, base, shutil.which(f"python{version}"), *map(str, places), of_uv]
     question = "import sys; print('%d.%d' % sys.version_info[:2])"
     for python in filter(None, found):

@@ -30,9 +30,7 @@ def version(peer: str) -> str:
 
 
 def environment(peer: str) -> Environment:
-    """The environment of `peer`, made or brought up to its pins if need be; one that cannot be made says
-    why.
-    """
+    """The environment of `peer`, created or updated to its pins; if it cannot be, it says why."""
     folder = _FOLDER / peer
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     pins = _PINS / f"{peer}.txt"

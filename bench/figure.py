@@ -96,9 +96,7 @@ def _panel(axis: Axes, outcome: Outcome) -> None:
 
 
 def _log_scale(axis: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis from a power of ten on, so that bars of several figures can be compared; plain
-    numbers on it.
-    """
+    """A logarithmic axis from a power of ten, so that several figures compare; plain numbers."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_xscale("log")

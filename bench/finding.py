@@ -222,9 +222,7 @@ BENCHES: dict[str, Bench] = {
 def run(
     names: Sequence[str], data: Path | None, repositories: Path | None, out: Path, say: Say
 ) -> list[Verdict]:
-    """Run the benches of those names; a bound whose data is not there is told as skipped, a bench that breaks
-    as broken.
-    """
+    """Run the benches of those names; without data a bound is skipped; a failing bench is broken."""
     found: list[Verdict] = []
     for name in names:
         bench = BENCHES[name]
@@ -233,7 +231,8 @@ def run(
             continue
         say(f"{name}: measured on {data or 'what the project has'}")
         there = data if data is not None and not _missing(bench.folder or name, data, repositories) else None
-        (out / bench.reported).unlink(missing_ok=True)  # what an earlier run told is not taken for this one's
+        # What an earlier run left is not taken for this one's.
+        (out / bench.reported).unlink(missing_ok=True)
         try:
             code = bench.main(bench.arguments(there, repositories, out))
             reported = json.loads((out / bench.reported).read_text(encoding="utf-8"))

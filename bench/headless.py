@@ -1,6 +1,4 @@
-"""How long the smallest notebook with a run takes where nobody watches, again and again, and whether it ever
-stalls.
-"""
+"""How long the smallest notebook with a run takes headless, repeatedly, and whether it stalls."""
 
 from __future__ import annotations
 

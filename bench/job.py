@@ -47,9 +47,7 @@ def wide() -> dict[str, list[str]]:
 
 
 def naps(*, uneven: bool) -> dict[str, tuple[list[str], float]]:
-    """Four chains of three steps, what each waits for and its seconds: all equal, or long and short ones
-    beside each other.
-    """
+    """Four chains of three steps: what each waits for, and its seconds; equal, or long and short."""
     equal = (0.05, 0.05, 0.05)
     chains = (
         ((0.01, 0.05, 0.09), (0.09, 0.01, 0.05), (0.05, 0.09, 0.01), (0.09, 0.05, 0.01))
@@ -127,9 +125,7 @@ async def timed(once: Callable[[], Awaitable[object]], *, runs: int, warm: int =
 def measure_turns(
     agent: Callable[[int, Count], Callable[[], Awaitable[str]]], *, quick: bool
 ) -> dict[str, float]:
-    """The first job: runs of 20 turns and of 100; `agent(turns, count)` gives what does one run and returns
-    its answer.
-    """
+    """The first job: runs of 20 and 100 turns; `agent(turns, count)` returns a one-run function."""
 
     async def both() -> dict[str, float]:
         short = await _turns(agent, 20, runs=3 if quick else 10)
@@ -174,7 +170,8 @@ def trials_measures(*, trials: int, passed: int, tools: int, wall: float, cpu: f
 
 def peak_mb() -> float:
     """Most memory this process has held, in MB of 1024 KB."""
-    try:  # Linux: `ru_maxrss` would begin with what the parent process held when it started this one.
+    # Linux: `ru_maxrss` would begin with what the parent process held when it started this one.
+    try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
     except (OSError, IndexError):
@@ -201,9 +198,7 @@ def asked(arguments: Sequence[str]) -> tuple[Path, bool]:
 async def measure_plans(
     carry_out: Callable[[dict[str, tuple[list[str], float]]], Awaitable[int]], *, runs: int
 ) -> dict[str, float]:
-    """Time the three plans; `carry_out` is given what each step waits for and its seconds, and returns how
-    many really ran.
-    """
+    """Time the three plans; `carry_out` gets dependencies and seconds, returns how many ran."""
 
     async def once(steps: dict[str, tuple[list[str], float]]) -> None:
         ran = await carry_out(steps)

@@ -63,15 +63,12 @@ _ESCAPED: Final = r"\\\g<0>"
 
 
 def texts_of(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield kind, line and text of every message in a module; docstrings are help where a command has
-    them.
-    """
+    """Yield kind, line and text of a module's messages; docstrings of commands are help."""
     tree = ast.parse(path.read_bytes())
     package = path.relative_to(PACKAGE).parts[0]
     seen: set[int] = set()
-    docs = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
-    }  # docstrings, also those of attributes
+    # Docstrings, also those of attributes.
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         for kind, value in _said(node):
             if (text := text_of(value)) is not None and id(value) not in seen:

@@ -179,9 +179,7 @@ def reaching(mutant: Mutant, reached: Iterable[Path]) -> set[str]:
 
 
 def ran(mutant: Mutant) -> range | None:
-    """The lines of the changed statement, up to the change; none for what runs when the module is
-    imported.
-    """
+    """The lines of the changed statement, up to the change; none for import-time code."""
     source = (PACKAGE / mutant.module).read_bytes()
     last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
     functions = [
@@ -352,9 +350,7 @@ class Trials:
             yield item
 
     def _record(self, files: dict[Path, list[pytest.Item]]) -> None:
-        """Write which lines each test runs, by test file, and how long those tests take that do not fail as
-        the package is.
-        """
+        """Record which lines each passing test runs, by test file, and how long it takes."""
         running = self._run([item for items in files.values() for item in items])
         for place, items in files.items():
             watch = coverage.Coverage(data_file=str(place), config_file=False, include=[f"{PACKAGE}/*"])
@@ -403,9 +399,7 @@ class Trials:
         return end
 
     def _end(self, work: Any, takes: float) -> str:
-        """Return `caught` where `work` fails, `missed` where it does not, and `time` where it takes much
-        longer than `takes`.
-        """
+        """Return `caught` if `work` fails, `missed` if not, `time` if it takes far longer than `takes`."""
         until, pid = time.monotonic() + SLOWER * takes + 30, self._fork(work)
         while time.monotonic() < until:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -490,11 +484,12 @@ def main() -> None:
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     (out / "ends.jsonl").unlink(missing_ok=True)
+    # Others take longer than most tests.
     plugins = (
         "no:cacheprovider",
         "pytest_timeout",
         "_hypothesis_pytestplugin",
-    )  # others take longer than most tests
+    )
     asked = [
         "-qq",
         "--no-header",

@@ -1,6 +1,4 @@
-"""What watching a run costs: events from a kernel through a real JupyterLab into the panel in a real
-browser.
-"""
+"""What watching a run costs: events from a kernel through JupyterLab to a panel in a browser."""
 
 from __future__ import annotations
 

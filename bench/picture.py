@@ -107,7 +107,8 @@ def main() -> None:
             cells.nth(0).get_by_text("[1]:").wait_for()
             run_cell(page, 1)
             page.locator(".kst-ask", has_text="line.quantity").wait_for()
-            approve.click(trial=True)  # waits until the button is enabled
+            # Waits until the button is enabled.
+            approve.click(trial=True)
             _taken(cells.nth(1), folder / "panel.png")
             approve.click()
             page.locator(".kst-ask", has_text="pytest").wait_for()
@@ -124,7 +125,8 @@ def _taken(cell: Locator, path: Path) -> None:
     cell.page.mouse.move(0, 0)
     cell.screenshot(path=str(path))
     with Image.open(path) as image:
-        inside = image.crop((6, 6, image.width - 6, image.height - 6))  # without the frame of the active cell
+        # Without the frame of the active cell.
+        inside = image.crop((6, 6, image.width - 6, image.height - 6))
         inside.convert("RGB").quantize(256).save(path, optimize=True)
 
 

@@ -1,6 +1,4 @@
-"""What a plan of many steps costs beside the steps, by the scheduler alone and as a whole run that is kept in
-the log.
-"""
+"""What a plan of many steps costs beside the steps: the scheduler alone, and a logged run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The speed table of README.md and of the comparison page, written from one run of the benchmarks between two
-markers.
-"""
+"""The speed table of README.md and the comparison page, written between two markers."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def table(outcomes: Sequence[Outcome], machine: Mapping[str, str | int], commit:
 
 
 def written(text: str, table: str) -> str:
-    """Return the text of a page with `table` between the markers; raises `ValueError` when they are not there
-    once each.
-    """
+    """Return a page with `table` between the markers; raises `ValueError` unless each occurs once."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         msg = (
             f"the page needs the lines {BEGIN} and {END}, once and in this order: the table goes between them"

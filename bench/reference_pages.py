@@ -1,6 +1,4 @@
-"""Write the pages of the documentation site that come from code: public names, the command line from its
-definitions, settings.
-"""
+"""Write the site's generated pages: public names, the command line, settings."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def main() -> None:
 
 
 def python_page() -> str:
-    """Return the page of public names, each with a directive that the site's generator fills from its
-    docstring and signature.
-    """
+    """Return the page of public names, each a directive that the site's generator fills."""
     names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
     parts = ["# Python", "Everything on this page can be imported from `kestrel_lab`. Other names may move."]
     for name in names:
@@ -49,9 +45,8 @@ def python_page() -> str:
             if isinstance(getattr(kestrel_lab, name), EnumType)
             else ""
         )
-        parts.append(
-            f"::: {kestrel_lab._HOMES[name]}.{name}{listed}"
-        )  # the members of an enumeration are all that it has
+        # The members of an enumeration are all that it has.
+        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}{listed}")
         if name == "Lab":
             parts += [_forwarded(method) for method in sorted(vars(Lab)) if _is_forwarded(method)]
     parts += [

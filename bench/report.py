@@ -20,9 +20,7 @@ _STANDING = {True: "met", False: "missed", None: "not measured"}
 
 
 def cells(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the table of one benchmark; behind the measures stand ratios to each of our
-    rows.
-    """
+    """Headings and rows of a benchmark's table; ratios to each of our rows follow the measures."""
     measures = outcome.benchmark.measures
     others = any(not samples.row.ours for samples in outcome.samples.values())
     ours = [samples for samples in outcome.samples.values() if samples.row.ours and others]

@@ -1,6 +1,4 @@
-"""Start every program of a benchmark in turn, round after round, so that what disturbs the machine disturbs
-all alike.
-"""
+"""Start a benchmark's programs in turn, round by round, so that disturbances hit all alike."""
 
 from __future__ import annotations
 
@@ -139,9 +137,7 @@ def _measure(python: Path, probe: Probe, *, quick: bool, work: Path) -> list[dic
 
 
 def _environ(home: str) -> dict[str, str]:
-    """The environment of a program: no settings of ours or of Python, and a home of its own to leave things
-    in.
-    """
+    """The environment of a program: no settings of ours or Python's, and a home of its own."""
     kept = {
         name: value
         for name, value in os.environ.items()

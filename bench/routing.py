@@ -30,9 +30,7 @@ _HARD = {"code": 3.0, "analysis": 2.0, None: 1.0, "fast": 0.0, "simple": 0.0}
 
 
 def two_models(frame: pd.DataFrame, held_out: np.ndarray | None) -> list[RouterCurve]:
-    """Routers between a strong and a weak model; `held_out` are predictions for strong and weak, by
-    repetition.
-    """
+    """Routers between two models; `held_out` are predictions for strong and weak, by repetition."""
     wide = frame.pivot_table(index="scenario", columns="config", values="success", sort=False)
     prompts = frame.drop_duplicates("scenario").set_index("scenario")["prompt"].reindex(wide.index)
     strong, weak = wide["strong"].tolist(), wide["weak"].tolist()
@@ -111,9 +109,7 @@ def measure(file: Path, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print what each file's routers reach, draw those of two models, and write all numbers to
-    routing.json.
-    """
+    """Print what each file's routers reach, draw two-model ones, write all to routing.json."""
     parser = argparse.ArgumentParser(prog="python -m bench.routing", description=__doc__)
     parser.add_argument("data", type=Path, help="folder with .jsonl files")
     parser.add_argument(

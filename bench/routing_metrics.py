@@ -24,9 +24,7 @@ _RESAMPLES: Final = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterCurve:
-    """A router's quality over the share of prompts that it sends to the strong model, in steps of one
-    percent.
-    """
+    """A router's quality by the share of prompts sent to the strong model, in 1 % steps."""
 
     name: str
     quality: tuple[float, ...]
@@ -50,9 +48,7 @@ class RouterCurve:
         return unit_frame(rows)
 
     def share_for(self, recovered: float) -> float:
-        """The least share of calls to the strong model, in whole percent, that recovers this much of the gap;
-        NaN if none does.
-        """
+        """The least share of calls to the strong model (%) that recovers this gap; NaN if none does."""
         low, high = self.quality[0], self.quality[-1]
         return next(
             (n / 100 for n, q in enumerate(self.quality) if (q - low) / (high - low) >= recovered - 1e-12),

@@ -63,9 +63,7 @@ async def plain(folder: Path) -> None:
 
 
 async def bare(folder: Path) -> None:
-    """Bubblewrap with the mounts that everybody needs, started by this process: what no recipe can be faster
-    than.
-    """
+    """Bubblewrap with the mounts everybody needs: the lower bound for any recipe's time."""
     argv = [
         bwrap_path() or "bwrap",
         "--unshare-all",
@@ -105,9 +103,8 @@ async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
             began = time.perf_counter()
             await run(folder)
             found[way].append((time.perf_counter() - began) * 1e3)
-            await asyncio.sleep(
-                0.05
-            )  # the kernel clears up the namespaces before; an agent's commands come seconds apart
+            # The kernel clears up the namespaces before; an agent's commands come seconds apart.
+            await asyncio.sleep(0.05)
     return {way: sorted(times) for way, times in found.items()}
 
 

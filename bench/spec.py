@@ -1,6 +1,4 @@
-"""What a benchmark consists of: rows to compare, programs that measure them, and the bounds we set
-ourselves.
-"""
+"""The parts of a benchmark: rows to compare, programs that measure them, and our bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What it takes to say something of many trials: comparing two runs, adding up what is stored, in how much
-memory.
-"""
+"""The cost of summarising many trials: comparing two runs, and adding up stored ones, in memory."""
 
 from __future__ import annotations
 
@@ -165,7 +163,8 @@ def _fill(home: Path, count: int) -> None:
     for number, row in enumerate(_rows(count, 0), 1):
         done = store_trial(store, row)
         if number % 1000 == 0:
-            done.result()  # so that what waits to be written stays small
+            # So that what waits to be written stays small.
+            done.result()
     store.close()
 
 

@@ -113,9 +113,7 @@ def score(
 
 
 def recognizers(rows: Sequence[Asked]) -> tuple[list[Answer], float | None, str]:
-    """recognizers-text in an environment of its own: answers, milliseconds, and why there are none if there
-    are none.
-    """
+    """recognizers-text in its own environment: answers, milliseconds, or why there are none."""
     place = environment("recognizers-text")
     if place.missing:
         return [], None, place.missing

@@ -94,9 +94,7 @@ def ours(tools: Iterable[ToolDescription], weights: Weights, *, meaning: bool) -
 
 
 def recall(find: Find, questions: Sequence[Question]) -> dict[str, float]:
-    """Recall at 5, the mean share of the needed tools that is among the first five, by category and in all
-    (`all`); `ms` a question.
-    """
+    """Recall at 5 of the needed tools, by category and in `all`; `ms` per question."""
     shares: dict[str, list[float]] = defaultdict(list)
     began = time.perf_counter()
     for question in questions:

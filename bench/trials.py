@@ -1,6 +1,4 @@
-"""What a whole trial of a suite costs beside model and tool: agent loop with one tool call, log, score,
-result row.
-"""
+"""What a whole trial costs beside model and tool: loop with one tool call, log, score, row."""
 
 from __future__ import annotations
 
@@ -63,9 +61,11 @@ async def _suite(effect: Effect, home: Path, trials: int) -> dict[str, float]:
     from kestrel_lab import Lab, tool
     from kestrel_lab.checks.answer import AnswerContains
     from kestrel_lab.core.messages import ModelRequest
+
+    # `Lab.eval` would load it at its first use; the peers are loaded before the clock, too.
     from kestrel_lab.evals.execution.runner import (
         run_suite,  # noqa: F401
-    )  # `Lab.eval` would load it at its first use; the peers are loaded before the clock, too
+    )
     from kestrel_lab.evals.suite import Scenario, Suite
     from kestrel_lab.testing import ScriptedModel, Turn
 

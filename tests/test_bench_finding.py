@@ -33,7 +33,7 @@ def bench(told: object, code: int = 0, folder: str = "") -> Bench:
     return Bench(
         main=main,
         arguments=lambda data, mirrors, out: [str(out)],
-        told="told.json",
+        reported="told.json",
         bounds=(high, low),
         folder=folder,
         better="better",

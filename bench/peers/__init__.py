@@ -1,3 +1,1 @@
-"""The same jobs as `bench` measures, done with other tools; each module runs in that tool's own
-environment.
-"""
+"""The jobs of `bench` done with other tools; each module runs in that tool's environment."""

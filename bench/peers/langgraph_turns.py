@@ -1,6 +1,4 @@
-"""The agent turns with LangGraph and its SQLite checkpoints; the argument is its durability, `async` or
-`sync`.
-"""
+"""Agent turns with LangGraph and SQLite checkpoints; the argument is its durability mode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""recognizers-text reads time expressions: standard input has them as JSON, `MEASURED` and the answers are
-printed.
-"""
+"""recognizers-text reads time expressions: JSON on standard input, `MEASURED` and answers out."""
 
 from __future__ import annotations
 

@@ -265,6 +265,7 @@ def _value(text: str) -> Json:
     try:
         return loads(text)
     except ValueError:
+        # What is no JSON is taken as text, so that a value needs no second pair of quotes.
         return text
 
 
@@ -419,7 +420,8 @@ def undo(
             raise UsageError(
                 "say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)"
             )
-        return str(kernel_of(shell).undo(call=call, force=force))  # of another lab, whose log is not at hand
+        # Of another lab, whose log is not at hand.
+        return str(kernel_of(shell).undo(call=call, force=force))
     return str(lab.get(run).undo(call, force=force))
 
 
@@ -571,9 +573,7 @@ def _raised(ctx: typer.Context, run: Run) -> Limits | None:
 
 
 def _going_on(run: Run) -> Run:
-    """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a
-    decision.
-    """
+    """`run` to be resumed; raises `UsageError` for a cancelled one: that was a decision."""
     if run.status is RunStatus.CANCELLED:
         raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run

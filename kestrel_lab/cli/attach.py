@@ -1,6 +1,4 @@
-"""Attached terminal: a client of the control protocol that shows a run of any process and asks its
-questions.
-"""
+"""Attached terminal: a protocol client that shows a run of any process and asks its questions."""
 
 from __future__ import annotations
 
@@ -56,7 +54,8 @@ class TerminalClient:
 
     async def follow(self, run: str) -> None:
         """Show the run and ask its questions until it has ended."""
-        await self._link.send({"type": "watch", "limit": 1})  # for what is told of long jobs
+        # For the progress of long jobs.
+        await self._link.send({"type": "watch", "limit": 1})
         await self._link.send({"type": "subscribe", "run": run})
         try:
             async for message in self._link:
@@ -91,7 +90,8 @@ class TerminalClient:
 
     async def _ask(self, approver: TerminalApprover, message: Question | ApprovalWanted) -> None:
         """Ask until the answer can be used, unless somebody else decides."""
-        await self._link.quiet()  # it may be a question of yesterday, decided long ago
+        # It may be a question of yesterday, decided long ago.
+        await self._link.quiet()
         asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, message.event))
         problem = "?"
         while problem:
@@ -144,9 +144,7 @@ def _decision_fields(
 
 
 class AttachedTerminal:
-    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as
-    others may be.
-    """
+    """The screen of a run in a terminal where somebody can answer; a client like any other."""
 
     approver: Approver | None = None
 
@@ -181,6 +179,7 @@ class AttachedTerminal:
                 if run.status.terminal:
                     await following
         except asyncio.CancelledError:
+            # `from None`: a stopped run is no error, its trace would only hide the notice.
             raise stopped_notice(run) from None
         finally:
             following.cancel()

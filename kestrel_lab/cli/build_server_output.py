@@ -21,9 +21,7 @@ _KEPT = 16
 
 
 class HarmlessStream:
-    """A stream of text that no build server takes for commands; whatever else one does with it is done with
-    the stream behind it.
-    """
+    """A text stream whose lines build servers do not take for commands; else like the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._line = stream, ""

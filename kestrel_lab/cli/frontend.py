@@ -1,6 +1,4 @@
-"""Front ends: what a command needs from the place where it was typed, a terminal or a notebook; and the
-options that commands share.
-"""
+"""Front ends: the terminal or notebook behind a command; and the options that commands share."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait fo
 
 
 def positive(value: float | None) -> float | None:
-    """Return the value of an option that is a positive number; raises `typer.BadParameter` for 0, less, and
-    what is no number (nan).
-    """
+    """Return an option's positive number; raises `typer.BadParameter` for 0, less and nan."""
     if value is not None and not (value > 0 and math.isfinite(value)):
         raise typer.BadParameter(f"{value:g} is no positive number")
     return value
@@ -151,9 +147,7 @@ class Frontend(Protocol):
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
 
     def goes_on_with(self) -> dict[str, Any]:
-        """Return the options of a run that goes on with the conversation here; none where each command stands
-        alone.
-        """
+        """Return the options that continue the conversation here; none if each command stands alone."""
         ...
 
     def say(self, text: str) -> None:
@@ -224,16 +218,12 @@ def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def command_group(help: str, **more: Any) -> typer.Typer:  # as typer calls it  # noqa: A002
-    """Return a group of commands, which lists what there is where `more` says that it may be called without a
-    command.
-    """
+    """Return a command group, which lists its content if `more` says it may be called bare."""
     return typer.Typer(help=help, context_settings={"help_option_names": ["-h", "--help"]}, **more)
 
 
 def is_listing(ctx: typer.Context, workspace: str) -> bool:
-    """Return whether a group was called without a command; raises `UsageError` where one follows --workspace,
-    which it would not see.
-    """
+    """Whether a group was called without a command; raises `UsageError` if --workspace hides one."""
     if (command := ctx.invoked_subcommand) is not None and workspace != ".":
         name = ctx.info_name
         raise UsageError(
@@ -251,9 +241,7 @@ def frontend_of(ctx: typer.Context) -> Frontend:
 def follow_work(
     ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]
 ) -> Coroutine[Any, Any, Run]:
-    """Return the work of a command that begins a run, given who is asked for approval, and shows it; raises
-    `UsageError` at once.
-    """
+    """Return the work of a command that begins a run and shows it; raises `UsageError` at once."""
     screen = frontend_of(ctx).screen(how)
 
     async def work() -> Run:

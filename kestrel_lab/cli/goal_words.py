@@ -14,9 +14,7 @@ from kestrel_lab.core.errors import UsageError
 RUN: Final = "run"
 _HELP: Final = ("-h", "--help")
 _LIKELY: Final = 0.75
-"""How much alike a word and a command are, of 1, where several words are taken for a command with a slip of
-the fingers.
-"""
+"""Similarity, of 1, above which the first of several words is taken for a mistyped command."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -49,9 +47,7 @@ def _root_options(root: Any) -> set[str]:
 
 
 def _positional(root: Any, words: Sequence[str]) -> list[str]:
-    """Return the words that are neither options of `run` nor their values; those before the first option
-    where `run` has no such options.
-    """
+    """Return the words that `run` takes as its goal; if its options do not fit, those before the first."""
     run = root.commands[RUN]
     try:
         with run.make_context(
@@ -59,13 +55,12 @@ def _positional(root: Any, words: Sequence[str]) -> list[str]:
         ) as context:
             return [str(word) for word in context.params.get("goal") or ()]
     except (_BadUsage, UsageError):
+        # An option that `run` does not have: the goal is what was typed before it.
         return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
 def _mistyped(root: Any, words: Sequence[str]) -> str:
-    """Return the command that is nearly the first word and would read the others; empty where there is
-    none.
-    """
+    """Return the command that the first word nearly is and that would accept the rest; or empty."""
     names: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=_LIKELY)
     for name in names:
         command, rest = root.commands[name], list(words[1:])
@@ -75,16 +70,16 @@ def _mistyped(root: Any, words: Sequence[str]) -> str:
             with command.make_context(name, rest, parent=typer.Context(root, info_name="")):
                 return name
         except (_BadUsage, UsageError):
+            # The nearest command would not take these words: then they are more likely a goal.
             return ""
     return ""
 
 
 def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
-    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty
-    if help was printed.
-    """
+    """Return what is wrong with a command, what was probably meant, and its help; empty if help was shown."""
     message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
-    if not message:  # a group of commands without a command prints its help
+    # A group of commands without a command prints its help.
+    if not message:
         return ""
     if likely := getattr(error, "possibilities", None):
         message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"
@@ -93,8 +88,7 @@ def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> 
         if (command := getattr(command, "commands", {}).get(word)) is None:
             break
         known.append(word)
-    if (
-        len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words)
-    ):  # `show me the data` begins with a command
+    # `show me the data` begins with a command.
+    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):
         message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -163,6 +163,7 @@ class PlainScreen:
             with display.shown():
                 await run.wait()
         except asyncio.CancelledError:
+            # `from None`: a stopped run is no error, its trace would only hide the notice.
             raise stopped_notice(run) from None
         finally:
             stop()
@@ -185,9 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @cache
 def _root() -> Any:
-    """Return the tree of commands, once a process: Typer takes 60 ms to make it, five times what most
-    commands take.
-    """
+    """Return the command tree, built once: Typer takes 60 ms for it, more than most commands take."""
     return typer.main.get_command(app)
 
 
@@ -230,7 +229,8 @@ def _main(argv: list[str]) -> int:
 
 def _bug_message(error: Exception, argv: list[str]) -> str:
     """What is said of a fault of our own, in one line; the rest is kept in a file of the person's."""
-    number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")  # readable by its owner only
+    # Readable by its owner only.
+    number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")
     with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"kestrel_lab {__version__}, Python {sys.version}\nkestrel {shlex.join(argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))
@@ -350,9 +350,7 @@ def _cell(value: Any) -> str:
 
 
 _WHOLE = 40
-"""Leading columns are not broken while they take so many characters together: names and ids stand there, to
-be copied.
-"""
+"""Width up to which leading columns are not broken: names and ids there are meant to be copied."""
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

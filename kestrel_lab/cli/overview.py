@@ -1,6 +1,4 @@
-"""The start page that `kestrel` prints and the overview of `kestrel --help`, without the code of any command:
-loading that takes a second.
-"""
+"""The start page and `kestrel --help`, made without the code of any command: that takes a second."""
 
 from __future__ import annotations
 
@@ -183,9 +181,7 @@ def main() -> None:
 
 
 def _load_commands() -> Callable[[], None]:
-    """Return the function that runs a command; while its code is loaded, a terminal says so, and anything
-    else after two seconds.
-    """
+    """Return the function of a command; while its code loads, a terminal (or after 2 s anything) says so."""
     announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if announce:
         sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")

@@ -57,9 +57,7 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
 
 
 def _with_line(text: str, key: str, line: str) -> str:
-    """`text` with `line` in the place of the line that sets `key`, else before its first table; its line ends
-    stay.
-    """
+    """`text` with `line` replacing the one that sets `key`, else before the first table; keeps line ends."""
     end = "\r\n" if line_end(text) == "\r\n" else "\n"
     table = _TABLE.search(text)
     top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
@@ -84,6 +82,7 @@ def _toml(value: str) -> str:
         try:
             number: Any = read(value)
         except ValueError:
+            # Not a number in this notation: try the next one.
             continue
         if math.isfinite(number):
             return repr(number)

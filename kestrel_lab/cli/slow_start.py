@@ -1,6 +1,4 @@
-"""Progress of what takes long before anything else can be shown: loading code without bytecode, a library, a
-model's endpoint.
-"""
+"""Progress of slow starts: loading code without bytecode, a library, a model's endpoint."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Terminal display of a run: finished rows scroll by, running ones stay in the last lines, questions are
-asked in between.
-"""
+"""Terminal display of a run: finished rows scroll, running ones stay below, questions between them."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; a console that is not a terminal has none, and is told
-        what is waited for long.
-        """
+        """Show the moving lines while the block runs; without a terminal only long waits are reported."""
         if not self._console.is_terminal:
             with told_when_slow(lambda: sanitize_text(self.view.head.progress)):
                 yield
@@ -220,6 +216,7 @@ class TerminalApprover:
                             self._answer(asked) if asked.why == "question" else self._decision(asked)
                         )
                 except TimeoutError:
+                    # Silence is a no, as in the panel.
                     reason = f"nobody answered within {self._timeout_s:g} s"
                     self._console.print(Text(reason, style="yellow"))
                     return ApprovalGiven(
@@ -251,6 +248,7 @@ class TerminalApprover:
                 try:
                     args = loads(text)
                 except ValueError as error:
+                    # Asked again: a slip in the edited arguments must decide nothing.
                     self._console.print(Text(f"not JSON: {error}", style="red"))
                     continue
                 if isinstance(args, dict):
@@ -261,9 +259,7 @@ class TerminalApprover:
         return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
 
     async def _line(self, prompt: str) -> str:
-        """Return a line from the terminal with its end, read without blocking the run; nothing at all where
-        the input has ended.
-        """
+        """Return a line from the terminal with its end, without blocking the run; empty at its end."""
         self._console.print(Text(prompt, style="bold"), end="")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
@@ -276,6 +272,7 @@ class TerminalApprover:
         try:
             return await line
         except asyncio.CancelledError:
+            # The cursor stands behind the question; what follows begins on a line of its own.
             self._console.print()
             raise
         finally:
@@ -285,9 +282,8 @@ class TerminalApprover:
 def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
-        who = (
-            "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
-        )  # a server that asks is not the agent
+        # A server that asks is not the agent.
+        who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)
         return Panel(Text("".join([ask.text, *options])), title=who, title_align="left", border_style="cyan")
     body = Text()
     for kind, text in diff_lines(ask.diff) if ask is not None else ():

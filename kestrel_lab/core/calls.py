@@ -20,9 +20,7 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 
 
 PREVIEWED, IN_KERNEL = "preview", "kernel"
-"""Sandbox levels of code for a kernel: what its preview computed is taken over, or it runs in the user's own
-kernel.
-"""
+"""Sandbox levels of kernel code: its preview's result is adopted, or it runs in the user's own kernel."""
 HELD = frozenset({"S1", "S2", "S3"})
 """Sandbox levels, as calls name them, at which a command reaches no network."""
 
@@ -98,9 +96,7 @@ class Call(FrozenStruct, frozen=True, kw_only=True):
     effect: Effect = "opaque"
     attempt: int = 1
     sandbox: str = ""
-    """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that
-    starts none.
-    """
+    """The sandbox level of the tool's commands, with a reason if it is none; empty if it starts none."""
     approved_by: str = ""
     """Who approved the call, and why; empty if no approval was needed."""
 
@@ -111,9 +107,7 @@ class Call(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def in_kernel(self) -> bool:
-        """Return whether it runs code in the user's own kernel, which a person or a rule allows and no level
-        of danger does.
-        """
+        """Whether the call runs code in the user's own kernel, which only a person or a rule can allow."""
         return self.sandbox.partition(" ")[0] == IN_KERNEL
 
     @property
@@ -126,9 +120,7 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     """The result of a call."""
 
     value: Json = None
-    """A tool's answer; `None` for a model and for a failed call, but for one whose code raised or was
-    stopped: then what came of it.
-    """
+    """A tool's answer; `None` for a model and a failed call, unless the tool's code raised or was stopped."""
     answer: ModelAnswer | None = None
     """A model's answer; `None` for a tool."""
     error: Problem | None = None
@@ -149,9 +141,7 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
     touched: list[str] | None = None
-    """Files of the workspace that were other ones when it ended than when it began; `None` where nobody
-    compared them.
-    """
+    """Workspace files that changed while the call ran; `None` if nobody compared them."""
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By file, what undoes the change: see `ToolAnswered.before`."""
     images: tuple[ImagePart, ...] = ()

@@ -22,9 +22,7 @@ from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
 Standing = Literal["current", "moved", "stale", "gone"]
-"""Whether what was read still stands where it stood: as it was, elsewhere in the same file, no more, or the
-file is gone.
-"""
+"""Where the cited text is now: unchanged, moved within its file, gone from it, or the file is gone."""
 
 _NAME = r"[\w.+@~-]*[\w+@~-]"
 _PLAIN_FILES = (
@@ -111,9 +109,7 @@ class Citation:
     call: str = ""
     page: str = ""
     spaced: str = ""
-    """The longer path, with spaces, that `path` may be the end of: all that stands before it in the same
-    brackets.
-    """
+    """The longer path with spaces that may end in `path`: all the text before it in the same brackets."""
 
 
 def _number(digits: str | int) -> int:
@@ -162,9 +158,7 @@ def citations_in(answer: str) -> tuple[Citation, ...]:
 
 
 def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
-    """The arguments of calls by their ids, as they were made; those that were never started, answered from
-    the cache say, as the model asked.
-    """
+    """Arguments of calls by id, as they were made; of calls that never started, as the model wrote them."""
     asked: dict[str, dict[str, Json]] = {}
     for event in events:
         if isinstance(event, ToolCalled):
@@ -178,9 +172,7 @@ def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
 
 
 def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
-    """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of
-    files in it.
-    """
+    """Return the spans of tool answers without errors: each whole answer, then the lines of files in it."""
     args = arguments_by_call(events)
     found: list[Span] = []
     for event in events:
@@ -233,6 +225,7 @@ def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Itera
     body = _NOTE.sub("", text)
     if body.startswith("[not read: ") or not body.strip():
         return
+    # Models send `true` and negative offsets, too; the tool then begins at the first line.
     first = offset if isinstance(offset, int) and not isinstance(offset, bool) and offset > 0 else 1
     last = first + max(len(body.removesuffix("\n").split("\n")), 1) - 1
     yield _of_file(whole, path, first, last, body, start)
@@ -283,7 +276,8 @@ def resolve_citation(
         )
     named = [span for span in spans if span.path and _same_file(span.path, cited.path)]
     exact = cited.path.removeprefix("./")
-    if any(span.path == exact for span in named):  # not the file of a longer path that ends so
+    # Not the file of a longer path that ends so.
+    if any(span.path == exact for span in named):
         named = [span for span in named if span.path == exact]
     seen = [span for span in named if span.first <= cited.first <= cited.last <= span.last]
     if seen:
@@ -319,16 +313,12 @@ def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
 
 
 def _lines_of(span: Span) -> list[str]:
-    """As many lines as its place has: an empty one at its end counts, the end of the last one does not begin
-    another.
-    """
+    """The lines of a span: an empty last one counts, but a final line end begins none."""
     return span.text.split("\n")[: span.last - span.first + 1]
 
 
 def _shown_forms(lines: list[str], most: int | None) -> str:
-    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before
-    it.
-    """
+    """Lines as tools may show them: cut, without trailing blanks; a single line also without indent."""
     return (
         lines[0].strip()[:most].rstrip()
         if len(lines) == 1
@@ -340,9 +330,8 @@ def _cut_span(span: Span, cited: Citation) -> Span:
     lines = span.text.split("\n")
     text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
     made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)
-    if span.end - span.start != len(
-        span.text
-    ):  # shown with line numbers: the place of the whole is what there is
+    # Shown with line numbers: the place of the whole is what there is.
+    if span.end - span.start != len(span.text):
         return made
     start = span.start + sum(len(line) + 1 for line in lines[: cited.first - span.first])
     return replace(made, start=start, end=start + len(text))

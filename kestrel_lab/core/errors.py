@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import TriedModel
 
 
+# An error's causes go into the log and to the model, so their number and length are bounded.
 _MOST_CAUSES = 20
 _MOST_DEPTH = 5
 _MOST_CHARS = 6_000
@@ -124,9 +125,7 @@ class ModelError(RunError):
         self.rate_limited = rate_limited
         """Whether the provider is there and wants fewer calls."""
         self.caller = caller
-        """Whether the caller must change something (a key, a name, the conversation): another model is not
-        asked instead.
-        """
+        """Whether the caller must change something (key, name, conversation); another model is not asked."""
         self.tried = tried
         """The models that were asked in turn, when there were several."""
 
@@ -164,9 +163,7 @@ class ToolError(RunError):
 
 
 class CodeError(ToolError):
-    """Code that a tool ran raised an exception, or a person stopped it; what it had done by then stays
-    done.
-    """
+    """Code run by a tool raised an exception or was stopped by a person; its effects so far remain."""
 
     def __init__(self, message: str, output: str, *, stopped: bool = False) -> None:
         super().__init__(message)
@@ -188,9 +185,7 @@ class CheckError(RunError):
 
 
 class UnmetError(RunError):
-    """The work was done, and what came of it is not good enough: criteria that are not met, a search without
-    a solution.
-    """
+    """The work is done but not good enough: criteria are unmet, or a search found no solution."""
 
 
 class LimitError(RunError):
@@ -339,9 +334,7 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def candidates(word: str, options: Sequence[str], most: int = 3) -> str:
-    """A clause that helps a reader who mistyped one of very many ids: the closest of `options`, else the
-    first of them; at most `most`.
-    """
+    """A hint for a mistyped id among many: the closest of `options`, else the first; at most `most`."""
     if close := get_close_matches(word, options, n=most, cutoff=0.5):
         return f"did you mean {' or '.join(map(repr, close))}?"
     more = f" and {len(options) - most} more" if len(options) > most else ""

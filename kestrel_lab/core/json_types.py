@@ -31,9 +31,7 @@ def dumps(value: object) -> str:
 
 
 def readable(value: object) -> str:
-    """Compact JSON text for people and models: characters stand for themselves, and only lone surrogates are
-    escaped. Raises like `dumps`.
-    """
+    """Compact JSON for people and models: only lone surrogates are escaped. Raises like `dumps`."""
     return _READABLE.encode(value).encode("utf-8", "backslashreplace").decode()
 
 
@@ -52,30 +50,26 @@ _TRIES = 10_000
 
 
 def loads(text: str) -> Json:
-    """The value of a JSON text; raises `ValueError` for anything else, for NaN and for what is nested too
-    deeply to be read.
-    """
+    """The value of a JSON text; raises `ValueError` if it is invalid, has a NaN or is nested too deeply."""
     try:
         value: Json = _DECODER.decode(text)
     except RecursionError as error:
+        # The decoder recurses once per level, and text from a model may be deeper than the stack.
         raise ValueError("it is nested too deeply") from error
     return value
 
 
 def loads_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text; raises `ValueError` for anything else, for numbers too long and for what is
-    nested too deeply to be read.
-    """
+    """The table of a TOML text; raises `ValueError` if it is invalid, too deep or has too long numbers."""
     try:
         return tomllib.loads(text)
     except RecursionError as error:
+        # tomllib recurses once per level, like json.
         raise ValueError("it is nested too deeply") from error
 
 
 def values_in(text: str, opening: str = "{") -> Iterator[Json]:
-    """The JSON values in `text` that begin with a character of `opening`, in order, whatever stands around
-    them.
-    """
+    """The JSON values in `text` that start with a character of `opening`, in order; skips other text."""
     at = -1
     for _ in range(_TRIES):
         at = min((place for sign in opening if (place := text.find(sign, at + 1)) >= 0), default=-1)
@@ -84,6 +78,7 @@ def values_in(text: str, opening: str = "{") -> Iterator[Json]:
         try:
             value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
+            # A bracket in prose begins no JSON: look further on.
             continue
         yield value
         at = end - 1
@@ -107,9 +102,7 @@ class _DataclassFields:
 
 
 class FrozenStruct(Struct, frozen=True, kw_only=True):
-    """Base class: values cannot be set, two of equal values are equal; `msgspec.structs.replace` is the fast
-    way to a changed copy.
-    """
+    """Base class of immutable structs, compared by value; copy with `msgspec.structs.replace`."""
 
     __dataclass_fields__ = _DataclassFields()
 

@@ -29,9 +29,7 @@ class ToolRequest(FrozenStruct, frozen=True, kw_only=True):
     problem: str = ""
     """Why the arguments could not be read, when they were not a JSON object."""
     signature: str = ""
-    """The provider's proof of the reasoning behind the call (Gemini), which it wants back with the
-    conversation.
-    """
+    """Gemini's signature of the reasoning behind the call; it must be sent back with the conversation."""
 
 
 class ThinkingPart(FrozenStruct, frozen=True, kw_only=True):
@@ -40,9 +38,7 @@ class ThinkingPart(FrozenStruct, frozen=True, kw_only=True):
     text: str = ""
     """The reasoning, or the provider's summary of it."""
     signature: str = ""
-    """The provider's proof that it wrote the block (Anthropic), without which it does not take the block
-    back.
-    """
+    """Anthropic's signature of the block; the API refuses the block without it."""
     redacted: str = ""
     """A block that the provider encrypted: there is no text, only this."""
 
@@ -80,9 +76,7 @@ class ImagePart:
 
 
 class ThinkingDelta(str):
-    """A piece of a model's reasoning as it streams, given to `on_delta`; any other string is a piece of its
-    answer.
-    """
+    """A piece of a model's reasoning, given to `on_delta`; any other string is a piece of its answer."""
 
     __slots__ = ()
 
@@ -107,15 +101,11 @@ class Message(FrozenStruct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def chars(self) -> int:
-        """The characters of its text and calls; counted once, as a conversation is measured before each
-        turn.
-        """
+        """Characters of its text and calls; cached, since a conversation is measured before each turn."""
         return len(self.text) + sum(len(json.dumps(call.args)) + len(call.name) for call in self.calls)
 
     def as_json(self) -> dict[str, Json]:
-        """Return the message as a JSON object, without `earlier`; providers want thinking back within a run
-        only, so it is left out.
-        """
+        """Return the message as JSON, without `earlier`: providers want thinking back within a run only."""
         calls: list[Json] = [
             {"id": call.id, "name": call.name, "args": call.args, "problem": call.problem}
             for call in self.calls
@@ -186,9 +176,7 @@ class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """Texts at which the model stops."""
     reasoning_effort: str | None = None
-    """How much a reasoning model thinks: `none`, `minimal`, `low`, `medium`, `high` or another word that its
-    provider knows.
-    """
+    """Reasoning effort: `none`, `minimal`, `low`, `medium`, `high`, or the provider's own word."""
     response_format: dict[str, Json] | None = None
     """The provider's `response_format` as it is sent; `schema` goes before it."""
     timeout_s: float | None = None
@@ -219,9 +207,7 @@ class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     model: str = ""
     """The name the provider gives for what really answered."""
     finish: str = "stop"
-    """`stop`, `tool_calls`, `length` (cut off), `content_filter` (withheld by the provider), `refusal` or a
-    provider's own word.
-    """
+    """`stop`, `tool_calls`, `length` (cut off), `content_filter`, `refusal`, or a provider's own word."""
     thinking: tuple[ThinkingPart, ...] = ()
     """The reasoning before the text and the calls, as far as the provider shows it."""
     tried: tuple[TriedModel, ...] = ()
@@ -231,9 +217,7 @@ class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     replayed: bool = False
     """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Title and address of web pages that the provider says the answer rests on; only known where it came
-    whole.
-    """
+    """Title and address of the web pages behind the answer; known only if the answer was not streamed."""
 
 
 # Parameters that runs, steps, agents and suites can set.
@@ -279,6 +263,7 @@ class ModelParams:
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():
             given = getattr(self, name)
+            # `temperature: true` would pass as a number: a bool is an int in Python.
             wrong = isinstance(given, bool) or not isinstance(given, _KINDS[name])
             if name == "stop":
                 wrong = wrong or not all(isinstance(text, str) and text for text in self.stop)
@@ -293,9 +278,7 @@ class ModelParams:
 
     @classmethod
     def of(cls, given: ModelParams | Mapping[str, Json] | None) -> ModelParams:
-        """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong
-        value.
-        """
+        """Return parameters from a mapping; raises `UsageError` for an unknown name or a wrong value."""
         if isinstance(given, ModelParams):
             return given
         if not given:
@@ -320,7 +303,8 @@ class ModelParams:
 
     def over(self, request: ModelRequest) -> ModelRequest:
         """Return `request` with these parameters where it sets none itself."""
-        if self is NO_PARAMS:  # the usual case, on the path of every turn
+        # The usual case, on the path of every turn.
+        if self is NO_PARAMS:
             return request
         unset = {
             one.name: getattr(self, one.name)

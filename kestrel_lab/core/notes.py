@@ -49,9 +49,7 @@ class Note:
     event: str = ""
     """The event it was learned from."""
     taint: str = ""
-    """Why its words are not the user's own, for example `answer`, `own answer` or `tool read_file`; empty if
-    they are.
-    """
+    """Why its words are not the user's own (`answer`, `own answer`, `tool read_file`); empty if they are."""
     author: str = ""
     """Who said it, for episodes."""
     term: Term = "long"
@@ -87,7 +85,5 @@ class Note:
 
 
 def untrusted_taint(taint: str) -> str:
-    """`taint` where words of others may have a part in the note, empty where only the user, files and tools
-    that are trusted have.
-    """
+    """`taint` if words of others may be part of the note; empty if only trusted sources are."""
     return "" if taint == NAMES or taint.startswith(OWN) else taint

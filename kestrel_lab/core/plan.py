@@ -35,9 +35,7 @@ def artifact_key(step: Step, name: str) -> str:
 
 
 def conversation_step(plan: Mapping[str, Any]) -> str:
-    """Return the id of the step that goes on with an earlier conversation: the first one of `plan`, as JSON,
-    that an agent works on.
-    """
+    """Return the id of the step that continues an earlier conversation: the first agent step of `plan`."""
     agents = [
         str(step.get("id"))
         for step in plan.get("steps") or ()
@@ -96,17 +94,17 @@ class Plan:
             raise UsageError(f"steps wait for each other in a circle: {cycle}")
 
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """For each step, in the order written, the steps it waits for: named ones, producers of what it
-        consumes, and what these grew.
-        """
-        if self._waits is None:  # asked for several times for each run
+        """For each step, the steps it waits for: named ones, producers of its inputs, and what these grew."""
+        # Asked for several times for each run.
+        if self._waits is None:
             object.__setattr__(self, "_waits", self._needs(self._producers()))
         assert self._waits is not None
         return dict(self._waits)
 
     def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""
-        if self._growth is not None:  # asked for several times for each step of a run
+        # Asked for several times for each step of a run.
+        if self._growth is not None:
             return self._growth
         parents = {step.id: step.parent for step in self.steps if step.parent}
         found: dict[str, list[str]] = {}
@@ -129,9 +127,7 @@ class Plan:
         )
 
     def grown(self, by: str, steps: Iterable[Step], artifacts: Mapping[str, Json] | None = None) -> Plan:
-        """The plan with `steps` and what is there before them added, as grown by the step `by`; raises
-        `UsageError` like the constructor.
-        """
+        """The plan with `steps` added, grown by the step `by`; raises `UsageError` like the constructor."""
         known = {**self.artifacts, **(artifacts or {})}
         return replace(
             self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)), artifacts=known
@@ -337,9 +333,7 @@ class Plan:
         return plan_figure(lay_out(self.nodes(states)))
 
     def to_svg(self, states: Mapping[str, str] | None = None) -> str:
-        """The plan as an SVG file without scripts or anything from outside, light or dark as its reader
-        prefers; see `plot`.
-        """
+        """The plan as a self-contained SVG file, light or dark as the reader prefers; see `plot`."""
         from kestrel_lab.core.drawing.layout import lay_out
         from kestrel_lab.core.drawing.svg import plan_svg
 

@@ -38,9 +38,7 @@ CONFIDENT: Final[dict[str, Json]] = {
 """JSON Schema of an answer with how sure its agent is of it, by its own account."""
 
 AtLimit = Literal["fail", "continue"]
-"""What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and
-says so.
-"""
+"""What a loop or graph does at its limit: fail the run, or go on with its last result and say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,7 @@ class Shape:
 
 
 def in_sequence(parts: Iterable[Part]) -> Shape:
-    """Each after the one before, and given what that made; if that may be skipped also what was made before
-    it.
-    """
+    """Steps in sequence, each given the last result; after one that may be skipped, also the earlier one."""
     steps: list[Step] = []
     left: tuple[str, ...] = ()
     for part in parts:
@@ -160,6 +156,7 @@ def along_edges(
     first = tuple(start) or tuple(node for node in nodes if node not in targets)
     _check_edges(nodes, edges, first)
     into = {node: tuple(edge for edge in edges if edge.target == node) for node in nodes}
+    # A cycle cannot be a plan, which is acyclic: one step then grows a wave of nodes at a time.
     cycle = _cycle(into)
     fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
@@ -189,6 +186,7 @@ def along_edges(
         raise UsageError(
             "result is only for graphs with cycles: in this graph the answer is that of the last nodes"
         )
+    # In this order, so that a node's condition can refer to what the nodes before it produce.
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _topological_order(into):
         led = _conditional_step(steps[node], () if node in first else into[node], steps)
@@ -257,6 +255,7 @@ def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
     It begins if one of them has made something, though others failed.
     """
     ids = [part.step.id for part in members]
+    # The synthesiser also starts after failures, but with nothing at all it would only make something up.
     made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
     return side_by_side(
         members,
@@ -367,9 +366,7 @@ def all_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def planned_rows(step: Step) -> list[tuple[str, ...]]:
-    """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work,
-    what comes before it, condition, product.
-    """
+    """Return a row for an operation and each of its parts: id, stage, work, needs, condition, product."""
     inside = _inner_steps(step)
     if not inside:
         return []
@@ -529,6 +526,7 @@ def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     try:
         TopologicalSorter({node: [edge.source for edge in ways] for node, ways in into.items()}).prepare()
     except CycleError as error:
+        # graphlib puts the nodes of the cycle into the second argument.
         return list(error.args[1])
     return []
 

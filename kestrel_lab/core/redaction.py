@@ -1,6 +1,4 @@
-"""Secrets that nobody is to be shown: values of variables that hold one, plain or encoded, and what looks
-like a key.
-"""
+"""Redaction: hides the values of secret variables, plain or encoded, and strings that look like keys."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ REDACTED: Final = "[REDACTED]"
 MIN_SECRET: Final = 8
 """Characters of a variable's value from which on it can be told from an ordinary word."""
 LONGEST: Final = 1024
-"""Characters of a token from which on it is not a key: as much is looked at together where text comes in
-pieces.
-"""
+"""Longest token that can be a key; streamed text is held back by as much, so that none is split."""
 
 SECRET_NAME: Final = re.compile(
     r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)"
@@ -57,14 +53,13 @@ def secret_values(env: Mapping[str, str]) -> set[str]:
 
 
 def shown_url(url: str) -> str:
-    """Return an address as people may see it: without user and password, and without parameters that may be
-    one.
-    """
+    """Return an address that is safe to show: without user, password and secret parameters."""
     if "://" not in url:
         return url
     try:
         parts = urlsplit(url)
     except ValueError:
+        # `urlsplit` refuses some addresses (`http://[`): then any of it may be the secret.
         return f"{url.partition('://')[0]}://…"
     place = f"…@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     query = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key in _PUBLIC], safe="/")
@@ -76,6 +71,7 @@ def url_secrets(url: str) -> frozenset[str]:
     try:
         parts = urlsplit(url)
     except ValueError:
+        # As above: without parts to tell apart all of it counts as secret.
         return frozenset({url.partition("://")[2]}) - {""}
     user = parts.netloc.rpartition("@")[0]
     password = user.partition(":")[2]
@@ -84,12 +80,11 @@ def url_secrets(url: str) -> frozenset[str]:
 
 
 def _encodings(value: str) -> Iterator[str]:
-    """A value as it is and as it is often encoded; of base64 the part that does not depend on what stands
-    around it.
-    """
+    """A value and its usual encodings; of base64 the part that is the same at any offset."""
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
-    yield content.decode("latin-1")  # as bytes are looked through that may be cut anywhere
+    # As bytes are looked through that may be cut anywhere.
+    yield content.decode("latin-1")
     for before in range(3):
         encoded = b64encode(bytes(before) + content).decode("ascii")
         inner = encoded[-(-before * 4 // 3) : (before + len(content)) * 4 // 3]

@@ -28,9 +28,7 @@ class Limits:
     """Model turns, over all steps."""
     cost_usd: float | None = 1.0
     seconds: float | None = 300.0
-    """Working time: waiting does not count, be it for a person, for a turn at a model's endpoint, or between
-    attempts.
-    """
+    """Working time: waiting for a person, an endpoint or the next attempt does not count."""
     tokens: int | None = None
     """Tokens read and written."""
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
@@ -44,9 +42,7 @@ class Limits:
     endpoint is away has; it is asked again as such a call is, and does not end the run by itself.
     """
     messages: int | None = None
-    """Messages of its conversations, over all steps: what is told to models, what they say, what tools
-    answer.
-    """
+    """Messages of its conversations, over all steps: prompts, model answers and tool answers."""
 
     context_tokens: int | None = None
     """Tokens of the context that a model is sent; a longer conversation is compacted. By default what is
@@ -58,6 +54,7 @@ class Limits:
             kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
             if value is None and name not in _ALWAYS:
                 continue
+            # `true` would count as 1, and NaN would never be reached.
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
                 msg = (
                     f"limit {name!r} must be a positive "

@@ -18,9 +18,7 @@ _HIDDEN = re.compile(
 
 
 AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
-"""On every HTML element with foreign text in it: notebooks set what stands between dollar signs as formulas,
-with links of its own.
-"""
+"""Class of HTML elements with foreign text: notebooks would typeset `$…$` in them as formulas with links."""
 
 
 def sanitize_text(text: str) -> str:
@@ -64,9 +62,7 @@ def one_line(text: str, limit: int = 80) -> str:
 
 
 def shown_folder(path: str | Path) -> str:
-    """The folder as people in it or above it would call it: a saved output need not say where on a machine
-    that is.
-    """
+    """The folder relative to here where possible, so that a saved output does not show where it lies."""
     shown = shown_path(Path(path))
     return "this folder" if shown == "." else shown
 

@@ -38,9 +38,7 @@ class Score:
 
 
 class LogCheck:
-    """Base of checks that look at no more than a trial's goal, answer, records and expectation: they can
-    judge a stored run again.
-    """
+    """Base of checks that need only a trial's goal, answer, records and expectation, so can rescore runs."""
 
     __slots__ = ()
     needs: ClassVar[str] = ""

@@ -31,18 +31,14 @@ class Step:
     operation: str = ""
     """Name of an operation to carry out, with `args`; one may grow more steps, see `Plan.grown`."""
     args: dict[str, Json] = field(default_factory=dict)
-    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see
-    `core.expressions.templates`.
-    """
+    """Arguments of the call or operation; `{{name}}` is an artifact, see `core.expressions.templates`."""
     depends_on: tuple[str, ...] = ()
     produces: tuple[str, ...] = ()
     """Names under which others may consume what this step answers."""
     consumes: tuple[str, ...] = ()
     """Artifacts it is given; one that it also produces is brought up to date by it."""
     given: dict[str, Json] = field(default_factory=dict)
-    """Artifacts that come with the step itself, from whoever grew it; told to an agent like those it
-    consumes.
-    """
+    """Artifacts that whoever grew the step gave it; shown to an agent like those it consumes."""
     parallelizable: bool = True
     """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
     needs_approval: bool = False
@@ -56,9 +52,7 @@ class Step:
     """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is not a failure.
     """
     after_failure: bool = False
-    """Whether it starts also when something that it waits for failed; if it then ends well, the failure is
-    dealt with.
-    """
+    """Whether it also starts after a failed dependency; if it ends well, the failure is handled."""
     parent: str = ""
     """The step that grew this one; empty in a plan as it was given."""
     scope: str = ""
@@ -77,9 +71,7 @@ class Step:
     turns: int | None = None
     """Most model turns of the step; the run's limit holds as well."""
     repairs: int = 0
-    """How often an agent may put it right where it fails and trying again would not help; steps of stages
-    only.
-    """
+    """How often an agent may repair a failure that a retry would not help; stages only."""
     react: bool = False
     """Thought, action and observation are written as text, which works with models that have no tool calling.
     """
@@ -88,9 +80,7 @@ class Step:
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of its model, see `core.messages.ModelParams`; they go before the run's."""
     schema: dict[str, Json] | None = None
-    """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to
-    the model.
-    """
+    """JSON Schema of the answer. The artifact is its value; an answer that does not fit is sent back."""
 
     def __post_init__(self) -> None:
         self._check_work()
@@ -142,9 +132,7 @@ class Step:
 
     @property
     def members(self) -> tuple[Step, ...]:
-        """Return its team, each as a step without a goal of its own yet; raises `UsageError` for settings
-        that are none.
-        """
+        """Return its team as steps without goals; raises `UsageError` for invalid settings."""
         return tuple(
             Step.from_json({"goal": name, **cast("dict[str, Json]", theirs), "id": name})
             for name, theirs in self.team.items()

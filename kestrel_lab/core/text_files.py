@@ -1,6 +1,4 @@
-"""Text files: decode what somebody else wrote, and write it back in the same encoding and with the same line
-ends.
-"""
+"""Text files of others: decode, and write back with the same encoding and line ends."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Text:
     """The byte order mark that the file begins with; not part of the text."""
 
     def encode(self, text: str, path: str) -> bytes:
-        """`text` in the encoding of the file, behind its mark; `ValueError` for a character that it does not
-        have.
-        """
+        """`text` in the file's encoding, with its mark; `ValueError` for a character that it lacks."""
         return self.mark + encode_text(text, _CODECS.get(self.mark, self.encoding), path, name=self.encoding)
 
 
@@ -49,9 +45,7 @@ class Replacement:
 
 
 def decode_marked(content: bytes) -> Text | None:
-    """Decode content by its byte order mark; return `None` without one, or where the content is not in that
-    encoding.
-    """
+    """Decode content by its byte order mark; `None` without a mark or if the content does not match it."""
     for mark, encoding, codec in _MARKS:
         if content.startswith(mark):
             try:
@@ -73,6 +67,7 @@ def decode_text(content: bytes, name: str) -> Text:
     try:
         return Text(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:
+        # Latin-1 has a character for each byte: decoding never fails and writes back the same bytes.
         return Text(content.decode("latin-1"), "latin-1")
 
 
@@ -116,18 +111,14 @@ def lines_with_ends(text: str) -> list[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text without their ends; a text that ends with a line end has no empty line
-    behind it.
-    """
+    """Return the lines of a text without line ends; a final line end adds no empty line."""
     if line_end(text) == "\r":
         return [line.removesuffix("\r") for line in lines_with_ends(text)]
     return [line.removesuffix("\n").removesuffix("\r") for line in lines_with_ends(text)]
 
 
 def with_line_ends(text: str, ends: list[str], *, lone: bool) -> str:
-    """`text` with `ends` in place of its line ends, the last of them for all that follow; `lone`: a lone CR
-    is one.
-    """
+    """`text` with `ends` as line ends, the last one repeated; `lone`: a lone CR is a line end."""
     taken = iter(ends)
 
     def end(found: re.Match[str]) -> str:

@@ -69,9 +69,7 @@ class UsageMeter:
     waiting_s: float = 0.0
     """Seconds in which at least one question waited for a person."""
     idle_s: float = 0.0
-    """Seconds in which calls waited for their turn or between attempts, or a step for its next attempt; those
-    together count once.
-    """
+    """Seconds that calls or steps waited for a turn or an attempt; overlapping waits count once."""
     away_s: float = 0.0
     """Seconds between sessions, and between an event and a fork behind it."""
     idle_until: float = 0.0
@@ -86,12 +84,12 @@ class UsageMeter:
     def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
         last = at if self.last_at is None else self.last_at
-        until = max(
-            last, at
-        )  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
+        # A decision is taken in once it is on disk, maybe after later events; and clocks jump.
+        until = max(last, at)
         if isinstance(event, _SESSION_BEGINS):
             self.away_s += until - last
-            last = until = self.idle_until = at  # a session begins its own clock
+            # A session begins its own clock.
+            last = until = self.idle_until = at
         self.last_at = until
         # A log without transitions, one made by hand for instance, says by its questions alone that the run
         # waits.
@@ -151,16 +149,12 @@ class UsageMeter:
 
 
 def idle_before(event: ModelAnswered, at: float, until: float) -> float:
-    """Return the seconds that the call answered `at` waited and that are not counted yet, where time is
-    counted up to `until`.
-    """
+    """Return the uncounted seconds that the call answered `at` waited; time is counted up to `until`."""
     return max(0.0, min(event.queued + event.backoff, at - max(at - event.seconds, until)))
 
 
 class MeteredRecords(tuple[Record, ...]):  # it keeps the sum  # noqa: SLOT001
-    """Records of a run whose usage is summed up once, and whose events are sorted by type once, however many
-    metrics ask for it.
-    """
+    """Records of a run; usage and events by type are computed once, however many metrics ask."""
 
     @cached_property
     def meter(self) -> UsageMeter:
@@ -205,9 +199,7 @@ def waiting_time(records: Sequence[Record]) -> float:
 
 
 def working_time(records: Sequence[Record]) -> float:
-    """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between
-    attempts.
-    """
+    """Return wall time without waiting for a person, an endpoint or the next attempt."""
     return usage_of_run(records).working_s
 
 

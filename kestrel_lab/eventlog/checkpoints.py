@@ -68,6 +68,7 @@ def encode_state(state: RunState) -> bytes:
 
 def pack_snapshot(body: bytes, **about: Json) -> bytes:
     """Return a snapshot of what `encode_state` gave, with what it is about."""
+    # Most runs end before their first checkpoint.
     import zstandard
 
     text = msgspec.json.encode({**about, "form": snapshot_format(), "state": msgspec.Raw(body)})
@@ -241,6 +242,7 @@ def newest_state(checkpoints: Iterable[Checkpoint]) -> RunState:
         try:
             return checkpoint.restored()
         except DamagedSnapshot as error:
+            # A damaged checkpoint costs time only: the state is folded from the events again.
             text = (
                 f"the checkpoint of run {checkpoint.run_id} at event {checkpoint.seq} is damaged "
                 f"({error}) and not used: the log is read"

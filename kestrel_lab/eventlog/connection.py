@@ -73,11 +73,12 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         if not ignore.exists():
             private_file(ignore)
             ignore.write_text("*\n", encoding="utf-8")
+        # SQLite gives the latter the mode of the first.
         for name in (
             path.name,
             f"{path.name}-wal",
             f"{path.name}-shm",
-        ):  # SQLite gives the latter the mode of the first
+        ):
             if name == path.name or path.with_name(name).exists():
                 private_file(path.with_name(name))
         connection = apsw.Connection(os.fspath(path))
@@ -88,9 +89,8 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time
         # that a bound run or number changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        for setting in (
-            _SETTINGS
-        ):  # one by one: a statement that gives a row keeps those behind it in the same text from being run
+        # One by one: a statement that gives a row keeps those behind it in the same text from being run.
+        for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}").fetchall()
         _migrate(connection, path)
         load_or_empty(connection)
@@ -105,9 +105,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
 
 
 def may_damage(sqlite: str) -> bool:
-    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew
-    (sqlite.org/wal.html, "the WAL-reset bug").
-    """
+    """Whether this SQLite has "the WAL-reset bug" (sqlite.org/wal.html), which may lose pages."""
     version = tuple(int(part) for part in sqlite.split(".")[:3])
     return version < (3, 51, 3) and not (
         version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]]
@@ -129,9 +127,8 @@ def _authorize(
     action: int, first: str | None, second: str | None, database: str | None, source: str | None
 ) -> int:
     """Deny whatever could take the rules away; the schema changes in `connect_log` only."""
-    if (
-        action == apsw.SQLITE_PRAGMA and first == "data_version"
-    ):  # full-text search asks whether another connection has written
+    # Full-text search asks whether another connection has written.
+    if action == apsw.SQLITE_PRAGMA and first == "data_version":
         return apsw.SQLITE_OK
     if action in _FORBIDDEN or (
         (first or "").startswith("sqlite_")
@@ -212,9 +209,7 @@ def rewrite_database(path: Path) -> None:
 
 
 def close_everywhere(path: Path) -> None:
-    """Fold the write-ahead log into the file, which then stands alone; raises `UsageError` while any process
-    has the log open.
-    """
+    """Fold the write-ahead log into the file; raises `UsageError` while any process has the log open."""
     connection = apsw.Connection(os.fspath(path))
     try:
         # SQLite leaves this mode for its last connection only. Whoever opens the log next enters it again.

@@ -61,9 +61,7 @@ class Conversation:
     results: dict[str, str] = field(default_factory=dict)
     """By call, what its model is shown in the place of the result; see `ContextCompacted`."""
     summary: str = ""
-    """What it is shown in the place of the messages before number `upto`, the system message left out; empty
-    where it is shown all.
-    """
+    """Shown instead of the messages before `upto`, except the system message; empty if all are shown."""
     upto: int = 0
     files: dict[str, str] = field(default_factory=dict)
     """Versions of files, by path, that it knows: see `tools.files.versions`."""
@@ -154,9 +152,7 @@ class Conversation:
         return self.sent_with({}, "", 0) if self.results or self.upto else self.messages
 
     def sent_with(self, results: Mapping[str, str], summary: str, upto: int) -> list[Message]:
-        """What the model would be shown with further `results`, and with `summary` in the place of the
-        messages before `upto`.
-        """
+        """The model's messages with further `results`, and with `summary` instead of those before `upto`."""
         shown, summary, upto = {**self.results, **results}, summary or self.summary, upto or self.upto
         system = self.messages[:1] if upto and self.messages[0].role == "system" else []
         summarised = (

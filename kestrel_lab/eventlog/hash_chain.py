@@ -85,9 +85,7 @@ def chain_hash(
     body: str | bytes,
     epoch: int | None,
 ) -> bytes:
-    """The hash of an event that follows one with the hash `before`: of all its columns, each with its
-    length.
-    """
+    """The hash of an event after one with the hash `before`: of all columns, each with its length."""
     hashed = []
     for part in (
         before,
@@ -217,9 +215,7 @@ class _RowsHeld:
 
 
 def _row_problem(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
-    """What is wrong with the event that should have the number `due` and follow one with the hash `before`;
-    empty if nothing is.
-    """
+    """What is wrong with the event that should have number `due` and follow `before`; empty if nothing is."""
     if len(row) == 1:
         return f"it cannot be read ({row[0]})"
     *columns, digest, plain = row

@@ -61,9 +61,7 @@ class ResultStore:
         return spool.close()
 
     def keep_bytes(self, content: bytes) -> str:
-        """Keep bytes under the beginning of their SHA-256, 32 hexadecimal digits, which is their name; empty
-        where nothing can be kept.
-        """
+        """Keep bytes under 32 hexadecimal digits of their SHA-256 and return that name; empty if full."""
         spool = self.spool()
         spool.feed(content)
         return spool.close()[0]
@@ -108,6 +106,7 @@ class ResultStore:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
+                    # Another process may drop the text meanwhile.
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.startswith("."):
                         if status.st_mtime < time.time() - _STALE_S:
@@ -116,7 +115,8 @@ class ResultStore:
                     found.append((status.st_mtime, status.st_size, entry.path))
         used = sum(size for _, size, _ in found)
         if used > self._room:
-            for _, size, path in sorted(found)[:-1]:  # never the newest: it was just asked for
+            # Never the newest: it was just asked for.
+            for _, size, path in sorted(found)[:-1]:
                 if used <= self._room * 0.9:
                     break
                 Path(path).unlink(missing_ok=True)
@@ -187,14 +187,13 @@ class Spool:
 
 
 def piece_of(path: Path, offset: int, limit: int) -> str:
-    """At most `limit` characters of a kept text from `offset` on, in memory of a megabyte; counts as use of
-    it.
-    """
+    """At most `limit` characters of a kept text from `offset` on, in a megabyte of memory; counts as use."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         while offset > 0 and (skipped := file.read(min(offset, _PIECE))):
             offset -= len(skipped)
         piece = file.read(limit)
     with contextlib.suppress(OSError):
+        # The time of last use decides what is dropped first; a read-only folder must not hide the text.
         os.utime(path)
     return piece
 

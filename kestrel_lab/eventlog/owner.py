@@ -1,6 +1,4 @@
-"""Who works on a run: a session of a process, which is told from a later process with the same number by when
-it began.
-"""
+"""The owner of a run: a session of a process, identified by process number and start time."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """A session, as a run's row names it: `host:pid:began:session`, or only `host:pid` from the first
-    version.
-    """
+    """A session as a run's row names it: `host:pid:began:session`; the first version wrote `host:pid`."""
 
     process: str
     """`host:pid`."""
@@ -40,6 +36,7 @@ class Owner:
             if len(parts) == 3 and ":" in parts[0]:
                 return cls(process=parts[0], began=float(parts[1]), session=parts[2])
         except ValueError:
+            # The first version wrote `host:pid` alone.
             pass
         return cls(process=text)
 
@@ -67,6 +64,7 @@ class Owner:
 @cache
 def _process_start(pid: int) -> float:
     """When this process, of that number, was started; asked once, since every run names its owner."""
+    # Only runs of other processes need it.
     import psutil  # not needed to read a log
 
     began: float = psutil.Process(pid).create_time()
@@ -78,10 +76,12 @@ def _is_running(pid: int, began: float | None) -> bool:
 
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:  # over, and its parent has not looked yet
+        # Over, and its parent has not looked yet.
+        if process.status() == psutil.STATUS_ZOMBIE:
             return False
         return began is None or abs(process.create_time() - began) <= SLACK_S
     except psutil.AccessDenied:  # somebody else's
         return True
     except (psutil.Error, OverflowError):
+        # It ended meanwhile, or the log names a number that is no process id.
         return False

@@ -102,7 +102,8 @@ def plan_removal(store: SessionStore, chosen: Collection[str], *, children: bool
 def _needed(rows: Sequence[_Row], gone: set[str]) -> dict[str, int]:
     """Return how many first events of each run those share that are kept."""
     needed, changed = dict.fromkeys((row.id for row in rows), 0), True
-    while changed:  # once, and again where a child is older than its parent by a clock that was set
+    # Once, and again where a child is older than its parent by a clock that was set.
+    while changed:
         changed = False
         for row in rows:
             if row.id in gone and not needed[row.id]:

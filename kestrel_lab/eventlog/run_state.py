@@ -69,9 +69,7 @@ class RunState:
     started: RunStarted | None = None
     """With the model, tools and policy of the fork, in a forked run."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that a fork works in, see `RunForked.private_copy`; empty where it
-    works in the workspace itself.
-    """
+    """The fork's private copy of the workspace, see `RunForked.private_copy`; empty if it has none."""
     model_kind: str = "real"
     """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
@@ -116,9 +114,7 @@ class RunState:
     tasks: dict[str, TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
     shown: dict[str, list[str]] = field(default_factory=dict)
-    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the
-    empty name those of all.
-    """
+    """Tools that each step's model was offered out of too many to show, in order; under "" for all steps."""
     questions_shown: dict[str, int] = field(default_factory=dict)
     """How many questions of a step they were chosen for."""
     candidates: dict[str, McpCandidateFound] = field(default_factory=dict)
@@ -189,6 +185,7 @@ class RunState:
 
     def spent(self, step: str) -> dict[str, float]:
         """Return what `step` and the sub-agents below it have used of `cost_usd`, `tokens` and `seconds`."""
+        # Recursive, since a sub-agent may delegate as well; each spends from the share of the one above.
         total = dict(self.conversation(step).used)
         for name in [
             name for name, conversation in self.conversations.items() if conversation.within == step
@@ -288,9 +285,7 @@ class RunState:
                 pass
 
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
-        """Begin with what the run has from the run that it follows; its messages are said when its agent
-        begins.
-        """
+        """Take over what the earlier run recalled; its messages follow when this run's agent begins."""
         self.recalled.update(earlier.get("recalled", ()))
         self.wholes |= {name: StoredText(**whole) for name, whole in earlier.get("wholes", {}).items()}
 
@@ -343,7 +338,8 @@ class RunState:
             conversation.borrowed = bool(conversation.session)
 
     def _step_started(self, event: StepStarted) -> None:
-        self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
+        # A resumed run gives a failed step another try.
+        self.finished_steps.pop(event.step, None)
         self.skipped_steps.discard(event.step)
         if event.model:
             self._joined_by(event.model_kind)
@@ -390,7 +386,8 @@ class RunState:
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
-        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":  # a new try
+        # A new try.
+        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":
             conversation.earlier, conversation.waited_s = event.attempt - 1, 0.0
         conversation.attempt, conversation.error = event.attempt, ""
         conversation.waited_s += event.wait_s
@@ -417,9 +414,7 @@ class RunState:
         self.conversation(event.step).answered(event)
 
     def _undone(self, event: KernelUndone) -> None:
-        """Tell the models that have the answers of these calls; their next turn goes by the state of things
-        as it is now.
-        """
+        """Note in the conversations with the answers of these calls that their effects were undone."""
         note = (
             "\n[the user has undone this call since"
             + "".join(f"; not {what}: {why}" for what, why in event.missing.items())
@@ -435,7 +430,8 @@ class RunState:
         if event.whole:
             self.wholes[event.whole] = StoredText(call=event.call, tool=event.tool, chars=event.chars)
         conversation = self.conversation(event.step)
-        if event.call not in self.branches:  # the calls of a sub-agent count for themselves
+        # The calls of a sub-agent count for themselves.
+        if event.call not in self.branches:
             conversation.use(seconds=event.seconds)
         conversation.session = event.session or conversation.session
         for path, version in event.knows.items():
@@ -479,9 +475,7 @@ class RunState:
 
 
 def fold(records: Iterable[Record]) -> RunState:
-    """The state that a log describes; equal logs give equal states, and a prefix gives the state back
-    then.
-    """
+    """The state that a log describes; a prefix of the log gives the state at that time."""
     state = RunState()
     for record in records:
         state.apply(record.event, record.at)

@@ -31,9 +31,7 @@ def mark_idle(session: str, run_id: str) -> None:
 
 
 def at_work(owner: str, run_id: str) -> bool:
-    """Whether the session that `owner` names works on the run; if it is another process's, whether that is
-    alive.
-    """
+    """Whether the session named by `owner` works on the run; of another process, whether that is alive."""
     named = Owner.parse(owner)
     return (named.session, run_id) in _AT_WORK if named.same_process else named.alive
 
@@ -76,9 +74,7 @@ def visible_status(run_id: str, status: str, owner: str, *, asks: bool = True) -
 
 
 def decided_runs(store: SessionStore) -> set[str]:
-    """Return the runs that wait for a person as their status says, though nothing they asked lacks a
-    decision.
-    """
+    """Return the runs whose status waits for a person although every question has its decision."""
     given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
     asking = (
         "SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT "

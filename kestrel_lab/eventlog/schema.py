@@ -14,6 +14,7 @@ exception: they live beside the log, which names them by id only, so that they c
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
 from kestrel_lab.host.log_files import APPLICATION_ID
 
+# A table, because a trigger cannot call Python.
 _LEGAL = ",".join(
     f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets)
 )
@@ -144,6 +145,7 @@ CREATE TRIGGER eval_runs_update BEFORE UPDATE ON eval_runs BEGIN SELECT RAISE(AB
 CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
 
+# Logs remember how many of these they have run: one that was released is never edited, a new one follows.
 _SECOND = """
 CREATE INDEX stage_events ON events(run_id, seq) WHERE type = 'stage_finished';
 CREATE VIEW stage_checkpoints(run_id, task_id, stage, status, attempt, inputs_hash, outputs_ref, \
@@ -276,9 +278,7 @@ INSERT OR IGNORE INTO notes(id, workspace, same, kind, text, evidence, confidenc
 INSERT INTO note_sources SELECT number, run FROM notes;
 INSERT INTO notes_text(rowid, text, names, before, after) SELECT number, text, kind, '', '' FROM notes;
 """
-"""Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said
-them is not trusted.
-"""
+"""Notes that earlier versions kept in the log are moved; those of unknown origin are not trusted."""
 
 _FIFTH = """
 ALTER TABLE events ADD COLUMN hash BLOB;
@@ -343,9 +343,7 @@ NEW.run_id AND f.seq > NEW.keep;
   DELETE FROM events WHERE run_id = NEW.run_id AND seq > NEW.keep;
   DELETE FROM runs WHERE id = NEW.run_id AND NEW.keep = 0;
 """
-"""Files that the run wrote after it had read others stay tainted: of that their paths and fingerprints are
-kept, and no text.
-"""
+"""Tainted files of a removed run stay tainted: their paths and fingerprints are kept, no text."""
 
 _NINTH = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -400,9 +398,7 @@ WHEN NOT EXISTS (SELECT 1 FROM eval_runs JOIN removals ON run_id = result_json -
 eval_runs.id = OLD.trial)
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
-"""A log is known by its header, whatever its name; and a run that is named in `removals` leaves it, see
-`eventlog.removal`.
-"""
+"""A log is recognised by its header; runs named in `removals` are deleted, see `eventlog.removal`."""
 
 _TENTH = f"""
 DROP TRIGGER events_insert;

@@ -47,9 +47,7 @@ class ConversationCache:
         self._lock = threading.Lock()
         self._earlier: OrderedDict[str, dict[str, Json]] = OrderedDict()
         self._checked: dict[str, str] = {}
-        """By run, the hash of its first event, where that and all that it goes on with were as they were
-        written.
-        """
+        """Hash of each run's first event, if that event and all that it continues are intact."""
 
     def get(self, run_id: str) -> dict[str, Json]:
         """Return the `RunStarted.earlier` that a run was given."""
@@ -69,7 +67,8 @@ class ConversationCache:
         with self._lock:
             self._earlier[run_id] = earlier
             self._earlier.move_to_end(run_id)
-            if len(self._earlier) > _MOST_KEPT:  # what is read again is checked again
+            # What is read again is checked again.
+            if len(self._earlier) > _MOST_KEPT:
                 self._checked.pop(self._earlier.popitem(last=False)[0], None)
 
     def changed(self, run_id: str, *, anew: bool) -> str:
@@ -94,13 +93,10 @@ class ConversationCache:
 def conversation_reference(
     read: Read, since: str, base: _Earlier, earlier: dict[str, Json]
 ) -> dict[str, Json]:
-    """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run
-    `since`, which was given `base`.
-    """
+    """Return the part of `earlier` that the log keeps, for a run that follows `since` (given `base`)."""
     rows = read(_FIRST, (since,))
-    if (
-        not base or not rows or rows[0][0] is None
-    ):  # nothing to share, in another log, or written before events had hashes
+    # Nothing to share, in another log, or written before events had hashes.
+    if not base or not rows or rows[0][0] is None:
         return earlier
     kept, added = dict[str, Json](), dict[str, Json]()
     for name, value in earlier.items():
@@ -122,9 +118,7 @@ def conversation_reference(
 
 
 def full_conversation(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
-    """Return the `earlier` that run `run_id` was given, of which the log keeps `earlier`; raises `StoreError`
-    where a part of it is gone.
-    """
+    """Return the `earlier` that run `run_id` was given; raises `StoreError` if a part of it is gone."""
     if "since" not in earlier:
         return dict(earlier)
     bodies: dict[Any, str] = dict(read(_CHAIN, (earlier["since"],)))
@@ -171,7 +165,8 @@ def changed_base(read: Read, earlier: _Earlier, checked: Mapping[str, str] | Non
         if checked and checked.get(since) == earlier["hash"]:
             return ""
         rows = [*rows_of(read, since, 0, 1)]
-        if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
+        # Gone, or not to be read.
+        if len(rows) != 1 or len(rows[0]) == 1:
             return since
         *columns, digest, _ = rows[0]
         if digest is None or digest.hex() != earlier["hash"] or chain_hash(START, since, *columns) != digest:

@@ -134,7 +134,8 @@ class SessionStore:
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
         """Whole texts of answers that were too long to show."""
-        self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
+        # Not a generator: those may not be entered by two threads.
+        self._numbers = itertools.count(1)
 
     def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
@@ -202,9 +203,7 @@ class SessionStore:
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
-        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event
-        with.
-        """
+        """The run that recorded an event of `run_id`: itself, or the one it was forked from."""
         return next(ancestor for ancestor, last in self._lineage(run_id) if seq <= last)
 
     def append(
@@ -268,9 +267,7 @@ class SessionStore:
     def transition(
         self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None
     ) -> Future[int]:
-        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids
-        it.
-        """
+        """Queue a change of the run's status; the future raises `IllegalTransition` if it is not allowed."""
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
@@ -346,9 +343,8 @@ class SessionStore:
         found: list[Record] = []
         for ancestor, last in lineage:
             for row in self.query(sql, (ancestor, after, min(last, until), *types)):
-                if (
-                    isinstance(row[0], int) and after < row[0] <= until
-                ):  # a damaged file may give others, and out of their order
+                # A damaged file may give others, and out of their order.
+                if isinstance(row[0], int) and after < row[0] <= until:
                     found.append(_record(run_id, row))
                     after = row[0]
         if (
@@ -423,9 +419,7 @@ class SessionStore:
         )
 
     def head(self, run_id: str) -> str:
-        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken
-        from the end.
-        """
+        """The hash of the run's last event, hexadecimal; who keeps it can detect a truncated log."""
         return last_hash(self.query, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
@@ -433,9 +427,7 @@ class SessionStore:
         return list(read_snapshots(self.query, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
-        """The runs that a run's events are taken from, eldest first, each with the last number that
-        counts.
-        """
+        """The runs whose events a run includes, oldest first, each with its last included number."""
         sql = f"""
             WITH RECURSIVE line(id, parent, forked_at, last) AS (
                 SELECT id, parent, forked_at, {_LAST} FROM runs WHERE id = ?
@@ -446,9 +438,7 @@ runs.id = line.parent)
         return [(str(ancestor), int(last)) for ancestor, last in self.query(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
-        """The row of one run; raises `UsageError` with the nearest id when there is none, and for one that
-        was removed.
-        """
+        """The row of a run; raises `UsageError` if there is none (with the nearest id) or it was removed."""
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} AND id = ?", (run_id,))
         if not rows and (
             gone := self.query("SELECT date(at, 'unixepoch') FROM removals WHERE run_id = ?", (run_id,))
@@ -472,6 +462,7 @@ runs.id = line.parent)
             try:
                 found.append(_run_row(row))
             except StoreError as error:
+                # One row that cannot be read must not hide the others.
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
@@ -490,6 +481,7 @@ runs.id = line.parent)
             raise store_error(error, "a query") from error
         finally:
             with self._lock:
+                # Readers are kept for reuse, a few of them: opening one costs more than most queries.
                 if self._closed or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
@@ -504,15 +496,11 @@ runs.id = line.parent)
         return done
 
     def on_disk(self) -> Future[None]:
-        """A future that resolves once everything queued so far is on disk, or was refused; the commit is not
-        delayed.
-        """
+        """A future that resolves once everything queued is on disk or refused; does not delay the commit."""
         return self.execute("", (), "a flush")
 
     def on_commit(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Have `listener` called after each commit of this store, in its writer's thread; the returned
-        function ends that.
-        """
+        """Call `listener` in the writer's thread after each commit; the returned function unsubscribes."""
         self._writer.listeners += (listener,)
 
         def end() -> None:

@@ -41,9 +41,7 @@ class Append(Struct):
     epoch: int | None
     """Of the run, when its session claimed it; `None` for a decision of another session."""
     done: Future[int] | None = None
-    """Resolves to the event's number after the commit; `None` where nobody asks for it, because a future
-    costs more than the rest.
-    """
+    """Resolves to the event's number after the commit; `None` if unused, since a future is expensive."""
     refused: Callable[[Exception], object] | None = None
     """Told, in the writer's thread, why the event could not be kept."""
 
@@ -67,21 +65,15 @@ class Writer:
         self._jobs: deque[Append | Execute] = deque()
         self._lock = threading.Lock()
         self._bell = threading.Lock()
-        """Free while the writer has been called and has not heard it yet: a plain lock wakes a thread at a
-        tenth of what a condition costs.
-        """
+        """Free while a call is unheard: a plain lock wakes a thread at a tenth of a condition's cost."""
         self._bell.acquire()
         self._asleep = True
-        """Whether the writer waits for the first job; after a commit it comes to see by itself once, so jobs
-        that follow closely wake nobody.
-        """
+        """Whether the writer waits for the first job; after a commit it looks once more by itself."""
         self._urgent = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.listeners: tuple[Callable[[], object], ...] = ()
-        """Each is called in the thread of the writer after a commit; it must return at once and raise
-        nothing.
-        """
+        """Each is called in the writer's thread after a commit; it must return at once and not raise."""
         self._missing: dict[tuple[str, int | None], Exception] = {}
         """Why the run in that epoch lacks an event."""
 

@@ -1,6 +1,4 @@
-"""File system checks for the log (network file systems are refused, its folder is private to its owner), and
-locks on files.
-"""
+"""File system checks for the log (no network file systems, private folder), and locks on files."""
 
 from __future__ import annotations
 
@@ -35,13 +33,9 @@ _LOCAL_FUSE = frozenset(
     }
     | {"fuseblk"}
 )
-"""File systems in user space whose files lie on a disk of this machine: containers without root, encrypted
-folders, other disks.
-"""
+"""User-space file systems on a local disk: rootless containers, encrypted folders, other disks."""
 _DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE
-"""Of the host of a virtual machine, or local and in user space: whether locks and memory are shared as they
-should depends on the set-up.
-"""
+"""Of a VM's host, or local and in user space: locks and shared memory may or may not work there."""
 
 
 def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
@@ -63,16 +57,12 @@ def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether it is a network file system, where locks and shared memory, which the log needs, do not
-    work as on a disk.
-    """
+    """Whether it is a network file system, where the locks and shared memory of the log do not work."""
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def is_shared(kind: str) -> bool:
-    """Return whether it is or may be shared with another machine, so that locks and syncing cannot be relied
-    on.
-    """
+    """Whether another machine may share it, so that locks and syncing cannot be relied on."""
     return is_network(kind) or kind in _DOUBTFUL
 
 
@@ -108,16 +98,16 @@ def private_folder(path: Path) -> bool:
         return False
     path.chmod(PRIVATE_FOLDER)
     for one in _walk_owned(path):
-        with suppress(OSError):  # it is gone, or another's; nobody gets to it through the folder
+        # It is gone, or another's; nobody gets to it through the folder.
+        with suppress(OSError):
             Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
     return True
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file that only its owner can read if there is none, whatever the umask; an existing one
-    loses the rights of others.
-    """
+    """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
     with suppress(FileExistsError):
+        # `fchmod`, because the umask takes bits from the mode that `open` is given.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
         os.close(fd)
@@ -130,6 +120,7 @@ def private_file(path: Path) -> None:
 def _holds_more(path: Path) -> bool:
     real = path.resolve()
     with suppress(OSError, RuntimeError):
+        # `Path.home` raises RuntimeError for a user who has no home folder.
         return real in (
             Path.home().resolve(),
             Path.cwd(),
@@ -151,6 +142,7 @@ def _walk_owned(path: Path) -> Iterator[os.DirEntry[str]]:
 
 
 try:
+    # Not on Windows, where this module must be importable to say so.
     import fcntl
 except ImportError:  # Windows: nobody is kept apart there
     fcntl = None  # type: ignore[assignment,unused-ignore]
@@ -180,6 +172,7 @@ async def lock_file(file: Path) -> AsyncIterator[None]:
             if taken:
                 yield
                 return
+        # `flock` itself would block the event loop while it waits.
         await asyncio.sleep(0.1)
 
 

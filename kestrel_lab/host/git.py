@@ -97,13 +97,12 @@ def git_program(*around: Path) -> str:
 
 
 def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in the repository around `folder` and wait for it; its exit code tells a failure, also that git
-    is not installed.
-    """
+    """Run git in the repository around `folder`; a missing git is also reported by the exit code."""
     try:
         with _call(folder, args) as (argv, env):
             return _run(argv, folder, env)
     except UsageError as error:
+        # 127 is what a shell says of a program that is not there.
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
 
 
@@ -122,17 +121,13 @@ def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.
 
 
 async def git_output(folder: Path, *args: str) -> str:
-    """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words
-    when it fails.
-    """
+    """Return git's output in the repository around `folder`; raises `UsageError` with git's message."""
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
 
 
 def private_settings(repository: Repository) -> str:
-    """Return settings for a private copy of a repository: how its files and objects are written, and nothing
-    that starts a program.
-    """
+    """Return settings for a private copy: how files and objects are written, nothing that runs a program."""
     try:
         return _config(repository, git_program(repository.top or repository.common))
     except UsageError:  # no git here, so nobody reads them before it is installed
@@ -140,9 +135,7 @@ def private_settings(repository: Repository) -> str:
 
 
 async def add_worktree(repository: Path, place: Path, sha: str) -> None:
-    """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they
-    are stored: no filter changes them.
-    """
+    """Make `place` a worktree with the files of commit `sha` exactly as stored: filters do not run."""
     found = Repository.around(repository)
     if found is None:
         raise UsageError(f"git finds no repository in {repository}")
@@ -226,7 +219,8 @@ def _call(folder: Path, args: tuple[str, ...]) -> Iterator[tuple[list[str], dict
     with _view(repository, git_program(*around)) as shown:
         tree = {} if repository.top is None else {"GIT_WORK_TREE": str(repository.top)}
         index = repository.own / "index"
-        pipe = index.exists() and not index.is_file()  # it would be waited for
+        # It would be waited for.
+        pipe = index.exists() and not index.is_file()
         where = {"GIT_DIR": str(shown), "GIT_INDEX_FILE": str(shown / "index" if pipe else index), **tree}
         yield _argv(args, *around), {**_environment(shown, *around), **where}
 
@@ -313,9 +307,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _environment(private: Path, *around: Path) -> dict[str, str]:
-    """Return the environment of a call that sees neither the user's settings nor the system's; `private` is
-    its home.
-    """
+    """Return an environment without user or system settings for git; `private` is its home."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "PATH": _search_path(*around),
@@ -354,9 +346,7 @@ def _search_path(*around: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _path_outside(path: str, folders: frozenset[str]) -> str:
-    """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the
-    system's own is not meant.
-    """
+    """Return the absolute entries of `path` outside of `folders`; keeps folders that hold system ones."""
     unsafe = [Path(folder) for folder in folders if not Path("/usr/bin").is_relative_to(folder)]
     places = [place for place in path.split(os.pathsep) if Path(place).is_absolute()]
     return os.pathsep.join(
@@ -374,6 +364,7 @@ def _run(
             argv, cwd=folder, env=env, input=stdin, capture_output=True, check=False, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
+        # 124 is what `timeout` says.
         return subprocess.CompletedProcess(argv, 124, b"", f"no end after {_SECONDS} seconds".encode())
 
 
@@ -385,6 +376,7 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
         async with asyncio.timeout(_LONG_S):
             output, errors = await process.communicate()
     except BaseException:
+        # A cancellation, too: git must not outlive the call that started it.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()

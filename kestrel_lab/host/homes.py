@@ -49,9 +49,10 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
         return Path(named, _APP)
     if not home_folder().is_dir():
         return None
+    # 40 ms where nothing else has loaded its parts; `Lab` is imported without.
     from platformdirs import (
         user_state_path,
-    )  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
+    )
 
     return user_state_path(_APP, appauthor=False)
 
@@ -73,24 +74,21 @@ def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
 
 
 def own_home(workspace: Path, env: Mapping[str, str]) -> Path | None:
-    """Return the place below the state folder that belongs to a workspace, whether there is anything or
-    not.
-    """
+    """Return the workspace's place below the state folder, whether it exists or not."""
     root = state_folder(env)
     return None if root is None else root / _home_name(workspace.resolve())
 
 
 def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> None:
-    """Write into a home below the state folder that it belongs to `workspace`; does nothing for any other
-    home.
-    """
+    """Record in a home below the state folder which `workspace` it belongs to; no-op for other homes."""
     place = workspace.resolve()
     if home != own_home(place, env):
         return
     status = place.stat()
     identity = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
     record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
-    with suppress(OSError):  # a home that is read only is for looking at
+    # A home that is read only is for looking at.
+    with suppress(OSError):
         if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == identity:
             return
         private_folder(home.parent)
@@ -113,13 +111,12 @@ def read_record(folder: Path) -> KnownHome | None:
         inode = (int(identity["device"]), int(identity["inode"]))
         return KnownHome(folder=folder, workspace=Path(str(identity["workspace"])), inode=inode)
     except (OSError, ValueError, TypeError, KeyError):
+        # A record that is missing or damaged is no reason to fail: the home belongs to nobody we know.
         return None
 
 
 def moved_notice(workspace: Path, env: Mapping[str, str]) -> str:
-    """Return what to say in a workspace without runs that was probably moved; empty if nothing speaks for
-    that.
-    """
+    """Return a hint for a workspace without runs that was probably moved; else an empty text."""
     place = workspace.resolve()
     status = place.stat()
     found = next(
@@ -142,8 +139,6 @@ def _home_name(place: Path) -> str:
 
 
 def _can_keep(home: Path) -> bool:
-    """Return whether a home can be made there: this user may write, and it is no network file system, which a
-    log is refused on.
-    """
+    """Whether a home can be made there: writable, and on no network file system, where logs are refused."""
     there = next(place for place in (home, *home.parents) if place.exists())
     return os.access(there, os.W_OK | os.X_OK) and not is_network(kind_of_filesystem(there))

@@ -45,18 +45,14 @@ class OpenDatabase:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take note of the files of the database at `path`; call it behind the first statement, when all of
-        them are there.
-        """
+        """Remember the database's files; call it after the first statement, when all of them exist."""
         self.path, self._seen = path, set[tuple[int, int]]()
         with _lock:
             _folders[os.path.realpath(path.parent)] += 1
         self.look_again()
 
     def look_again(self) -> None:
-        """Take note of files that were made since: SQLite makes those beside the database when the first
-        connection needs them.
-        """
+        """Remember files made since: SQLite makes some when the first connection needs them."""
         for ending in _BESIDE:
             with suppress(OSError):
                 status = Path(f"{self.path}{ending}").stat()
@@ -108,9 +104,7 @@ def is_log(path: str | Path, *, dir_fd: int | None = None) -> bool:
 
 
 def leave_out_logs(*patterns: str) -> Callable[[str, list[str]], set[str]]:
-    """Return what `shutil.copytree` takes as `ignore`: a copy has no logs, no home folders, and nothing that
-    is named like `patterns`.
-    """
+    """Return an `ignore` for `shutil.copytree`: no logs, no homes, nothing that matches `patterns`."""
     named = shutil.ignore_patterns(*patterns)
 
     def ignored(folder: str, names: list[str]) -> set[str]:
@@ -127,9 +121,7 @@ def leave_out_logs(*patterns: str) -> Callable[[str, list[str]], set[str]]:
 
 
 def open_no_log(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
-    """Return a descriptor of a file that is no log; raises `PermissionError` for one, without having opened
-    it, and `OSError`.
-    """
+    """Return a descriptor of a file; raises `PermissionError` for a log without opening it, and `OSError`."""
     status = os.stat(path, dir_fd=dir_fd)
     if _has_log_name(path) or is_open_here(status.st_dev, status.st_ino):
         raise log_refused(path)
@@ -139,9 +131,7 @@ def open_no_log(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | Non
 
 
 def refuse_open_log(fd: int, path: str | Path) -> None:
-    """Raise `PermissionError` if the file that was just opened is a log; the descriptor is not to be used
-    then.
-    """
+    """Raise `PermissionError` if the opened file is a log; then do not use the descriptor."""
     if _is_log_open(fd, close=False):
         raise log_refused(path)
 
@@ -153,7 +143,8 @@ def log_refused(path: str | Path) -> PermissionError:
 
 def _is_log_open(fd: int, *, close: bool) -> bool:
     status = os.fstat(fd)
-    if is_open_here(status.st_dev, status.st_ino):  # it came under this name since it was looked at
+    # It came under this name since it was looked at.
+    if is_open_here(status.st_dev, status.st_ino):
         _unclosed.append(fd)
         return True
     found = False

@@ -1,6 +1,4 @@
-"""PostgreSQL servers: addresses, connections through asyncpg, and errors that name the server without user
-and password.
-"""
+"""PostgreSQL servers: addresses, connections (asyncpg), and errors without user and password."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Postgres:
         """
 
     async def connect(self, command_s: float | None = None) -> Connection:
-        """Return a new connection to the server, on which a command may take `command_s` seconds; raises one
-        of `errors`.
-        """
+        """Return a connection on which a command may take `command_s` seconds; raises one of `errors`."""
         # Without a cache of statements: one that was prepared is not known behind a pooler that changes
         # connections between transactions.
         settings = {"application_name": "kestrel_lab"}
@@ -72,9 +68,7 @@ class Postgres:
 
 
 async def make_tables(connection: Connection, table: str, script: str) -> None:
-    """Run `script`, which makes tables that are not there, unless `table` is; nobody else who calls this does
-    so at the same time.
-    """
+    """Run `script`, which makes missing tables, unless `table` exists; holds a lock meanwhile."""
     if await connection.fetchval("SELECT to_regclass($1)::text", table) is None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)

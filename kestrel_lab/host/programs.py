@@ -26,9 +26,7 @@ def exclude_folder(workspace: str | os.PathLike[str]) -> None:
 
 
 def in_workspace(place: str, but: Collection[str] = ()) -> bool:
-    """Return whether the real path `place` is in a folder that agents of this process work in, or in one of
-    `but`.
-    """
+    """Whether the real path `place` is in a folder that agents of this process work in, or in `but`."""
     while place not in _workspaces and place not in but:
         above = os.path.dirname(place)
         if above == place:
@@ -72,6 +70,7 @@ def _is_open_to_agents(folder: str, closed: frozenset[str]) -> bool:
     try:
         return bool(os.stat(folder).st_mode & 0o002)
     except OSError:
+        # What cannot be looked at is taken to be open to everybody.
         return True
 
 

@@ -28,9 +28,7 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 
 
 class Guard:
-    """A finder that wraps the usual one and differs only in top-level modules that this package or its
-    libraries import.
-    """
+    """A finder that differs from the usual one only in modules that this package and its libraries import."""
 
     def __init__(self, usual: Any) -> None:
         """`usual` is the finder that goes through `sys.path`."""
@@ -39,17 +37,14 @@ class Guard:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module, for us only from outside; `ModuleNotFoundError` tells why one that an import
-        finds elsewhere is not taken.
-        """
+        """Return the module, for us only from outside workspaces; else raises `ModuleNotFoundError`."""
         caller = sys._getframe(1)
         kept, refused = _split_sys_path() if path is None and _is_ours(caller) else (path, [])
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
         if name == _LATE and spec is not None and spec.loader is not None:
             spec.loader = cast("Loader", _LateLoader(spec.loader))
-        asks = (
-            caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"
-        )  # whether it is there
+        # Whether it is there.
+        asks = caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"
         if (
             spec is not None
             or not refused
@@ -68,9 +63,7 @@ class Guard:
 
 
 class _LateLoader:
-    """Loads a module that has `is_valid_syntax`, which is all that jsonschema takes from it, when that is
-    called or anything else is used.
-    """
+    """A stub of `is_valid_syntax`, all that jsonschema uses; loads the real module on first use."""
 
     def __init__(self, usual: Loader) -> None:
         self._usual = usual
@@ -105,9 +98,7 @@ def install_guard() -> None:
 
 
 def _split_sys_path() -> tuple[list[str], list[str]]:
-    """`sys.path` without the current folder and what is inside of workspaces, and these; installed packages
-    are kept wherever they are.
-    """
+    """`sys.path` without the current folder and workspaces; keeps installed packages wherever they are."""
     kept: list[str] = []
     refused: list[str] = []
     try:
@@ -122,9 +113,7 @@ def _split_sys_path() -> tuple[list[str], list[str]]:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return whether code of this package asked for the import, directly or through libraries; the user's own
-    code did not.
-    """
+    """Whether this package asked for the import, directly or through libraries; not the user's code."""
     while frame is not None:
         names = frame.f_globals
         name = names.get("__name__") or ""

@@ -45,7 +45,8 @@ async def _in_own_thread(call: Callable[[], Any]) -> Any:
 
     def work() -> None:
         value = context.run(call)
-        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+        # Nobody waits any more, and the loop is closed.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, value)
 
     threading.Thread(target=work, name="kestrel tool", daemon=True).start()
@@ -61,9 +62,8 @@ def interruptible() -> Iterator[None]:
     # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that
     # prints its whole task.
     before = _signal.getsignal(_signal.SIGINT)
-    if (
-        before is None or before is _signal.default_int_handler
-    ):  # None: installed by C code, which could not be restored
+    # None: installed by C code, which could not be restored.
+    if before is None or before is _signal.default_int_handler:
         yield
         return
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)

@@ -12,6 +12,7 @@ def user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
+        # In a container the user's number may have no entry in the password database.
         return f"user{os.getuid()}"
 
 
@@ -20,4 +21,5 @@ def home_folder() -> Path:
     try:
         return Path.home()
     except (RuntimeError, KeyError):
+        # As above; a folder that does not exist is one that nothing lies in.
         return Path("/nonexistent")

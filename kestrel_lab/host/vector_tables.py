@@ -1,6 +1,4 @@
-"""The SQLite extension sqlite-vec: loads it into a connection, so that `vec0` tables of vectors can be made
-and searched.
-"""
+"""The SQLite extension sqlite-vec: loads it into a connection for `vec0` tables of vectors."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ def _extension() -> str:
 
 
 def table_name(prefix: str, model: str) -> str:
-    """Return the name of the `vec0` table for vectors of `model`; vectors of different models cannot be
-    compared.
-    """
+    """Return the name of `model`'s `vec0` table; vectors of different models cannot be compared."""
     return f"{prefix}_{re.sub('[^a-z0-9]+', '_', model.lower())}"
 
 

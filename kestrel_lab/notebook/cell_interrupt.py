@@ -89,9 +89,7 @@ async def ask_here(prompt: str) -> str:
 
 
 class MainThread:
-    """Questions that another thread's event loop asks on the main thread, which answers them while it
-    waits.
-    """
+    """Questions of another thread's event loop, answered on the main thread while it waits."""
 
     def __init__(self) -> None:
         self._wanted: queue.Queue[tuple[str, asyncio.Future[str]] | None] = queue.Queue()
@@ -107,9 +105,7 @@ class MainThread:
         self._wanted.put(None)
 
     def serve(self, interrupted: Callable[[], None]) -> None:
-        """Ask what is wanted until `finish`; the first `KeyboardInterrupt` calls `interrupted`, a second one
-        escapes.
-        """
+        """Answer questions until `finish`; the first `KeyboardInterrupt` calls `interrupted`."""
         stopped = False
         while True:
             try:

@@ -1,6 +1,4 @@
-"""The command line in a notebook: the same commands and options, with a cell as the goal and `@name` for a
-variable.
-"""
+"""The command line in a notebook: the same commands, with a cell as the goal and `@name` variables."""
 
 from __future__ import annotations
 
@@ -201,7 +199,8 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         )
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
-        if hasattr(command, "commands"):  # its own commands read their words later
+        # Its own commands read their words later.
+        if hasattr(command, "commands"):
             with command.make_context(
                 name, [fill_argument(word, variables) for word in rest], parent=context
             ) as inner:
@@ -211,9 +210,10 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
                 if isinstance(value, str):
                     inner.params[option] = fill_argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
+                    # Texts or paths.
                     inner.params[option] = [
                         type(given)(fill_argument(str(given), variables)) for given in value
-                    ]  # texts or paths
+                    ]
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)
@@ -251,9 +251,7 @@ def root_command() -> Any:
 
 
 def _as_text(command: Any) -> None:
-    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that
-    only terminals know.
-    """
+    """Help as plain text: terminal drawing is cut off at a notebook's edge and stored with odd signs."""
     command.rich_markup_mode = None
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
     command.epilog = Text.from_markup(command.epilog or "").plain

@@ -37,7 +37,8 @@ def complete_line(
     """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
-    with suppress(UsageError):  # what is wrong with the words is said when they are run
+    # What is wrong with the words is said when they are run.
+    with suppress(UsageError):
         words = complete_command(words, cell=line.startswith("%%"))
     if words[:1] == ["help"]:
         words = words[1:]
@@ -79,9 +80,7 @@ def _takes_value(command: Any, word: str) -> bool:
 
 
 def _choices(option: Any) -> tuple[str, ...]:
-    """The words that an option declares; depending on typer's version they are in its type, or in the
-    annotation it was made of.
-    """
+    """The words that an option accepts; typer keeps them in its type or annotation, by version."""
     annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
     kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
     return (

@@ -99,9 +99,7 @@ class Notebook:
         self._last = (self.lab(), run, self.lab().session.options.model)
 
     def goes_on_with(self) -> dict[str, Any]:
-        """The options of a run that goes on where the last one ended; none in a new lab, and while the last
-        run still works.
-        """
+        """Options that continue the last run; none in a new lab or while the last run still works."""
         lab = self.lab()
         if self._last is None or self._last[0] is not lab:
             return {}
@@ -144,9 +142,7 @@ class NotebookFrontend:
         return self.lab().configure(key, value)
 
     def goes_on_with(self) -> dict[str, Any]:
-        """The last run of the notebook's lab once it has ended, and the lab's model where that was changed
-        since.
-        """
+        """The lab's last run once it has ended, and the lab's model if it was changed since."""
         return self.notebook.goes_on_with()
 
     def say(self, text: str) -> None:
@@ -180,9 +176,7 @@ class NotebookFrontend:
         return run_interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
 
     def finish(self, result: Any) -> Any:
-        """The result of a command; where it is a coroutine, something to await or, in a cell that cannot
-        await, what it gives.
-        """
+        """The result of a command; a coroutine is returned to await, or run if the cell cannot await."""
         if self.awaited or not inspect.iscoroutine(result):
             return result
         if self._background:
@@ -253,9 +247,7 @@ class NotebookScreen:
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing but needs the running event loop, as the start of a
-    run does.
-    """
+    """The result of a coroutine that waits for nothing but needs the running loop, like a run's start."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -265,9 +257,8 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError(
-        "the start of a run waited, which is a defect: please report it"
-    )  # a defect, which has no reader
+    # A defect, which has no reader.
+    raise RuntimeError("the start of a run waited, which is a defect: please report it")
 
 
 class NotebookSurroundings:

@@ -1,6 +1,4 @@
-"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; `%unload_ext` removes
-them.
-"""
+"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; unloading removes them."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ _EMPTY = re.compile(rf"^(await get_ipython\(\)\.run_cell_magic\('{AWAITED}', .*,
 
 
 class AwaitRewriter:
-    """Input transformer of one IPython shell that adds `await` to magics, and the hooks that note whether a
-    cell is running.
-    """
+    """Input transformer of one shell that adds `await` to magics, and hooks that track running cells."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell

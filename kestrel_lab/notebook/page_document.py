@@ -33,9 +33,7 @@ class PageDocument:
         heard: Callable[[float], bool],
         listen: Callable[[], object],
     ) -> None:
-        """`heard` waits for a first word of a page; `listen` makes answers arrive while the main thread
-        waits.
-        """
+        """`heard` waits for a page's first message; `listen` receives while the main thread waits."""
         self._send, self._heard, self._listen = send, heard, listen
         self._page = ""
         self._numbers = itertools.count(1)
@@ -53,9 +51,7 @@ class PageDocument:
         return True
 
     def read(self, whole: str = "") -> list[Cell]:
-        """Return the cells as they stand in the page; of outputs only texts and the kinds of the rest, but
-        those of `whole` as they are.
-        """
+        """Return the cells as the page has them; outputs only as texts and types, except those of `whole`."""
         return cast("list[Cell]", self._asked({"op": "read", "whole": whole}, ANSWER_S)["cells"])
 
     def swap(self, swap: Swap, *, force: bool = False) -> str:

@@ -47,9 +47,7 @@ Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 
 
 class StaticPicture:
-    """A static picture of a run for display, as HTML and text; for a run that still works it names the
-    command that shows the rest.
-    """
+    """A static picture of a run as HTML and text; of a working run it names the command for the rest."""
 
     def __init__(self, view: RunView) -> None:
         self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
@@ -63,9 +61,7 @@ class StaticPicture:
 
 
 def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a widget gives for display, with a picture for front ends without widgets and for a
-    notebook without a kernel.
-    """
+    """Return a widget's display data, with a picture for front ends without widgets or a kernel."""
     data, metadata = shown if isinstance(shown, tuple) else (shown, {})
     return {**(data or {}), **still}, metadata
 
@@ -172,9 +168,7 @@ class Panel:
         self._say_still()
 
     def look_again(self) -> None:
-        """Mark in the picture which citations of the answer have changed since; where none has, nothing
-        happens.
-        """
+        """Mark in the picture which citations have changed since; does nothing if none has."""
         if not self._open and self._handle is not None and self._mark():
             self._put_still()
 
@@ -203,9 +197,7 @@ class Panel:
                 self._say_still()
 
     def retire(self) -> bool:
-        """Close the widget, unless its run still works; the static picture stays without the buttons that a
-        page adds to it.
-        """
+        """Close the widget unless its run still works; keeps the static picture without buttons."""
         if not self._open:
             self._widget.close()
         return not self._open
@@ -229,9 +221,7 @@ class Panel:
         )
 
     def _replaced_by(self, widget: Any) -> None:
-        """Have pages that were loaded since put `widget` in this panel's place: updates of displays do not
-        reach them.
-        """
+        """Make pages loaded since show `widget` instead: display updates do not reach them."""
         self.ask = None
         data, _ = widget._repr_mimebundle_()
         self._widget.send(
@@ -290,9 +280,7 @@ class Panel:
                 self.close()
 
     def _send(self, message: dict[str, Json]) -> None:
-        """Send a message, or as long as no page shows the panel leave the whole view where one will find
-        it.
-        """
+        """Send a message; while no page shows the panel, keep the whole view where one will find it."""
         if self._watched:
             self._widget.send(message)
         elif time.monotonic() - self._shown_at < HELLO_S and len(self.view.rows) < FIRST_ROWS:
@@ -310,9 +298,7 @@ class Panel:
         return self._heard.is_set()
 
     def _waits_for_page(self, seconds: float) -> bool:
-        """Whether some front end shows the panel; a thread waits for the first one, as `_seen` does on the
-        loop.
-        """
+        """Whether a front end shows the panel. For threads; `_seen` is the same for the event loop."""
         return self._heard.wait(max(0.0, min(seconds, self._shown_at + HELLO_S - time.monotonic())))
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
@@ -380,7 +366,8 @@ class Panel:
         )
         with self._lock:
             if (click := str(content.get("n") or "")) and click in self._clicks:
-                return  # else a repetition would answer the next question about the call
+                # Else a repetition would answer the next question about the call.
+                return
             self._clicks.add(click)
             waiting = self._waiting.get(call)
             if waiting is None and call in self.view.asks:
@@ -406,9 +393,7 @@ def _widget_class() -> Callable[[RunView, str], Any]:
         before = traitlets.Unicode().tag(sync=True)
         """HTML of the turns above."""
         picture = traitlets.Dict().tag(sync=True)
-        """The view when last nobody listened: messages to a front end that is still loading are lost, this is
-        not.
-        """
+        """The latest view while nobody listened: a front end that is loading loses messages, not this."""
 
         def __init__(self, view: RunView, before: str) -> None:
             super().__init__(before=before)
@@ -456,7 +441,8 @@ class ChatBox:
             self._wanted()
 
     def _wanted(self) -> None:
-        if self._loop is not None:  # which thread takes a click is the kernel's choice
+        # Which thread takes a click is the kernel's choice.
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ask)
 
     def _ask(self) -> None:

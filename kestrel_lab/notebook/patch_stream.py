@@ -86,9 +86,8 @@ class PatchStream:
 
     def picture(self) -> dict[str, Json]:
         """The message that carries the whole view."""
-        self._rendered = RenderedChanges(
-            self.view
-        )  # a page that has the whole view knows nothing of what was complete before
+        # A page that has the whole view knows nothing of what was complete before.
+        self._rendered = RenderedChanges(self.view)
         return self._message("snap", self._rendered.of(self.view.snapshot()))
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
@@ -101,9 +100,7 @@ class PatchStream:
 
 
 def _sendable(value: Json) -> Json:
-    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the
-    stream.
-    """
+    """`value` with every text encodable: one id that a kernel cannot send would end the stream."""
     match value:
         case str():
             return escape_surrogates(value)
@@ -124,9 +121,7 @@ def _begins_call(change: Change) -> bool:
 
 
 def _merge(buffer: list[Change], change: Change) -> None:
-    """Append `change`; pieces of one text are joined, and of several changes of the head only the newest
-    value is kept.
-    """
+    """Append `change`; joins pieces of one text, and keeps only the newest value of the head."""
     if (
         change["op"] == "head"
         and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None))

@@ -1,6 +1,4 @@
-"""The board of a suite in a cell, a tile per scenario and configuration that opens its transcripts; and the
-bar of any long job.
-"""
+"""The board of a suite in a cell: a tile per scenario and configuration; and a job's progress bar."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ class Board:
         )
 
     def rate(self, config: str) -> str:
-        """The success rate of a configuration with its 95 % interval, as the summary of the suite counts it,
-        and how many trials broke.
-        """
+        """A configuration's success rate with its 95 % interval, and how many trials broke."""
         counts = self.configs[config]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
         found = success_interval(self._records[config])
@@ -109,9 +105,7 @@ class NotebookReporter:
     """
 
     def __init__(self, lab: Callable[[], Lab], *, live: bool = True) -> None:
-        """`lab` gives the lab that has the runs of the trials; where nobody looks, the board is not `live`
-        and has no widgets.
-        """
+        """`lab` returns the lab with the trials' runs; without a viewer the board has no widgets."""
         self._handle: DisplayHandle | None = None
         self._shown_at = float("-inf")
         self._board = Board()
@@ -156,9 +150,7 @@ class NotebookReporter:
 
 
 class LiveTiles:
-    """The board of a suite that still runs, as widgets: a button per tile opens the transcripts of its trials
-    below.
-    """
+    """The board of a running suite as widgets: a tile's button opens its transcripts below."""
 
     def __init__(self, board: Board, transcript: Callable[[str], str], bar: Bar) -> None:
         import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
@@ -224,9 +216,7 @@ class LiveTiles:
 
 
 class Bar:
-    """One state of a job, for display; with `transcript`, which gives the HTML of a run, the tiles unfold to
-    it.
-    """
+    """The state of a job for display; with `transcript`, which returns a run's HTML, tiles unfold."""
 
     def __init__(
         self,
@@ -257,9 +247,7 @@ class Bar:
 
 
 def _transcripts(board: Board, transcript: Callable[[str], str]) -> dict[str, Any]:
-    """Return the HTML of runs that is saved with the board: first of those that did not pass, as long as
-    there is room.
-    """
+    """Return the HTML of runs saved with the board: failed ones first, as long as there is room."""
     runs = [
         trial
         for tiles in list(board.tiles.values())[:_MOST_ROWS]

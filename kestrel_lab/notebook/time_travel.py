@@ -1,6 +1,4 @@
-"""Time travel: a slider over the events of a run shows it as of each of them, and begins another branch
-there, beside it.
-"""
+"""Time travel: a slider shows a run as of each event, and starts another branch from there."""
 
 from __future__ import annotations
 
@@ -31,14 +29,10 @@ _WITH: Final = {
 
 
 class TimeTravel:
-    """The controls of one run for a cell; needs the kernel, without which the picture of the whole run is
-    shown.
-    """
+    """The controls of one run; without a kernel the picture of the whole run is shown instead."""
 
     def __init__(self, lab: Lab, run: Run, user: str, shown: Callable[[Panel, Run], object]) -> None:
-        """`user` is who decides on calls of a branch; `shown` is called when a branch is shown, as by
-        `Panel`.
-        """
+        """`user` decides on calls of a branch; `shown` is called when a branch is shown, as by `Panel`."""
         import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
 
         self._lab, self._run, self._user, self._shown = lab, run, user, shown

@@ -65,9 +65,7 @@ def inherited_history(
 
 
 def _messages(state: RunState) -> list[Message]:
-    """The conversation that a run ended with, the system message left out; of a run with a plan its goal and
-    its answer.
-    """
+    """The conversation that a run ended with, without system message; of a plan, goal and answer."""
     assert state.started is not None
     conversation = state.conversation(conversation_step(state.started.plan))
     if len(state.planned.steps) > 1:
@@ -123,7 +121,8 @@ def conversation_runs(store: SessionStore, run_id: str) -> list[str]:
     found = [run_id]
     while rows := store.query(_FOLLOWED, (run_id,)):
         parent, follows = rows[0]
-        run_id = str(parent or follows or "")  # a fork follows what the run follows that it was forked from
+        # A fork follows what the run follows that it was forked from.
+        run_id = str(parent or follows or "")
         if run_id in found:
             break
         if run_id and not parent:
@@ -151,17 +150,13 @@ class Chat:
         self._start, self._run, self._options = start, run, options
 
     def begin(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
-        """Begin the next turn on the running event loop and return at once; takes the options of
-        `Session.start`.
-        """
+        """Begin the next turn on the running event loop and return at once; options as `Session.start`."""
         run = self._start(goal, self._next(changes))
         self.runs.append(run)
         return run
 
     async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
-        """Carry out the next turn and wait for its end; raises what `Session.run` raises, and `UsageError`
-        while a turn is at work.
-        """
+        """Carry out the next turn; raises like `Session.run`, and `UsageError` while a turn is at work."""
         run = await self._run(goal, self._next(changes))
         self.runs.append(run)
         return run

@@ -40,9 +40,7 @@ class RunDiff(PartsView):
     a: Run
     b: Run
     rows: tuple[Pair, ...]
-    """The events side by side, first those that are the same; behind the parting, events of the same type are
-    paired.
-    """
+    """The events side by side: equal ones first; after the difference, paired by type."""
     shared: int
     """How many events are the same before the runs part."""
 
@@ -63,9 +61,7 @@ class RunDiff(PartsView):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`,
-        `same`, and what happened in `a` and `b`.
-        """
+        """One row per step: `a_seq`, `b_seq` (or missing), `type`, `same`, and what happened in each."""
         frame = unit_frame(
             [_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)],
             columns=list(_COLUMNS),
@@ -167,7 +163,8 @@ def _without_times(event: e.Event) -> dict[str, object]:
 
 def _pair_records(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
     rows: list[Pair] = []
-    if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
+    # Where they part belongs on one row.
+    if left and right and left[0].event.type == right[0].event.type:
         rows, left, right = [(left[0], right[0])], left[1:], right[1:]
     kinds = SequenceMatcher(None, [r.event.type for r in left], [r.event.type for r in right], autojunk=False)
     for tag, i1, i2, j1, j2 in kinds.get_opcodes():

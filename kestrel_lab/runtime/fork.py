@@ -1,6 +1,4 @@
-"""Fork a run: the event at which its history parts, the events that are shared, and what is given in place of
-an answer.
-"""
+"""Forks of a run: where the history parts, the shared events, and what replaces an answer."""
 
 from __future__ import annotations
 
@@ -37,7 +35,8 @@ class Branch:
     @property
     def began(self) -> RunStarted:
         """How the run was set up at that point."""
-        assert self.state.started is not None  # the first event, which every branch has
+        # The first event, which every branch has.
+        assert self.state.started is not None
         return self.state.started
 
 
@@ -129,9 +128,7 @@ def _wrong_place(run_id: str, record: Record, rule: str, kind: str, places: list
 
 
 def records_to_fork(store: SessionStore, run_id: str, at: int | None) -> list[Record]:
-    """The events that a fork at `at` is made of; of a damaged run those before the damage, or `Damaged` if
-    `at` is none of them.
-    """
+    """The events of a fork at `at`; of a damaged run those before the damage, or raises `Damaged`."""
     damage = store.damage(run_id)
     if damage is None:
         return store.records(run_id)

@@ -97,9 +97,8 @@ class TrustedFiles:
 
     def _write(self, content: Mapping[str, str]) -> None:
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(
-            dir=self.store.parent, prefix=".trusted"
-        )  # readable by its owner only
+        # Readable by its owner only.
+        number, name = tempfile.mkstemp(dir=self.store.parent, prefix=".trusted")
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, ensure_ascii=False)
         Path(name).replace(self.store)
@@ -156,6 +155,7 @@ def setting_lines(
         try:
             table: Any = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
+            # The first lines alone may end within a value that goes on below.
             continue
         for word in section:
             table = table.get(word, {}) if isinstance(table, dict) else {}
@@ -168,9 +168,7 @@ def setting_lines(
 
 
 def _place(path: Path) -> str:
-    """Where a file is: of a link the link's own place, for it may lead to a file that is trusted
-    elsewhere.
-    """
+    """Where a file is; of a link its own place, since it may lead to a file trusted elsewhere."""
     return str(path.parent.resolve() / path.name)
 
 

@@ -1,6 +1,4 @@
-"""Recompute: the code of a conversation runs again in a sandboxed kernel, and each output is compared with
-the recorded one.
-"""
+"""Recomputation: a conversation's code runs again in a sandboxed kernel; outputs are compared."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class CallOutput:
     run: str
     call: str
     outcome: Literal["same", "differs", "not kept"]
-    """`not kept`: the recorded text was too long and is no longer in the log whole, so that nothing can be
-    said.
-    """
+    """`not kept`: the recorded text was too long and is no longer whole, so it cannot be compared."""
     recorded: str
     """As it is compared: see `comparable_output`."""
     now: str
@@ -59,9 +55,7 @@ class RecomputeResult(TableView):
     run: str
     calls: tuple[CallOutput, ...]
     needs: tuple[str, ...]
-    """Variables of the user's notebook that the code reads: they are not in the log, so calls that read them
-    differ.
-    """
+    """Variables of the user's notebook that the code reads; they are not in the log, so calls differ."""
 
     @property
     def ok(self) -> bool:
@@ -173,6 +167,7 @@ async def _output(kernel: OwnKernel, code: str) -> str:
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
     except asyncio.CancelledError:
+        # The thread cannot be cancelled, but the code in the kernel can.
         kernel.interrupt()
         raise
     except ToolError as error:
@@ -287,7 +282,8 @@ def _turn(run: Run, results: ResultStore) -> Turn:
     done, undone = dict[str, KernelChanged](), set[str]()
     for event in events:
         if isinstance(event, KernelChanged) and event.call in asked:
-            done.pop(event.call, None)  # a call that was made again after a crash has its place there
+            # A call that was made again after a crash has its place there.
+            done.pop(event.call, None)
             done[event.call] = event
         elif isinstance(event, KernelUndone):
             undone.update(event.calls)
@@ -357,9 +353,7 @@ def comparable_output(text: str, error: str) -> str:
 
 
 def needed_names(calls: Iterable[CodeCall]) -> list[str]:
-    """Return the names that code in a notebook's kernel read before any of it had assigned them: the user's
-    own, in the order of their use.
-    """
+    """Return the user's own names: those that code read before any code assigned them, in order."""
     known: set[str] = {*dir(builtins), *_OF_IPYTHON}
     found = dict[str, None]()
     for call in calls:
@@ -391,7 +385,8 @@ class _Names:
             self._statements(tree_of(magics.transform_cell(code)).body)
         except (SyntaxError, ValueError, RecursionError):  # it raised when it ran, too
             return []
-        self._use(self._later)  # bodies of functions run later, when more is bound
+        # Bodies of functions run later, when more is bound.
+        self._use(self._later)
         return [*self._free]
 
     def _statements(self, statements: Iterable[ast.AST]) -> None:

@@ -77,9 +77,7 @@ class Registry:
     def grown(
         self, toolbox: Toolbox, workspace: Path, expand: bool | None
     ) -> tuple[Toolbox, Expansion | None]:
-        """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not
-        configured.
-        """
+        """`toolbox` with tools for finding more; `expand` also searches unconfigured servers."""
         wanted = self.sources.settings.expand if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
@@ -98,9 +96,11 @@ class Registry:
             from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
             from kestrel_lab.models.learned_router import ROUTER, learned_model
+
+            # Providers and scripts: only where a model is given by name.
             from kestrel_lab.models.resolve import (
                 choose_model,
-            )  # providers and scripts: only where a model is given by name
+            )
             from kestrel_lab.testing import load_script
 
             makers: dict[str, Callable[[str], Model]] = {
@@ -118,9 +118,7 @@ class Registry:
         return self._models[key]
 
     def given_model(self, model: str | None) -> Model | None:
-        """The model object that the name stands for already, the session's own where it is `None`; chooses
-        none.
-        """
+        """The existing model object for a name; the session's own for `None`. Chooses none."""
         wanted = model if model is not None else self.options.model
         return (
             wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
@@ -138,9 +136,7 @@ class Registry:
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
-        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises
-        `UsageError` for an unknown name.
-        """
+        """Return the toolbox for `tools`, `SERVER:*` for a whole server; raises `UsageError` if unknown."""
         if tools is None and len(self._mcp):
             self._mcp.learn()
         return self._without((), tools, ())
@@ -167,13 +163,12 @@ class Registry:
         return check_wire_names(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
-        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that
-        cannot be started.
-        """
+        """Start the servers and try the sandbox for a run; returns the servers that cannot be started."""
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
-            with suppress(UsageError):  # the run raises it, if it has a tool that needs a sandbox
+            # The run raises it, if it has a tool that needs a sandbox.
+            with suppress(UsageError):
                 await choose_level_async(self.sandbox, workspace)
         return failed
 
@@ -229,18 +224,18 @@ def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[]
         if not ctx.state.status.terminal:
             ctx.emit(change)
 
-    def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
+    # On whatever thread noticed it.
+    def heard(change: HealthChanged) -> None:
         if change.kind == "mcp" and change.dependency in _used_servers(ctx):
-            with suppress(RuntimeError):  # the run's loop has ended
+            # The run's loop has ended.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(emit, change)
 
     return supervisor.subscribe(heard)
 
 
 def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[HealthChanged, ...]:
-    """Return an event for each configured server without tools, except those in `but`: the run goes on
-    without them and says so.
-    """
+    """Return an event per configured server without tools, except `but`: the run goes on without."""
     return tuple(
         _without_tools(row.name, row.state, row.reason)
         for row in servers.table()

@@ -41,9 +41,7 @@ def resume_point(records: list[Record]) -> tuple[int, str] | None:
 
 
 def _can_ask_again(state: RunState, end: list[Record]) -> bool:
-    """Return whether a run ended, by a limit or an error, while a model was to be asked in each step that
-    failed.
-    """
+    """Whether a run ended, by a limit or error, when each failed step was about to ask a model."""
     if not end or not isinstance(end[0].event, RunFinished) or end[0].event.outcome not in ("limit", "error"):
         return False
     steps = {step.id: step for step in state.planned.steps}
@@ -78,9 +76,7 @@ def _completed_stages(plan: Plan, state: RunState, usable: list[Record]) -> dict
 
 
 def _last_kept_event(state: RunState, usable: list[Record]) -> int:
-    """The last event to keep for the sake of the steps that failed; all of them if these go on where they
-    are.
-    """
+    """The last event to keep so that failed steps run again; all if they go on where they are."""
     failed = {row.task for row in state.checkpoints.values() if row.status == "failed"}
     anew = {
         row.task
@@ -130,8 +126,6 @@ def damage_error(run_id: str, damage: Damage) -> Damaged:
 
 
 def check_whole(store: SessionStore, run_id: str, *, anew: bool = True) -> None:
-    """Raise `Damaged` unless every event of the run on disk is as it was written; `anew` as in
-    `SessionStore.damage`.
-    """
+    """Raise `Damaged` unless all stored events are intact; `anew` as in `SessionStore.damage`."""
     if (damage := store.damage(run_id, anew=anew)) is not None:
         raise damage_error(run_id, damage)

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame:
-    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted, or
-    whose questions are `decided`.
-    """
+    """One row per run, by id; `status` shows if it was interrupted or its questions `decided`."""
     found = [
         {
             "run": row.id,
@@ -145,9 +143,7 @@ class RunHistory:
         return [question.tool for question in asked]
 
     def stages(self, run_id: str) -> pd.DataFrame:
-        """Return the checkpoints of a run's stages, see `RunReport.stages`; raises `UsageError` when there is
-        no such run.
-        """
+        """Return the checkpoints of a run's stages, see `RunReport.stages`; `UsageError` if unknown."""
         return self.get(run_id).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
@@ -175,9 +171,7 @@ class RunHistory:
         return checkpoints_frame(self._store.checkpoints(run_id))
 
     def diff(self, a: str, b: str) -> RunDiff:
-        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
-        an unknown id.
-        """
+        """Return where two runs of this log differ first; raises `UsageError` for an unknown id."""
         return diff_runs(self.get(a), self.get(b))
 
 

@@ -1,6 +1,4 @@
-"""Run reports: tables, drawings, evidence and pages of one run, computed from its log when they are asked
-for.
-"""
+"""Run reports: tables, drawings, evidence and pages of one run, computed from its log on demand."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ class RunReport:
     def __init__(
         self, store: SessionStore, run_id: str, state: RunState, damage: Damaged | None, *, working: bool
     ) -> None:
-        """`damage` says from which event on the log is not as it was written; `working`, whether this process
-        works on the run.
-        """
+        """`damage` is the first damaged event; `working`, whether this process works on the run."""
         self._store, self._id, self._state, self._damage, self._working = (
             store,
             run_id,
@@ -71,9 +67,7 @@ class RunReport:
         )
 
     def __call__(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its
-        path.
-        """
+        """Write a self-contained HTML page of the run, without network or scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         head = (
@@ -90,9 +84,7 @@ class RunReport:
 
     @property
     def model(self) -> str:
-        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a
-        real model.
-        """
+        """The model's name, with `(scripted)` or `(replay)` unless all answers came from a real model."""
         started = self._state.started
         if started is None:
             return ""
@@ -101,9 +93,7 @@ class RunReport:
 
     @property
     def status(self) -> VisibleStatus:
-        """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on
-        it.
-        """
+        """The run's status, or `INTERRUPTED` with advice if no process works on an unfinished run."""
         status = self._state.status
         if status.terminal or self._working:
             return VisibleStatus(status)
@@ -121,9 +111,7 @@ class RunReport:
 
     @property
     def way_on(self) -> str:
-        """What to type to go on with a run that was interrupted or cancelled, or failed where it can go on;
-        empty for any other.
-        """
+        """The command that continues an interrupted, cancelled or failed run; empty for any other."""
         if self._state.status in (RunStatus.CANCELLED, RunStatus.FAILED):
             ended = next(record for record in self._records() if isinstance(record.event, RunFinished))
             if self._state.status is RunStatus.CANCELLED:
@@ -155,9 +143,7 @@ class RunReport:
 
     @property
     def head(self) -> str:
-        """The hash of the run's last event, which covers all of them: with it, any change or removal can be
-        shown later.
-        """
+        """The hash of the last event, which covers all: keep it to detect changes or removals later."""
         self._store.flush()
         return self._store.head(self._id)
 
@@ -186,7 +172,8 @@ class RunReport:
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status
-        if shown.word == INTERRUPTED:  # also where its process was killed and could not say so
+        # Also where its process was killed and could not say so.
+        if shown.word == INTERRUPTED:
             view.interrupt(records[-1].at)
         if hint := shown.note or self.way_on:
             view.head.change(
@@ -207,9 +194,7 @@ class RunReport:
         return await recompute_run(self._store, self._id, workspace=workspace, copy=copy)
 
     def thoughts(self) -> pd.DataFrame:
-        """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score,
-        text, chosen.
-        """
+        """The candidates of an operation `thoughts`: candidate, parent, depth, score, text, chosen."""
         return thoughts_of(self._events())
 
     def plot_thoughts(self) -> Figure:
@@ -234,16 +219,12 @@ class RunReport:
 
     @property
     def retrieval(self) -> RunRetrieval:
-        """What was searched in the workspace, step by step; `explain(path)` says why a file was or was not
-        found.
-        """
+        """What was searched in the workspace; `explain(path)` says why a file was or was not found."""
         return RunRetrieval(self._events(), Path(self._workspace or "."), self._store.path.parent)
 
     @property
     def evidence(self) -> EvidenceTable:
-        """The claims of the answer with what each cites and whether that is there, in the workspace as it is
-        now.
-        """
+        """The answer's claims with citations, and whether these hold in the workspace as it is now."""
         return evidence_table(
             self._records(),
             answer=self._state.answer,
@@ -259,37 +240,27 @@ class RunReport:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What the run did, failed to do or was refused, in order: files changed, commands, other acts;
-        reading is not an action.
-        """
+        """The run's actions in order, failed and denied ones too: files, commands, other calls."""
         return actions_of(self._events())
 
     @property
     def concerns(self) -> list[dict[str, Json]]:
-        """The issues that the review found when the answer was given: `severity`, `place`, `what`, `fix`,
-        `check` each.
-        """
+        """Issues found by the review of the answer: `severity`, `place`, `what`, `fix`, `check` each."""
         return [] if self._state.finished is None else self._state.finished.concerns
 
     @property
     def quality(self) -> Quality:
-        """The last report on the quality of the answer, as a table; without a step that reports, it says how
-        to get one.
-        """
+        """The last quality report as a table; without a step that reports, it says how to get one."""
         return quality_of(self._state)
 
     @property
     def confidence(self) -> Badge:
-        """The confidence that the answer states, with the reason, and how often such a confidence was right
-        in trials, if known.
-        """
+        """The answer's stated confidence and its reason, and how often it was right in trials, if known."""
         return badge_of(self._events())
 
     @property
     def next_actions(self) -> Actions:
-        """What can be done next in the workspace as it is now: tests of what was changed, commands of the
-        answer, files it names.
-        """
+        """Next actions in the workspace as it is now: tests, commands and files that the answer names."""
         folder = Path(self._workspace)
         return Actions(
             propose_actions(self._state, Files(folder), self._state.answer)
@@ -326,9 +297,7 @@ class RunReport:
 
 
 def records_of(store: SessionStore, run_id: str, damage: Damaged | None, *, after: int = 0) -> list[Record]:
-    """Return the events of a run with number and time, those behind number `after`; of a damaged run those
-    before the damage.
-    """
+    """Return a run's events with number and time, after number `after`; only the undamaged ones."""
     store.flush()
     return (
         store.records(run_id, after=after)
@@ -350,9 +319,7 @@ class Answers(TableView, Mapping[str, str]):
         }
 
     def __getitem__(self, call: str) -> str:
-        """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to
-        go.
-        """
+        """The whole text; raises `UsageError` for an unknown call, and for a text that was removed."""
         found = self._answers.get(call)
         if found is None:
             raise UsageError(f"no call {call!r} of the run was answered; {did_you_mean(call, self._answers)}")

@@ -24,12 +24,12 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # asyncio has no other way to ask whether a loop runs here.
         loop_runs = False
     else:
         loop_runs = True
-    if (
-        not loop_runs
-    ):  # outside of the `except`: what the work raises does not come with an error about a missing loop
+    # Outside of the `except`: what the work raises does not come with an error about a missing loop.
+    if not loop_runs:
         return asyncio.run(work)
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     outcome: Future[T] = Future()
@@ -50,16 +50,15 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
         return outcome.result()
     except KeyboardInterrupt:
         loop, task = begun.result()
-        with suppress(RuntimeError):  # it has ended just now, and its loop is closed
+        # It has ended just now, and its loop is closed.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
         wait([outcome])
         raise
 
 
 def blocking_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook),
-    which it blocks.
-    """
+    """Make a method's `…_sync` twin: it runs to the end, blocking a running event loop (a notebook)."""
 
     @functools.wraps(method)
     def twin(*args: P.args, **options: P.kwargs) -> T:

@@ -28,6 +28,7 @@ from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 
+# Images come inside their message, as Base64.
 _LONGEST: Final = 50 * 1024 * 1024
 _INVALID: Final = -32600
 """The code of JSON-RPC for what is no request."""
@@ -40,6 +41,7 @@ async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
 
     Whatever else would be written to standard output goes to standard error.
     """
+    # The library is slow to load, and only this command needs it.
     from acp import run_agent, stdio_streams
 
     try:

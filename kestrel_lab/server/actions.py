@@ -1,6 +1,4 @@
-"""Decisions of clients on waiting calls: each is checked against exactly what was asked, and recorded once or
-refused with the reason.
-"""
+"""Decisions of clients on waiting calls: checked against what was asked, then recorded once or refused."""
 
 from __future__ import annotations
 
@@ -61,6 +59,7 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
             "bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked"
         )
     except AlreadyDecided:
+        # Another client decided between our check and our write; the database lets only one through.
         return _already_decided(session, message) or message.refused(
             "already_decided", "this was decided before"
         )
@@ -110,9 +109,7 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
 def _complete_args(
     session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]
 ) -> dict[str, Json]:
-    """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this
-    process does not know the tool.
-    """
+    """Return edited arguments with defaults; raises `UsageError` if they do not fit, or tool unknown."""
     run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
         return run.live.completed(asked, args)
@@ -138,7 +135,8 @@ async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status} already")
-    run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
+    # `get` would hash every event of the run, on the event loop.
+    run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
         run.cancel()
         return Accepted(re=message.id, run=row.id)

@@ -24,9 +24,7 @@ from kestrel_lab.server.protocol import ErrorCode, Refused
 
 TOKEN_BYTES: Final = 32
 _FAILURES: Final = 20
-"""Wrong tokens within `_WINDOW_S` after which further wrong ones are refused unread; the right token is
-always accepted.
-"""
+"""Wrong tokens within `_WINDOW_S` after which others are refused unread; the right one always works."""
 _WINDOW_S: Final = 60.0
 
 HEADERS: Final = {
@@ -57,9 +55,7 @@ def refusal_response(status: int, code: ErrorCode, message: str, todo: str = "",
 
 
 class Guard:
-    """Lets requests through to `app` that come from this machine's user; all others get a typed error and
-    change nothing.
-    """
+    """Passes requests of this machine's user on to `app`; all others get a typed error and no effect."""
 
     def __init__(
         self,

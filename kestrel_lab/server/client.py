@@ -1,6 +1,4 @@
-"""A client of the protocol within the server's process; every transport passes messages between such a client
-and the outside.
-"""
+"""A protocol client inside the server's process; each transport connects one to the outside."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
     from kestrel_lab.server.controller import Control
 
 _ROOM: Final = 256
-"""Messages that are queued for a client; when the queue is full, only the readers of the log for this client
-wait.
-"""
+"""Messages queued for a client; when the queue is full, only this client's log readers wait."""
 _FOLLOWED: Final = 32
 """The largest number of runs that one client follows at once."""
 _LIST_S: Final = 0.2
@@ -41,9 +37,7 @@ class Link:
         self._reports: dict[str, protocol.JobProgress] = {}
         """The newest progress message of each job; it replaces older ones."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Background tasks of the client: one per followed run, by id, and that of the list of runs under the
-        empty name.
-        """
+        """Background tasks of the client: one per followed run, by id; under "" that of the list of runs."""
         self._followed: dict[str, Follower] = {}
         self._closed = False
         control.links.add(self)
@@ -107,9 +101,7 @@ class Link:
                 return
 
     def report(self, message: protocol.JobProgress) -> None:
-        """Queue the progress of a job for a client that watches; it replaces the job's older progress, and
-        the call never waits.
-        """
+        """Queue a job's progress for a watching client, replacing its older progress; never waits."""
         if "" not in self._tasks:
             return
         self._reports[message.job] = message
@@ -117,9 +109,7 @@ class Link:
             self._queue.put_nowait(_WAKE)
 
     def leave(self) -> None:
-        """Note that the client makes no more decisions, so that runs stop waiting for it; it still receives
-        messages.
-        """
+        """Note that the client decides nothing more, so runs stop waiting for it; it still gets messages."""
         if self._person:
             self._person = False
             self._control.attendance.left()
@@ -135,9 +125,10 @@ class Link:
     async def quiet(self) -> None:
         """Wait until the client has received all of these messages as well."""
         await self.settled()
+        # A queue tells when it is full, not when it is empty.
         while (  # noqa: ASYNC110
             not self._queue.empty() and not self._closed
-        ):  # a queue tells when it is full, not when it is empty
+        ):
             await asyncio.sleep(0.01)
 
     async def ended(self, run: str) -> None:
@@ -159,9 +150,7 @@ class Link:
             self._queue.put_nowait(None)
 
     def drop(self) -> None:
-        """Discard the messages that were not received, which releases senders that wait for room in the
-        queue.
-        """
+        """Discard the messages that were not received, which releases senders that wait for room."""
         while not self._queue.empty():
             self._queue.get_nowait()
 

@@ -48,9 +48,7 @@ class AttendingClients:
     """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """With `always` a client may connect at any time, as to a page that is served, so nobody is ever
-        taken to be gone.
-        """
+        """With `always` a client may connect at any time, as to a served page: nobody is taken to be gone."""
         self._always = always
         self._count = 0
         self._nobody = asyncio.Event()
@@ -92,13 +90,12 @@ class ClientApprover:
     """The id of the run, once it has one."""
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """Wait for the decision; raises `ApprovalRequired`, which leaves the run waiting in the log, when no
-        client is connected.
-        """
+        """Wait for the decision; raises `ApprovalRequired` if no client is connected: the run then waits."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
         except TimeoutError:
+            # Silence is a no: a call is made only if somebody allowed it.
             reason = f"nobody answered within {self.patience_s:g} s"
             return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
         raise ApprovalRequired(self.run, asked.tool, asked.args, question=asked.why == "question")
@@ -164,6 +161,7 @@ class Control:
             await link.close()
         working = self.session.history.live
         waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
+        # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
         await asyncio.wait(waiting, timeout=5) if waiting else None
         for run in self._own.keys() & working.keys():
             if (live := working[run].live) is not None:
@@ -188,9 +186,7 @@ class Control:
         return ClientApprover(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
-        """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called
-        from any thread.
-        """
+        """Return a `Reporter` that sends the progress of `job` to watching clients, from any thread."""
         loop = asyncio.get_running_loop()
 
         def tell(message: protocol.JobProgress) -> None:
@@ -205,6 +201,7 @@ class Control:
             message = protocol.JobProgress(
                 job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
             )
+            # Jobs report from threads, but links belong to the event loop.
             loop.call_soon_threadsafe(tell, message)
 
         return report
@@ -238,6 +235,7 @@ class Control:
         """Register a run that was started with `approver` as one that was started here."""
         approver.run = run.id
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
+        # An ended run is followed like one of any other process.
         task.add_done_callback(lambda _: self._own.pop(run.id, None))
 
     def _begin(self, message: protocol.Start | protocol.Resume) -> protocol.Reply:

@@ -36,9 +36,7 @@ SLOW_S: Final = 20.0
 """A client that takes nothing for so long is dropped; it comes back where it was."""
 _STREAMS: Final = 64
 _SWALLOWED: Final = 16 * protocol.MESSAGE_BYTES
-"""So much of a message that is too long is read and thrown away: who is still sending cannot read why it was
-refused.
-"""
+"""How much of a too long message is read and dropped: a client still sending cannot read a refusal."""
 
 _STATUS: Final[dict[protocol.ErrorCode, int]] = {
     "bad_message": 400,
@@ -126,7 +124,8 @@ class _Site:
         try:
             value = loads(body.decode())
         except ValueError:
-            return await self._obey(body)  # which says what is wrong with it
+            # Which says what is wrong with it.
+            return await self._obey(body)
         if isinstance(value, dict):
             value.setdefault("type", "start")
             if value["type"] != "start":
@@ -190,13 +189,15 @@ class _Site:
             )
         link = self._control.connect(how="click", person=False)
         await link.send(first)
-        await link.receive()  # the greeting, which comes again at the head of the stream
+        # The greeting, which comes again at the head of the stream.
+        await link.receive()
         reply = await link.receive()
         if isinstance(reply, protocol.Refused):
             await link.close()
             return _reply(reply)
         self._streams += 1
-        request.state.stream = True  # for `serve_control`: a stream is quiet, and not idle
+        # For `serve_control`: a stream is quiet, and not idle.
+        request.state.stream = True
 
         def over() -> None:
             self._streams -= 1
@@ -260,9 +261,7 @@ class EventStream(Response):
         *,
         ends: bool,
     ) -> None:
-        """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a
-        run does.
-        """
+        """`more` is called once somebody listens, `over` at the end; `ends` tells when a run ends."""
         super().__init__(headers={"X-Accel-Buffering": "no"})
         self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
         self._hello, self._link, self._more, self._over, self._ends = hello, link, more, over, ends

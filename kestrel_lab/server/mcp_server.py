@@ -109,6 +109,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
     try:
         await run.wait()
     except asyncio.CancelledError:
+        # The client took its call back: nobody is left who would use the answer.
         run.cancel()
         raise
     except ApprovalRequired:
@@ -126,9 +127,7 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
 
 
 def _call_result(run: Run, session: Session) -> CallToolResult:
-    """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an
-    object.
-    """
+    """The answer of a run of one call: its text, its images, and its JSON if that is an object."""
     from mcp_types import CallToolResult, ImageContent, TextContent
 
     event = next((event for event in reversed(run.events()) if isinstance(event, ToolAnswered)), None)

@@ -178,9 +178,7 @@ class _FromServer(BaseModel):
     v: Literal[1] = 1
 
     def line(self) -> str:
-        """Return the message as one line of ASCII, in which lone surrogates are escaped like any other
-        character.
-        """
+        """Return the message as one line of ASCII; lone surrogates are escaped like other characters."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
@@ -228,9 +226,7 @@ class Runs(_FromServer):
 
 
 class EvalRunSummary(BaseModel):
-    """One execution of a suite; trials that belong to none, made at a commit or by others, are together by
-    commit.
-    """
+    """One execution of a suite; trials outside of any are grouped by commit."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -264,9 +260,7 @@ class TrialSummary(BaseModel):
 
 
 class Trials(_FromServer):
-    """The reply to `trials`: eval runs, newest first, and the trials of the one that was named, those that
-    did not pass first.
-    """
+    """The reply to `trials`: eval runs, newest first, and the trials of the named one, failed ones first."""
 
     type: Literal["trials"] = "trials"
     re: str = ""
@@ -352,9 +346,7 @@ class JobProgress(_FromServer):
 
 
 class Delta(_FromServer):
-    """A piece of a model's answer as it streams, for runs of the server's own process; the event that follows
-    has it whole.
-    """
+    """A piece of a streaming answer, for runs of the server's process; the next event has it whole."""
 
     type: Literal["delta"] = "delta"
     run: str
@@ -470,12 +462,11 @@ def bad_message(error: ValidationError, re: str = "") -> Refused:
 
 
 def _id_of(text: str | bytes) -> str:
-    """Return the `id` of a message that is otherwise invalid, so that the sender can tell which one it
-    was.
-    """
+    """Return the `id` of a message that is otherwise invalid, so that the sender can identify it."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
+        # RecursionError: a client may nest deeper than the stack.
         return ""
     found = value.get("id") if isinstance(value, dict) else None
     return found[:200] if isinstance(found, str) else ""

@@ -65,7 +65,8 @@ class LogWatcher:
         def committed() -> None:
             if not self._notified:
                 self._notified = True
-                with suppress(RuntimeError):  # the loop closed in this moment
+                # The loop closed in this moment.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(loop.call_later, _GATHER_S, self._own_commit)
 
         self._unsubscribe = self._store.on_commit(committed)
@@ -86,9 +87,7 @@ class LogWatcher:
         self._grown = asyncio.Event()
 
     async def grown(self, count: int) -> None:
-        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is no longer
-        watched.
-        """
+        """Wait until it has grown more than `count` times; raises `StoreError` if it is no longer watched."""
         while self.count <= count:
             await self._grown.wait()
         if self._watching is None or self._watching.done():
@@ -127,13 +126,9 @@ class LogWatcher:
 DELTA_S: Final = 0.05
 """Seconds between two messages with streamed text."""
 _MANY: Final = 200
-"""The number of events above which a view is computed in a thread, so that runs on the event loop are not
-delayed.
-"""
+"""Events above which a view is computed in a thread, so that the event loop is not delayed."""
 _STREAMED: Final = 200_000
-"""The largest number of characters of one answer that are streamed; the event that follows contains all of
-it.
-"""
+"""The most characters of one answer that are streamed; the event that follows contains all of it."""
 
 RunMessage = Happened | Question | ApprovalWanted | Decided | JobProgress | Delta | View | Ended
 
@@ -222,9 +217,7 @@ class Follower:
         self._tail.poke()
 
     async def messages(self) -> AsyncIterator[RunMessage]:
-        """Yield every event once, in order, as soon as the log contains it; then `end` when the run has
-        ended.
-        """
+        """Yield every event once, in order, as soon as the log has it; then `end` when the run has ended."""
         first = True
         if self._view is not None and self._seen:
             for record in await asyncio.to_thread(self._store.records, self.run):
@@ -248,7 +241,8 @@ class Follower:
             await self._tail.grown(count)
 
     def _news(self) -> tuple[bool, list[e.Record]]:
-        ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
+        # Asked first: nothing follows the end.
+        ended = self._store.run(self.run).status.terminal
         return ended, self._store.records(self.run, after=self._seen)
 
     def _messages_of(self, records: list[e.Record]) -> Iterator[RunMessage]:

@@ -1,6 +1,4 @@
-"""The servers of `kestrel serve` and `kestrel mcp serve --http`: on this machine's own address only, with a
-token in a file of its user.
-"""
+"""The servers of `kestrel serve` and `kestrel mcp serve --http`: loopback only, with a token in a file."""
 
 from __future__ import annotations
 
@@ -104,6 +102,7 @@ def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
 def _stored_token(path: Path) -> str | None:
     """A token that was stored before, unless its file could have been read or written by others."""
     try:
+        # Not `stat`: a link in its place must not be followed to a file of somebody else.
         found = path.lstat()
     except FileNotFoundError:
         return None
@@ -121,9 +120,7 @@ async def serve_control(
     heartbeat_s: float = HEARTBEAT_S,
     request_s: float = REQUEST_S,
 ) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
-    """Serve `control` while the block runs; gives the address, and a task that ends when a signal stops the
-    server.
-    """
+    """Serve `control` while the block runs; gives the address, and a task that ends on a signal."""
     with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
         token, path = token_for(control.session.home, bound, keep=port != 0)
@@ -199,9 +196,7 @@ class _Connection(H11Protocol):
 
     @property
     def _streams(self) -> bool:
-        """Return whether the connection is an event stream of a holder of the token: it is quiet, and not
-        idle.
-        """
+        """Whether the connection is an event stream of a token holder: such a stream is quiet, not idle."""
         return not self._receiving and bool(self.scope["state"].get("stream"))
 
     def _watch(self) -> None:
@@ -216,9 +211,7 @@ class _Connection(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle longest; of connections at work one that is not a
-        stream.
-        """
+        """Close the connection that was idle longest; if all are busy, one that is not a stream."""
         others = [one for one in self.connections if isinstance(one, _Connection) and not one._streams]
         if others:
             last = min(others, key=lambda one: (not one._receiving, one._since))

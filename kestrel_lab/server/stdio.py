@@ -26,9 +26,7 @@ _FLUSH_S: Final = 5.0
 
 @contextmanager
 def standard_streams() -> Iterator[tuple[int, int]]:
-    """Yield descriptors of standard input and output for the protocol alone; meanwhile other output goes to
-    standard error.
-    """
+    """Yield descriptors of stdin and stdout for the protocol alone; other output goes to stderr."""
     sys.stdout.flush()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -91,9 +89,7 @@ class LineTransport:
             self._soon(_settle, written, None)
 
     def _read(self) -> None:
-        """Split the input at line ends; a line that is too long is skipped, and a last line without an end is
-        not carried out.
-        """
+        """Split the input at line ends; too long lines and an unfinished last line are not executed."""
         held, skipping = b"", False
         while chunk := self._chunk():
             *lines, held = (held + chunk).split(b"\n")
@@ -114,12 +110,11 @@ class LineTransport:
         try:
             return os.read(self._reading, 65_536)
         except OSError:
+            # The other end is gone: the same as the end of the input.
             return b""
 
     def _said(self, what: bytes | Refused) -> None:
-        """Pass a message to the client and wait until it is taken, which slows a sender that is faster than
-        the server.
-        """
+        """Send a message and wait until the client takes it, so that a slow client slows the server."""
         work = self._link.refuse(what) if isinstance(what, Refused) else self._link.send(what)
         try:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,6 +1,4 @@
-"""What the log has of suites: their eval runs, and the trials of one, with verdicts and the runs behind
-them.
-"""
+"""Eval runs in the log and the trials of one, with verdicts and the runs behind them."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ config, epoch, created_at LIMIT ?
 
 
 def list_trials(store: SessionStore, message: protocol.ListTrials) -> protocol.Trials:
-    """Return the eval runs in the log, newest first, and the trials of the one that is named, those that did
-    not pass first; reads the log.
-    """
+    """Return the eval runs, newest first, and the trials of the named one, failed ones first."""
     store.flush()
     found = store.query(_EVAL_RUNS, (MOST_EVAL_RUNS,))
     trials = store.query(_TRIALS, (message.suite, message.eval_run, MOST_TRIALS)) if message.eval_run else []

@@ -85,6 +85,7 @@ class LiveExport:
     def __init__(self, conversation: Callable[[str], str], *, content: bool) -> None:
         """`conversation` returns the id of the first run of a run's chat."""
         _require()
+        # OpenTelemetry is slow to load: only sessions that export spans pay for it.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -110,9 +111,8 @@ class LiveExport:
             conversation = self._conversation(event.follows) if event.follows else run.id
             fold = SpanFold(run.id, conversation=conversation, content=self._content)
         else:
-            earlier = _records_until(
-                run.records(), event
-            )  # of another session, or of the run that it forks: they have exported it
+            # Of another session, or of the run that it forks: they have exported it.
+            earlier = _records_until(run.records(), event)
             fold = SpanFold(run.id, conversation=self._conversation(run.id), content=self._content)
             for record in earlier:
                 fold.take(record.event, record.at)
@@ -121,13 +121,15 @@ class LiveExport:
 
     def close(self) -> None:
         """Send what is queued; waits a few seconds at most."""
-        for fold in list(self._folds.values()):  # of runs that wait for somebody
+        # Of runs that wait for somebody.
+        for fold in list(self._folds.values()):
             for span in _readable(fold.close()):
                 self._processor.on_end(span)
         self._folds.clear()
         closing = threading.Thread(target=self._processor.shutdown, daemon=True)
         closing.start()
-        closing.join(_LAST_S)  # the SDK itself waits half a minute for a collector that is not there
+        # The SDK itself waits half a minute for a collector that is not there.
+        closing.join(_LAST_S)
         if closing.is_alive():
             logging.getLogger(__name__).warning(
                 "the OpenTelemetry collector did not take the last spans within %s s: export them from "
@@ -196,9 +198,7 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
 
 
 def _encodable(attributes: Attributes) -> Attributes:
-    """Return attributes without lone surrogates: the SDK leaves an attribute out that is no UTF-8, the answer
-    for one.
-    """
+    """Return attributes without lone surrogates: the SDK drops an attribute that is not UTF-8."""
     return {
         name: escape_surrogates(value) if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -229,9 +229,7 @@ def _send(spans: list[ReadableSpan], address: str) -> None:
 
 
 def _otlp_json(spans: list[ReadableSpan]) -> dict[str, Any]:
-    """Return a request as OTLP JSON, which writes ids in hexadecimal digits where JSON of Protocol Buffers
-    has Base64.
-    """
+    """Return a request as OTLP JSON: ids are hexadecimal, where Protocol Buffers' JSON has Base64."""
     from google.protobuf.json_format import MessageToDict
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 

@@ -99,9 +99,7 @@ def spans_of(
 def evaluation_span(
     run: str, last: Span, name: str, at: float, scores: Sequence[Mapping[str, Any]], *, content: bool
 ) -> Span:
-    """Return the span of a trial's scores (`check`, `passed`, `value`, `reason` each), a child of `last`,
-    which is the span of its run.
-    """
+    """Return the span of a trial's scores (`check`, `passed`, `value`, `reason`), a child of `last`."""
     span = Span(
         key=name,
         trace=last.trace,
@@ -132,9 +130,7 @@ class SpanFold:
     """
 
     def __init__(self, run: str, *, conversation: str = "", content: bool = False) -> None:
-        """`conversation` is the id of the first run of the chat that the run belongs to; by default the run
-        itself.
-        """
+        """`conversation` is the id of the conversation's first run; by default the run itself."""
         self._run, self._conversation, self._content = run, conversation or run, content
         self._trace = _trace_id(run)
         self._open: dict[str, Span] = {}
@@ -294,7 +290,8 @@ class SpanFold:
         return left
 
     def _finished(self, event: e.RunFinished) -> None:
-        if (root := self._open.get("run")) is None:  # cancelled after the last session had left it
+        # Cancelled after the last session had left it.
+        if (root := self._open.get("run")) is None:
             return
         root.attributes["kestrel.outcome"] = event.outcome
         if event.outcome not in ("complete", "cancelled"):
@@ -305,9 +302,7 @@ class SpanFold:
             )
 
     def _begin_step(self, event: e.StepStarted, at: float) -> Span:
-        """Begin a step: an agent of its own in a workflow or as a sub-agent, below the call that delegated to
-        it.
-        """
+        """Begin a step; a sub-agent's span lies below the call that delegated to it."""
         parent = self._open.get(f"call/{event.call}") if event.parent else None
         agent = bool(event.goal) and (
             bool(event.parent) or (self._started is not None and bool(self._started.plan))
@@ -320,9 +315,7 @@ class SpanFold:
         return self._begin(f"step/{event.step}", name, parent or self._open.get("run"), at, attributes)
 
     def _step(self, step: str, at: float) -> Span | None:
-        """Return the span of a step, begun anew where it goes on in another session; the run's for one that
-        never began.
-        """
+        """Return the span of a step, begun anew in a resumed session; the run's if it never began."""
         if (span := self._open.get(f"step/{step}")) is not None:
             return span
         return self._begin_step(self._steps[step], at) if step in self._steps else self._open.get("run")
@@ -375,7 +368,8 @@ class SpanFold:
 
     def _model_answered(self, event: e.ModelAnswered, at: float) -> list[Span]:
         span = self._open.get(f"call/{event.call}")
-        if span is None or event.given:  # what a person wrote in a model's place is no call
+        # What a person wrote in a model's place is no call.
+        if span is None or event.given:
             return []
         finish = _FINISH.get(event.finish, event.finish)
         span.attributes |= {
@@ -416,7 +410,8 @@ class SpanFold:
         key = f"call/{event.call}"
         if (known := self._open.get(key)) is not None:
             return known  # another attempt of the same call
-        around = self._open.get(f"call/{event.call.rpartition('/')[0]}")  # the macro that it is part of
+        # The macro that it is part of.
+        around = self._open.get(f"call/{event.call.rpartition('/')[0]}")
         if around is None or "kestrel.macro" not in around.attributes:
             around = self._step(event.step, at)
         attributes: Attributes = {
@@ -433,9 +428,8 @@ class SpanFold:
     def _tool_answered(self, event: e.ToolAnswered, at: float) -> list[Span]:
         if event.given:
             return []
-        span = self._open.get(f"call/{event.call}") or self._begin_tool(
-            event, at
-        )  # of one that was denied no call began
+        # Of one that was denied no call began.
+        span = self._open.get(f"call/{event.call}") or self._begin_tool(event, at)
         if event.cached:
             span.attributes["kestrel.cached"] = True
         if event.error is not None:
@@ -468,9 +462,7 @@ class SpanFold:
 
 
 def vendor_name(model: str) -> tuple[str, str]:
-    """Return the conventions' name of a model's provider, `_OTHER` where the model's name does not say it,
-    and the provider's name of the model.
-    """
+    """Return the provider's name in the conventions (`_OTHER` if unknown), and its name of the model."""
     prefix, _, rest = model.partition("/")
     if rest and (provider_of(prefix) is not None or prefix in FURTHER):
         return _PROVIDERS.get(prefix, prefix), rest
@@ -488,9 +480,7 @@ def _trace_id(run: str) -> int:
 
 
 def _span_id(run: str, key: str, time: int = 1) -> int:
-    """Return the id of an operation; `time` tells a step or call that is tried again, and the sessions of a
-    run.
-    """
+    """Return the id of an operation; `time` distinguishes attempts, and the sessions of a run."""
     return int.from_bytes(hashlib.sha256(f"span\0{run}\0{key}\0{time}".encode()).digest()[:8])
 
 
@@ -525,7 +515,5 @@ def _definition(tool: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _dumps(value: Any) -> str:
-    """Return structured content as JSON text, which the conventions allow on spans and every backend
-    reads.
-    """
+    """Return structured content as JSON text, which every backend reads."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,4 @@
-"""The confidence badge of an answer: what was checked and found, what a judge said, and how often such
-answers were right in trials.
-"""
+"""The confidence badge of an answer: what was checked and judged, and how often such answers were right."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class Badge:
     """The confidence that the run states, from 0 to 1; `answers.confidence` says how it is made."""
     basis: Basis | None = None
     calibrated: float | None = None
-    """The share of answers stated this sure that were right in trials of the same model; `None` where none
-    were kept.
-    """
+    """The share of answers with this stated confidence that were right in trials; `None` without trials."""
     trials: int = 0
     suite: str = ""
 

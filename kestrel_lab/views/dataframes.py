@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 LONGEST = 240
 """Characters of one cell that are shown; the frame has them all."""
 UNITS = "units"
-"""Under this name in `attrs`, which goes along when a frame is cut and joined, are the units of columns by
-name.
-"""
+"""Key in `attrs`, which survives slicing and joining a frame, of the units by column."""
 
 
 def unit_frame(content: Any, *, units: Mapping[str, str] = {}, **options: Any) -> pd.DataFrame:

@@ -1,6 +1,4 @@
-"""Changes of files as they are shown: a unified diff, found in what a tool says, and the kind of each of its
-lines.
-"""
+"""File changes for display: the unified diff in a tool's answer, and the kind of each line."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ def split_diff(text: str) -> tuple[str, str]:
 
 
 def sanitize_diff(text: str) -> str:
-    """`text` made harmless: terminal escapes and hidden characters are shown, ends of lines only where they
-    are mixed.
-    """
+    """`text` with terminal escapes and hidden characters visible, and line ends if they are mixed."""
     lines = text.replace("\x1b", "\\u{1b}").split("\n")
     body = [line for line in lines if line[:1] in {"+", "-", " "} and not line.startswith(("--- ", "+++ "))]
     if body and all(line.endswith("\r") for line in body):
@@ -39,9 +35,7 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
 
 
 def is_complete_diff(diff: str) -> bool:
-    """Return whether a diff has every changed line, so that the arguments of the call need not be read beside
-    it.
-    """
+    """Return whether a diff shows every changed line, so that it can replace the call's arguments."""
     return "\n@@ -" in diff and "characters left out …\n" not in diff
 
 

@@ -30,9 +30,7 @@ STANDING: Final[dict[Standing, str]] = {
 
 
 def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
-    """Return start, end, state and evidence in words of each claim of an answer as it is shown; nothing where
-    no claim cites anything.
-    """
+    """Return start, end, state and evidence of each claim of an answer; empty if no claim cites anything."""
     found: list[Json] = []
     at = 0
     for claim in backed if any(one.cited for one in backed) else ():
@@ -64,9 +62,7 @@ def _citation_text(one: CheckedCitation) -> str:
 
 
 def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
-    """Return name, text and standing of each place that claims cite, each once; of one that is not there,
-    why, and its state.
-    """
+    """Return name, text and status of each cited place, once; for a missing one, why it is missing."""
     found: dict[str, list[str]] = {}
     for one in (one for claim in backed for one in claim.cited):
         if one.span is None and one.state == "unknown" and not one.citation.call:
@@ -86,9 +82,7 @@ def _name(one: CheckedCitation) -> str:
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]], *, folded: bool = False) -> str:
-    """Return a `<section>` with a `<details>` per claim, its spans inside; or all `folded` into one, for the
-    page of a run.
-    """
+    """Return a `<section>` with a `<details>` per claim, its spans inside; `folded` puts all into one."""
     given: dict[str, Any] = {
         "worst": worst_state,
         "marks": STATE_MARKS,

@@ -1,6 +1,4 @@
-"""Values in words: arguments, durations, counts and money as a person reads them, with nothing hidden in
-them.
-"""
+"""Values as text for people: arguments, durations, counts and money, with nothing hidden in them."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def visible_json(value: Json) -> str:
-    """`value` as indented JSON in which every hidden character is an escape; reading it gives `value`
-    again.
-    """
+    """`value` as indented JSON with every hidden character escaped; parsing it gives `value` again."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return _UNUSUAL.sub(
         lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1], text
@@ -63,22 +59,19 @@ def always_words(asked: ApprovalAsked) -> str:
 
 
 def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
-    """Return the fields of the decision that a typed word stands for; `None` for another word, and for one
-    that was not offered.
-    """
+    """Return the decision that a typed word means; `None` if it means none or was not offered."""
     scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
     scopes |= {"l": "like", "like": "like"} if asked.offer else {}
     if word in scopes:
         return {"granted": True, "scope": scopes[word]}
-    if word == "none" and asked.contained:  # no further call that what others wrote may have caused
+    # No further call that what others wrote may have caused.
+    if word == "none" and asked.contained:
         return {"granted": False, "scope": "run", "reason": "none from here on"}
     return {"granted": word in {"y", "yes"}} if word in {"y", "yes", "n", "no"} else None
 
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
-    """Place of each text among the arguments that comes from elsewhere than the model, and where it comes
-    from.
-    """
+    """The arguments that do not come from the model, and where each comes from."""
     known = [
         (one.get("arg", ""), found)
         for one in asked.origins
@@ -193,9 +186,7 @@ def thinking_text(event: ModelAnswered) -> str:
 
 
 def cache_text(usage: Usage | ModelAnswered) -> str:
-    """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty
-    where nothing did.
-    """
+    """Cached and reasoning tokens, in brackets; empty if there are none."""
     read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
     if not (read or written or thought):
         return ""
@@ -208,9 +199,7 @@ def cache_text(usage: Usage | ModelAnswered) -> str:
 
 
 def usage_line(usage: Usage) -> str:
-    """Tokens, cost and calls: says where tokens are unknown, how much of the prompts came from a cache, and
-    which calls of a known cost have no price.
-    """
+    """Tokens, cost and calls; marks unknown tokens, cached prompts and calls without a price."""
     unpriced = f" + {usage.unpriced} unpriced" if usage.unpriced else ""
     money = f"${usage.cost_usd:.4f}{unpriced}" if usage.cost_usd or not usage.unpriced else ""
     tokens = format_count(usage.tokens, "token")
@@ -226,9 +215,7 @@ def usage_line(usage: Usage) -> str:
 
 
 def _edges_hide(text: str) -> bool:
-    """Return whether `text` begins or ends with invisible blanks; the indent of several lines is visible, and
-    the last line may end.
-    """
+    """Return whether `text` has invisible blanks at its ends; ignores indentation and a final line end."""
     if "\n" not in text.strip():
         return text != text.strip()
     return text.startswith("\n") or text.removesuffix("\n") != text.rstrip()
@@ -284,9 +271,7 @@ def _fit_items(items: Iterable[T], render: Callable[[T], str], room: int) -> lis
 
 
 def guidance_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what agents are given of a workspace, `RunStarted.guidance`, as lines: its guidance, and which
-    skills they can load.
-    """
+    """Return `RunStarted.guidance` as lines: the guidance files of a workspace and its skills."""
     skills = [one_line(str(one["path"]).rpartition("/")[0], 200) for one in entries if "skill" in one]
     lines = [f"guidance of the workspace: {guidance_line(one)}" for one in entries if "skill" not in one]
     return [
@@ -296,9 +281,7 @@ def guidance_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def guidance_line(entry: Mapping[str, Any]) -> str:
-    """Return an entry of `RunStarted.guidance` as one line: the file, its size and hash, or why it is not
-    used.
-    """
+    """Return one guidance file as a line: size and hash, or why it is not used."""
     path = one_line(str(entry["path"]), 200)
     if entry.get("problem"):
         return f"{path} is not used: {one_line(str(entry['problem']), 300)}"

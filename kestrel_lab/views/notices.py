@@ -175,9 +175,7 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
 
 
 def actions_done(actions: Sequence[Action]) -> NoticeRow:
-    """The row beside an answer that says what the run really did: changes, commands, other acts, what was
-    denied or is unknown.
-    """
+    """The row of what the run really did, from its log: changes, commands, other actions, denied ones."""
     every = list(action_lines(actions))
     lines = every[:_MOST_ACTIONS] + (
         [f"… and {len(every) - _MOST_ACTIONS} more"] if len(every) > _MOST_ACTIONS else []
@@ -192,9 +190,7 @@ def actions_done(actions: Sequence[Action]) -> NoticeRow:
 
 
 def imported_from(event: e.RunStarted) -> NoticeRow:
-    """Return the row of a run that another tool recorded; of its file without the folder, which is a
-    machine's and not for others.
-    """
+    """Return the row of an imported run; names its file without the folder, which is private."""
     source = PurePath(str(event.imported.get("source"))).name
     return _row(
         "info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here", []
@@ -219,9 +215,7 @@ def confidence_row(badge: Badge) -> NoticeRow | None:
 
 
 def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
-    """The row beside an answer with its claims, each with its state and what it cites; `None` where it was
-    not asked for as claims.
-    """
+    """The row of the claims of an answer, with states and citations; `None` without claims."""
     if not claims:
         return None
     states = [str(claim.get("state")) for claim in claims]
@@ -240,9 +234,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
-    """The row below an answer with what can be done next, a line each to be copied; `None` where there is
-    nothing.
-    """
+    """The row of next actions, a line each to copy; `None` if there are none."""
     lines = [
         action_line(str(one.get("text", "")), str(one.get("why", "")))
         for one in event.actions

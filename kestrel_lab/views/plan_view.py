@@ -70,9 +70,7 @@ class PlanView:
         return [changed if known else step.whole(), *self._drawn(anew=not known)]
 
     def operation(self, step: str) -> str:
-        """The operation that a step names; empty for the work of an agent or a tool, and for a step that is
-        not known.
-        """
+        """The operation of a step; empty for an agent's or tool's step, and an unknown one."""
         return next(
             (str(spec.get("operation") or "") for spec in reversed(self.specs) if spec.get("id") == step), ""
         )
@@ -155,7 +153,8 @@ class PlanView:
 
     def _drawn(self, *, anew: bool = False) -> list[Change]:
         """Arrange what is known, if it may have other places than before, and say what of it is new."""
-        if self.drawn is None and len(self.steps) < 2:  # no front end draws a single step
+        # No front end draws a single step.
+        if self.drawn is None and len(self.steps) < 2:
             return []
         changes: list[Change] = []
         graph: Change = {}
@@ -235,6 +234,7 @@ def _dependencies(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, .
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:
+        # A log of a plan that is not valid any more must still be drawn.
         return {str(spec["id"]): _names_in(spec) for spec in specs}
 
 

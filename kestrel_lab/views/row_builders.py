@@ -1,6 +1,4 @@
-"""The rows of a run's view, made when they are first needed: texts, calls, notices, approvals; and its
-budget.
-"""
+"""The rows of a run's view, built on first use: texts, calls, notices, approvals; and its budget."""
 
 from __future__ import annotations
 
@@ -84,7 +82,8 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {sanitize_text(event.target)}"
     head = view.head.change(health=", ".join(view.unwell.values()))
-    if event.kind == "model" and event.target in _WELL and was is None:  # a model that answers is no news
+    # A model that answers is no news.
+    if event.kind == "model" and event.target in _WELL and was is None:
         return [head]
     reason = f": {event.reason}" if event.reason else ""
     notice = notice_row(
@@ -133,9 +132,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 def preview_figures(event: e.KernelPreviewed) -> list[str]:
-    """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left
-    out.
-    """
+    """Return the figures of a preview as `data:` addresses; leaves out what is not an image."""
     given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
     return [
         f"data:{media};base64,{data}"
@@ -227,7 +224,8 @@ _SCOPES = {
 def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     """Show who decided on a call, and how."""
     view.actions.take(event)
-    if event.args is not None:  # what a person changed is shown whole
+    # What a person changed is shown whole.
+    if event.args is not None:
         view.asked_args.pop(event.call, None)
     row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
@@ -274,9 +272,8 @@ class Budget:
         counted: list[Json] = []
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
-        if (usd := limits.get("cost_usd")) and (
-            meter.cost_usd or not meter.unpriced
-        ):  # a price that nobody knows is no news
+        # A price that nobody knows is no news.
+        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
             unknown = " + unknown cost" if meter.unpriced else ""
             counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
         if tokens := limits.get("tokens"):

@@ -8,9 +8,7 @@ from typing import ClassVar
 from kestrel_lab.core.json_types import Json
 
 Change = dict[str, Json]
-"""One patch: `op`, `id`, and the fields that take a new value; `text` appends to the text instead, or to the
-reasoning.
-"""
+"""One patch: `op`, `id` and changed fields; `text` appends to the text, or to the reasoning."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,9 +134,7 @@ class TextRow(Part):
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
-    """What an answer cites: name, text or why there is none, and in words whether it changed since or is not
-    there, each once.
-    """
+    """Citations of an answer: name, text or why it is missing, and whether it changed; each once."""
     claims: list[Json] = field(default_factory=list)
     """Claims of an answer that cites something: start and end in `text`, state, and what is cited in words.
     """

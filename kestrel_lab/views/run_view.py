@@ -97,9 +97,7 @@ class RunView:
         return bool(self.answer) and bool(citations_in(self.answer))
 
     def mark(self, backed: Sequence[CitedClaim]) -> list[Change]:
-        """Mark the claims of the answer and what they cite with the state of their evidence; returns what
-        that changed.
-        """
+        """Set the state of evidence of the answer's claims and citations; returns the changes."""
         if (row := self._answer) is None:
             return []
         cites, claims = cited_places(backed), claim_ranges(row.text, backed)
@@ -108,9 +106,7 @@ class RunView:
         return [row.change(cites=cast("Json", cites), claims=claims)]
 
     def interrupt(self, at: float) -> list[Change]:
-        """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can
-        be decided all the same.
-        """
+        """Mark the run as interrupted since `at`; its open questions can still be decided."""
         waits = self.head.status == RunStatus.WAITING_APPROVAL and bool(self.asks)
         if self.done or self.head.status == INTERRUPTED or (self.left and waits):
             return []
@@ -124,9 +120,7 @@ class RunView:
         return self.head.status in TERMINAL
 
     def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
-        """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it
-        changed.
-        """
+        """Apply one event, `at` seconds since 1970 (a record knows its own time); returns the changes."""
         event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
         changes = (
             [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
@@ -401,9 +395,8 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.given[event.call] = ""
     row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
-    if (
-        not row.note and event.leave and not event.leave.startswith("policy ")
-    ):  # a person's yes is in the note already
+    # A person's yes is in the note already.
+    if not row.note and event.leave and not event.leave.startswith("policy "):
         note = " · ".join(
             part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part
         )
@@ -512,9 +505,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
 
 
 def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
-    """Return the numbers of the answer that a call gave, and the row of the last call that did; short ones
-    may be there by chance.
-    """
+    """Return the answer's numbers that occur in call results, with the last such row; not short ones."""
     calls = [*given]
     found = number_origins(answer, [*given.values()])
     return {

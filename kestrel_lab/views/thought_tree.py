@@ -23,9 +23,8 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    scored = {
-        event.candidate: event for event in events if isinstance(event, BranchScored)
-    }  # told again where a session ended on it
+    # Told again where a session ended on it.
+    scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}
     depth: dict[str, int] = {}
     for name, event in scored.items():
         depth[name] = depth.get(event.parent, 0) + 1
@@ -67,7 +66,8 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         axes.scatter(x, height[name], s=20 + 80 * row["score"], color=colour, zorder=2)
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(sanitize_text(row['text']), 24)}"
-            inner = name in children  # lines lead on from it, so its label stands above them
+            # Lines lead on from it, so its label stands above them.
+            inner = name in children
             side: dict[str, Any] = (
                 {"xytext": (0, 8), "ha": "center"}
                 if inner
@@ -92,9 +92,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
 
 
 def _heights(children: dict[str, list[str]]) -> dict[str, float]:
-    """Return the height of each candidate: leaves one under the other, others in the middle of their
-    children.
-    """
+    """Return the height of each candidate: leaves in a column, others in the middle of their children."""
     found: dict[str, float] = {}
     line = 0
     todo: list[tuple[str, bool]] = [("", False)]

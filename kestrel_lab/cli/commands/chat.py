@@ -61,7 +61,8 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
     lab = frontend.lab()
     options = run_options(words)
     if options["follow"] is not None:
-        lab.get(options["follow"])  # a wrong id is refused before anything is typed
+        # A wrong id is refused before anything is typed.
+        lab.get(options["follow"])
     prepare_in_background(os.environ)
     ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line
     run: Run | None = None
@@ -69,6 +70,7 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
         try:
             goal = (await ask()).strip()
         except (EOFError, KeyboardInterrupt):
+            # Ctrl-D or Ctrl-C at the prompt end the chat; nothing is at work then.
             return run
         if goal in _LEAVE:
             return run
@@ -107,6 +109,7 @@ async def _turn(
         try:
             await task
         except (RunCancelled, ApprovalRequired) as error:
+            # A turn that was stopped or waits for a person does not end the chat.
             frontend.say(str(error))
         except asyncio.CancelledError:
             if not pressed:
@@ -128,7 +131,8 @@ def _interrupts(task: asyncio.Task[None]) -> Iterator[list[int]]:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows; a thread other than the main one
+    # Windows; a thread other than the main one.
+    with suppress(NotImplementedError, ValueError, RuntimeError):
         loop.add_signal_handler(signal.SIGINT, press)
     try:
         yield pressed

@@ -137,6 +137,7 @@ def _dependencies(lab: Lab) -> list[Finding]:
     try:
         model = lab.session.registry.resolve_model(None)
     except UsageError:
+        # No model is set: that is a finding of its own, not the end of the inspection.
         needed: tuple[Model, ...] = ()
     else:
         needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
@@ -162,11 +163,12 @@ def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
 
 def _servers(lab: Lab) -> list[Finding]:
     """The MCP servers that are configured; none is started."""
+    # Else a dependency.
     rows = [
         row
         for row in lab.session.mcp.table()
         if lab.session.supervisor.get(dependency_name(row.name)) is None
-    ]  # else a dependency
+    ]
     held = {row.name: f", sandbox {row.sandbox}" if row.sandbox else "" for row in rows}
     well = {"not started", "ready", "off"}
     return [
@@ -237,6 +239,7 @@ def _canaries(lab: Lab) -> list[Finding]:
 
 # What keeps agents from harm: each barrier is asked to stop something, and says whether it did.
 
+# Nothing is bound to these: the web tools must refuse them.
 _CLOSED = (
     "127.0.0.1",
     "0.0.0.0",  # noqa: S104
@@ -246,7 +249,7 @@ _CLOSED = (
     "::ffff:127.0.0.1",
     "64:ff9b::7f00:1",
     "fd00::1",
-)  # not bound to
+)
 _OPEN = "93.184.215.14"
 _PROBE = "a-secret-that-nobody-has"
 
@@ -264,9 +267,7 @@ def probe_barriers(lab: Lab) -> list[Finding]:
 
 
 def probe_redaction(lab: Lab) -> Finding:
-    """Check that the redactor hides the values of secret variables, or a made-up secret where there are
-    none.
-    """
+    """Check that the redactor hides the values of secret variables, or a made-up one."""
     known = secret_values(lab.session.env)
     redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
@@ -280,9 +281,7 @@ def probe_redaction(lab: Lab) -> Finding:
 
 
 def probe_web_barrier() -> Finding:
-    """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public
-    address.
-    """
+    """Check that the web tools refuse this machine, its network and cloud metadata, but no public address."""
     let_in = [address for address in _CLOSED if not address_refusal(address)]
     found = f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}"
     return _barrier(

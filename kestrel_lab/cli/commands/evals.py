@@ -117,9 +117,8 @@ def run_suite(
             **asdict(recordings),
         )
 
-    return run_measurement(
-        ctx, work, reports.write, csv=csv
-    )  # of commits only --report is asked for, see above
+    # Of commits only --report is asked for, see above.
+    return run_measurement(ctx, work, reports.write, csv=csv)
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")

@@ -1,6 +1,4 @@
-"""`kestrel macros …` and `kestrel skills …`: tool sequences that agents use again, and instructions that they
-load.
-"""
+"""`kestrel macros …` and `kestrel skills …`: mined tool sequences, and instructions for agents."""
 
 from __future__ import annotations
 

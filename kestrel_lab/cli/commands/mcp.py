@@ -1,6 +1,4 @@
-"""`kestrel mcp …`: servers of tools; those that are not configured; logins; being a server for other
-programs.
-"""
+"""`kestrel mcp …`: configured servers, the catalogue, logins, and serving this lab's tools."""
 
 from __future__ import annotations
 
@@ -225,6 +223,7 @@ def _row(one: InstalledServer) -> tuple[str, ...]:
         check_seal(seal)
         state = "as installed"
     except ConnectionError:
+        # The files differ from the lock that was approved.
         state = "changed: it is not started"
     return (one.server, one.package.pin, str(one.packages), state, str(one.folder))
 
@@ -437,6 +436,7 @@ def serve(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop runs: a terminal, where this may block.
         pass
     else:
         raise UsageError(

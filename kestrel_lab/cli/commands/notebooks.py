@@ -1,6 +1,4 @@
-"""`kestrel notebook …` and `kestrel scenario …`: notebooks executed with nobody there; notebooks and
-scenarios made of what runs did.
-"""
+"""`kestrel notebook …` and `kestrel scenario …`: execute notebooks; make either from a run."""
 
 from __future__ import annotations
 

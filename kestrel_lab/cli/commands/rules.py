@@ -131,9 +131,8 @@ def _call(lab: Lab, name: str, text: str) -> Call:
     except ToolArgumentsError as error:
         raise UsageError(str(error)) from error
     if tool is None:
-        return Call(
-            id="try", kind="tool", target=name, args=args, danger=Danger.MEDIUM
-        )  # what tools of servers count as
+        # What tools of servers count as.
+        return Call(id="try", kind="tool", target=name, args=args, danger=Danger.MEDIUM)
     return Call(id="try", kind="tool", target=name, args=args, danger=tool.danger, effect=tool.effect)
 
 

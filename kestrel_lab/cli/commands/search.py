@@ -1,6 +1,4 @@
-"""`kestrel search`, `kestrel index`, `kestrel websearch`: what a folder or the web holds for a question, and
-what that rests on.
-"""
+"""`kestrel search`, `index` and `websearch`: search a folder or the web, and show the evidence."""
 
 from __future__ import annotations
 

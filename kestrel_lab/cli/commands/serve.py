@@ -1,6 +1,4 @@
-"""`kestrel serve` and `kestrel follow`: other programs, a page in a browser and this terminal as clients of
-the control protocol.
-"""
+"""`kestrel serve` and `kestrel follow`: programs, pages and terminals as protocol clients."""
 
 from __future__ import annotations
 
@@ -104,9 +102,8 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
     async with Control(lab.session, user=user) as control:
-        link = control.connect(
-            how="prompt", person=False
-        )  # runs of other processes wait for their own people
+        # Runs of other processes wait for their own people.
+        link = control.connect(how="prompt", person=False)
         with display.shown():
             await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
     console.print(display.ending())
@@ -155,9 +152,7 @@ async def _serve_lines(
 
 
 class LinesScreen:
-    """The screen of `--control stdio`: events are JSON lines on standard output, decisions come on standard
-    input.
-    """
+    """The screen of `--control stdio`: events are JSON lines on stdout, decisions come on stdin."""
 
     approver: Approver | None = None
 
@@ -183,9 +178,7 @@ class LinesScreen:
         await self._opened.__aexit__(kind, error, trace)
 
     async def show(self, run: Run) -> Run:
-        """Write the run from its first line to `end`; raises `ApprovalRequired` when it asks and the input
-        has ended.
-        """
+        """Write the run from start to `end`; raises `ApprovalRequired` if it asks after the input ended."""
         from kestrel_lab.server.stdio import LineTransport
 
         self._attended.run = run.id
@@ -203,6 +196,7 @@ def _only_in_a_terminal(name: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop runs, so this is no notebook: the server may take the process.
         return
     raise UsageError(
         f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels"

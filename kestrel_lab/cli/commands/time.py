@@ -103,9 +103,7 @@ def time(
 
 
 def _reference(reference: str | None, name: str | None) -> Handshake:
-    """The time that an expression is told from, in the zone that was asked for, that is written, or of this
-    machine.
-    """
+    """The time that an expression is relative to: as asked for, as written, or this machine's."""
     zone = None if name is None else zone_named(name, "--zone")
     if reference is None:
         return session_time(zone=zone)

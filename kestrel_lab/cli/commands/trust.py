@@ -1,6 +1,4 @@
-"""`kestrel trust` and `kestrel taint`: which settings of a project count, which files hold words of others,
-and what somebody vouches for.
-"""
+"""`kestrel trust` and `kestrel taint`: which project settings count, and which files are tainted."""
 
 from __future__ import annotations
 

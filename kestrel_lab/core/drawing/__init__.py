@@ -1,3 +1,1 @@
-"""Drawings of plans: one arrangement, shown by the panel, as SVG and as a figure; knows steps by name, needs
-and state only.
-"""
+"""Drawings of plans: one layout for the panel, SVG and figures; knows ids, dependencies and states only."""

@@ -29,9 +29,7 @@ class Node:
     needs: tuple[str, ...] = ()
     """What it waits for; names of nothing drawn are ignored."""
     state: str = ""
-    """`pending`, `running`, `waiting` (for a person), `ok`, `failed`, `skipped`, `stopped`, or empty where
-    nothing runs.
-    """
+    """`pending`, `running`, `waiting` (for a person), `ok`, `failed`, `skipped`, `stopped`, or empty."""
     work: str = ""
     stage: str = ""
     parent: str = ""
@@ -41,9 +39,7 @@ class Node:
 
 
 def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes, each with all that came of it in one place if all of that is done; always without a circle
-    if `nodes` are.
-    """
+    """The nodes, with finished expansions folded into one node each; acyclic if `nodes` are."""
     if len(nodes) < FOLD_FROM:
         return tuple(nodes)
     into = _groups(nodes)
@@ -99,9 +95,7 @@ def _sort_nodes(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 
 def reduced_edges(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
-    """For each node, after those it needs, the needs that no other need of it implies; a circle is cut
-    open.
-    """
+    """For each node, in topological order, its needs without the implied ones; cycles are cut."""
     settled = _sort_nodes(nodes)
     for node in nodes:
         settled.setdefault(
@@ -144,9 +138,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """From a step to one that waits for it: points in pairs of leaving and reaching, so that between pairs it
-    may curve.
-    """
+    """From a step to one that waits for it: points in pairs (exit, entry); it may curve between pairs."""
 
     source: str
     target: str
@@ -227,9 +219,7 @@ def text_width(text: str) -> int:
 
 
 def shorten_to_width(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` letters in width; its end, which distinguishes grown
-    steps, is kept.
-    """
+    """Return `text` on one line of at most `limit` letters; keeps the end, where grown steps differ."""
     line = " ".join(sanitize_text(text).split())
     if text_width(line) <= limit:
         return line
@@ -309,9 +299,8 @@ def _reduce_crossings(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]
         now = [list(layer) for layer in now]
         place = {item: at for layer in now for at, item in enumerate(layer)}
         for at in order:
-            now[at].sort(
-                key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item])
-            )  # used at once
+            # Used at once.
+            now[at].sort(key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item]))
             place.update({item: number for number, item in enumerate(now[at])})
         if (crossings := _crossings(now, after)) < least:
             best, least = now, crossings
@@ -336,9 +325,7 @@ def _crossings(layers: Sequence[Sequence[_Item]], after: Mapping[_Item, Sequence
 
 
 def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -> dict[_Item, float]:
-    """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost
-    is 0.
-    """
+    """Heights: ordered and apart within a layer, else as near to the neighbours as possible; the top is 0."""
     before, after = _neighbours(paths)
     rows = {item: float(at) for layer in layers for at, item in enumerate(layer)}
     for sweep in range(_SWEEPS if len(rows) > 1 else 0):
@@ -351,9 +338,7 @@ def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -
 
 
 def _separate(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
-    """The heights nearest to those wanted, by least squares, that keep the order and leave room: pooled
-    adjacent violators.
-    """
+    """Least-squares heights that keep the order and the distances: pool adjacent violators."""
     offset, offsets = 0.0, []
     for at, item in enumerate(layer):
         # Lines need less room than steps.

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#7b7b7b"
-"""Reads on white (4.2 : 1) and on the dark grounds of notebooks (4.4 : 1); a picture cannot know which it
-will be on.
-"""
+"""Readable on white (4.2 : 1) and on dark notebooks (4.4 : 1); a picture cannot know its background."""
 
 
 @cache
 def shown_figure() -> type[Figure]:
-    """The class of figures that a notebook shows as the value of a cell; not pyplot's, which keeps figures
-    and chooses a screen.
-    """
+    """The figure class that a notebook shows as a value; pyplot's keeps figures and picks a screen."""
+    # matplotlib is slow to load: whoever draws nothing must not wait for it.
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -90,9 +87,7 @@ def _png(figure: Figure) -> bytes:
 
 @contextmanager
 def _for_any_ground(figure: Figure) -> Iterator[None]:
-    """Draw everything black in `INK` and legends without a background while the block runs; paper stays black
-    on white.
-    """
+    """Draw black as `INK`, and legends without a background, while the block runs; black on paper."""
     from matplotlib.colors import to_hex
     from matplotlib.legend import Legend
     from matplotlib.lines import Line2D
@@ -231,9 +226,7 @@ _SIDES: Final = ((1, 0.6), (1, -0.6), (-1, 0.6), (-1, -0.6), (0, 1), (0, -1))
 
 
 def wrap_label(text: str) -> str:
-    """Return a label in at most three lines; of a longer one the middle is left out, for names often differ
-    at their end.
-    """
+    """Return a label in at most three lines; cuts the middle, since names often differ at their end."""
     lines = wrap(text, WIDTH, break_on_hyphens=True) or [""]
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], f"…{text[-WIDTH + 1 :].lstrip()}"])
 
@@ -244,9 +237,7 @@ def needs_numbers(names: Sequence[str]) -> bool:
 
 
 def numbered_labels(names: Sequence[str]) -> list[str]:
-    """Return the labels of a list of names, with the numbers that stand for them beside points where they
-    do.
-    """
+    """Return labels for a list of names; numbered if the points show numbers instead of names."""
     many = needs_numbers(names)
     return [
         escape_mathtext(wrap_label(f"{place}  {name}" if many else name))

@@ -1,6 +1,4 @@
-"""A plan as SVG that needs nothing else: no script, no style sheet, nothing from outside; inks follow the
-page it is in.
-"""
+"""A plan as a self-contained SVG: no scripts, no style sheets; its inks follow the page it is in."""
 
 from __future__ import annotations
 

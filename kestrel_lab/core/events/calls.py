@@ -1,6 +1,4 @@
-"""Facts about calls and tools: their approvals, the macros they are part of, the tools a run comes to
-have.
-"""
+"""Events of calls and tools: approvals, macros, and tools that a run gains."""
 
 from __future__ import annotations
 
@@ -103,9 +101,7 @@ class ToolCalled(Event, frozen=True, kw_only=True):
 
 
 class ToolDelta(Event, frozen=True, kw_only=True):
-    """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a
-    second. Shown, never stored.
-    """
+    """The latest output of a running tool, some thousand characters ten times a second. Never stored."""
 
     type: ClassVar[str] = "tool_delta"
     call: str
@@ -113,9 +109,7 @@ class ToolDelta(Event, frozen=True, kw_only=True):
 
 
 class ContextCompacted(Event, frozen=True, kw_only=True):
-    """From here on a model is shown less of a conversation that has outgrown its context; the conversation
-    itself stays whole.
-    """
+    """From here on the model is shown less of a conversation that outgrew its context; nothing is deleted."""
 
     type: ClassVar[str] = "context_compacted"
     step: str
@@ -162,9 +156,7 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     places: list[str] = field(default_factory=list)
     """Files that it may write, `.` for any in the workspace."""
     also: list[str] = field(default_factory=list)
-    """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they
-    end when the last has ended.
-    """
+    """Calls of the same turn that began together and share this event; they end when the last has ended."""
     ended: bool = False
     files: list[dict[str, Json]] = field(default_factory=list)
     """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself
@@ -174,9 +166,7 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     folders: list[str] = field(default_factory=list)
     """Folders in which it wrote too many files to name."""
     read: str = ""
-    """The file with words of others that its answer may hold, and where those come from; empty where it holds
-    none.
-    """
+    """The file with words of others that the answer may hold, and their source; empty if it holds none."""
     key: str = ""
     """Hash of tool and arguments, where the answer may be given again when the files are others."""
 
@@ -219,21 +209,15 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
     given: bool = False
     """Written by whoever forked the run; the tool did not say it."""
     value: Json = None
-    """The answer as JSON where something else in the run goes on with it, and where it is not text and not
-    too long to show.
-    """
+    """The answer as JSON, if later steps use it, or if it is not text and short enough to show."""
     cacheable: bool = False
     """Whether a stored answer might have been used."""
     whole: str = ""
-    """Where `text` is a part of it only: names the whole text, which is kept beside the log as long as there
-    is room.
-    """
+    """If `text` is only a part: the name of the whole text, kept beside the log while there is room."""
     chars: int = 0
     """Characters of the whole text, where it is kept."""
     knows: dict[str, Json] = field(default_factory=dict)
-    """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is
-    missing.
-    """
+    """Hashes of the file versions that the step has seen, by path; empty for a missing file."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
     touched: list[str] | None = None
@@ -252,9 +236,7 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
 
 
 class RetrievalStep(Event, frozen=True, kw_only=True):
-    """One look-up on the way to the files that have to do with a question; the last of a question has what
-    came of it.
-    """
+    """One look-up of a search for files relevant to a question; the last one holds the result."""
 
     type: ClassVar[str] = "retrieval_step"
     step: str
@@ -314,15 +296,11 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     sandbox: str = ""
     """The level that its commands are to be held in at, with the reason where that is none."""
     offer: str = ""
-    """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`;
-    empty for none.
-    """
+    """A pattern of commands that may be allowed for the rest of the run, e.g. `git diff ...`; or empty."""
     shows: str = ""
     """A key of the whole preview: where it would be another one when the call begins, it is asked again."""
     contained: dict[str, Json] = field(default_factory=dict)
-    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources),
-    `effect`; see `security.containment`.
-    """
+    """Why containment asks: `untrusted`, `private` (lists of sources), `effect`; see `containment`."""
     skills: list[str] = field(default_factory=list)
     """The folders of the skills that the agent had loaded."""
     origins: list[dict[str, Json]] = field(default_factory=list)
@@ -400,15 +378,11 @@ class ToolsShown(Event, frozen=True, kw_only=True):
     need: str = ""
     """What they were looked for with."""
     messages: int = 0
-    """How many of the step's questions had been put when they were chosen for one of these; 0 when the model
-    asked for them.
-    """
+    """How many questions the step had asked when tools were chosen for one; 0 if the model asked for them."""
 
 
 class ToolsAdded(Event, frozen=True, kw_only=True):
-    """Servers were started for the first time when the run began, and these tools of theirs are among those
-    that it is offered.
-    """
+    """Servers were started for the first time when the run began; the run is offered these tools."""
 
     type: ClassVar[str] = "tools_added"
     tools: list[dict[str, Json]]
@@ -416,9 +390,7 @@ class ToolsAdded(Event, frozen=True, kw_only=True):
 
 
 class McpCandidateFound(Event, frozen=True, kw_only=True):
-    """A server that is not there was found for something that is needed, and judged; nothing of it was
-    installed or run.
-    """
+    """A missing server was found for something that is needed, and judged; nothing was installed or run."""
 
     type: ClassVar[str] = "mcp_candidate_found"
     need: str
@@ -444,9 +416,7 @@ class McpCandidateFound(Event, frozen=True, kw_only=True):
 
 
 class McpInstalled(Event, frozen=True, kw_only=True):
-    """A server was installed, started and its tools taken into the run; also one that had been installed
-    before.
-    """
+    """A server was installed (or was already), started, and its tools added to the run."""
 
     type: ClassVar[str] = "mcp_installed"
     server: str

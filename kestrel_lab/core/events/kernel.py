@@ -48,9 +48,7 @@ class KernelChanged(Event, frozen=True, kw_only=True):
     kernel: str
     """Names the kernel; another name means that the variables are not there any more."""
     before: str = ""
-    """A key of the variables that the code could reach, before it ran; equal keys in one kernel mean equal
-    variables.
-    """
+    """A key of the variables that the code could reach, before it ran; equal keys mean equal variables."""
     changes: list[dict[str, Json]] = field(default_factory=list)
     """As in `kernel_previewed`."""
     images: list[dict[str, Json]] = field(default_factory=list)
@@ -70,15 +68,11 @@ class CellsChanged(Event, frozen=True, kw_only=True):
     how: str
     """What carried it out: see `tools.kernel.documents`."""
     changes: list[dict[str, Json]] = field(default_factory=list)
-    """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and
-    the id of the cell above it.
-    """
+    """`{before, after, below}`: the cell before and after (nbformat or `null`), the id of the cell above."""
 
 
 class KernelUndone(Event, frozen=True, kw_only=True):
-    """The effect of calls on variables, files and cells was undone, the newest call first; also after the end
-    of the run.
-    """
+    """Effects of calls on variables, files and cells were undone, newest first; possibly after the run."""
 
     type: ClassVar[str] = "kernel_undone"
     calls: list[str]

@@ -37,9 +37,7 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 
 class StageFinished(Event, frozen=True, kw_only=True):
-    """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing
-    else.
-    """
+    """A step of a stage ended. The view `stage_checkpoints` consists of these events."""
 
     type: ClassVar[str] = "stage_finished"
     stage: str
@@ -74,9 +72,7 @@ class StepStarted(Event, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`."""
     parent: str = ""
-    """The step whose model delegated the goal to a sub-agent, which this step is; empty for a step of the
-    plan.
-    """
+    """The step whose model delegated to this sub-agent; empty for a step of the plan."""
     call: str = ""
     """The call of `delegate` that the sub-agent answers."""
     limits: dict[str, float] = field(default_factory=dict)
@@ -94,9 +90,7 @@ class Prompted(Event, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the text: `{media_type, blob}`."""
     again: bool = False
-    """Whether it asks once more for the answer to what was asked before; that answer takes the place of the
-    last one.
-    """
+    """Whether the step asks the same question again; the new answer replaces the last one."""
 
 
 class StepRetried(Event, frozen=True, kw_only=True):
@@ -197,9 +191,7 @@ class VoteCast(Event, frozen=True, kw_only=True):
     position: str
     """Its answer; empty in a vote."""
     claims: list[dict[str, Json]] = field(default_factory=list)
-    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what
-    tools answered the members.
-    """
+    """`{claim, evidence, shown}`: `shown` counts the evidence found verbatim in the members' tool answers."""
     confidence: float = 0.0
     """From 0 to 1, by its own account."""
     vote: str = ""

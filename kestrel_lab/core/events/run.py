@@ -25,9 +25,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     limits: dict[str, Json] = field(default_factory=dict)
     policy: str = "ask"
     rules: list[dict[str, Json]] = field(default_factory=list)
-    """Rules given for this run alone, `{source, rule}` each; those of settings are read anew by whoever goes
-    on with it.
-    """
+    """Rules of this run alone, `{source, rule}` each; rules in settings are read again on resume."""
     config: str = ""
     """Name of the model configuration, when a suite ran it."""
     scenario: str = ""
@@ -46,9 +44,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """Of a run that follows a fork, the private copy of the workspace in which that worked: see
-    `RunForked.private_copy`.
-    """
+    """If the run follows a fork: that fork's private copy of the workspace, see `RunForked.private_copy`."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     output: dict[str, Json] = field(default_factory=dict)
@@ -144,9 +140,7 @@ class FilesApplied(Event, frozen=True, kw_only=True):
 
 
 class BudgetWarned(Event, frozen=True, kw_only=True):
-    """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only
-    a loop.
-    """
+    """A limit is near, cannot be checked (unknown price), or was reached where it only ends a loop."""
 
     type: ClassVar[str] = "budget_warned"
     limit: str
@@ -162,9 +156,7 @@ class HealthChanged(Event, frozen=True, kw_only=True):
     """`model`, `mcp`, or another word for what it is."""
     source: str
     target: str
-    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the beginning of a run also why something
-    is not used at all.
-    """
+    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the start also why a part is not used."""
     reason: str = ""
 
 
@@ -220,18 +212,12 @@ class RunFinished(Event, frozen=True, kw_only=True):
     support: float | None = None
     """Logs of earlier versions only: how many words of the answer the run had read, from 0 to 1."""
     claims: list[dict[str, Json]] = field(default_factory=list)
-    """Of an answer that was asked for as claims with citations: `text`, `state`, `citations` of each, as they
-    were when it was given.
-    """
+    """Claims of the answer, if asked for: `text`, `state`, `citations` of each, as they were when given."""
     confirmed: int = 0
     """Actions that the answer claims in the first person and the log has."""
     checked: int | None = None
-    """How many places, quotes and actions that the answer names the checks could compare; `None` in logs of
-    earlier versions.
-    """
+    """How many places, quotes and actions the checks could compare; `None` in logs of earlier versions."""
     calibrated: dict[str, Json] = field(default_factory=dict)
-    """What confidences like this answer's were worth in trials of the same model: `share` that was right,
-    `trials`, `suite`.
-    """
+    """How often answers with this confidence were right in trials: `share`, `trials`, `suite`."""
     actions: list[dict[str, Json]] = field(default_factory=list)
     """What can be done next, and could be done when the answer was given: `kind`, `text`, `why` each."""

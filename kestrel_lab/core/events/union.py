@@ -109,9 +109,7 @@ def encode_event(event: Event) -> str:
 
 
 def decode_event(kind: str, body: str) -> Event:
-    """Rebuild an event from what `encode_event` gave; raises what `from_json` raises, and `ValueError` for
-    what is not JSON.
-    """
+    """Rebuild an event that `encode_event` wrote; raises like `from_json`, and `ValueError` for bad JSON."""
     try:
         return from_json(kind, msgspec.json.decode(body))
     except msgspec.DecodeError:  # the escape of a lone surrogate
@@ -119,9 +117,7 @@ def decode_event(kind: str, body: str) -> Event:
 
 
 def from_json(kind: str, body: dict[str, Json]) -> Event:
-    """Rebuild the event; raises `StoreError` for a type this version does not know or a body that lacks a
-    field.
-    """
+    """Rebuild the event; raises `StoreError` for an unknown type or a missing field."""
     cls = EVENT_TYPES.get(kind)
     if cls is None:
         raise StoreError(
@@ -132,6 +128,7 @@ def from_json(kind: str, body: dict[str, Json]) -> Event:
     if not body.keys() <= known:
         body = {name: value for name, value in body.items() if name in known}
     try:
-        return cls(**body)  # the constructor checks names, to_json wrote the values
+        # The constructor checks names, to_json wrote the values.
+        return cls(**body)
     except TypeError as error:
         raise StoreError(f"an event of type {kind!r} in the log is incomplete: {error}") from error

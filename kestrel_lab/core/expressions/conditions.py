@@ -63,6 +63,7 @@ class Condition:
         try:
             return _evaluate(self._question, scope)
         except UsageError as error:
+            # `from None`: frames of the evaluation say nothing to whoever wrote the condition.
             raise UsageError(f"condition {one_line(self.text, 200)!r}: {error}") from None
 
     def __str__(self) -> str:
@@ -288,9 +289,7 @@ def _contains(whole: Json, part: Json) -> bool:
 
 
 def _are_equal(left: Json, right: Json) -> bool:
-    """Return whether values are equal, true and 1 being different; a loop, as values from models may be
-    deeper than Python's stack.
-    """
+    """Whether values are equal (true is not 1); iterative, since values may be deeper than Python's stack."""
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()
@@ -308,6 +307,7 @@ def _are_equal(left: Json, right: Json) -> bool:
 
 
 def _is_number(value: Json) -> bool:
+    # A bool is an int in Python, but not in a condition.
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

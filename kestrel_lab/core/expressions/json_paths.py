@@ -87,6 +87,7 @@ def json_type_name(value: Json) -> str:
     """Return the JSON type of `value` in words."""
     if value is None:
         return "null"
+    # Before the numbers: a bool is an int in Python.
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, str):

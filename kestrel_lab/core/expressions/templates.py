@@ -152,9 +152,7 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def template_parts(text: str) -> Iterator[str | JsonPath]:
-    """Yield the literal texts and references of a template, in order; raises `UsageError` for an invalid
-    reference.
-    """
+    """Yield the literals and references of a template in order; raises `UsageError` for a bad reference."""
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:

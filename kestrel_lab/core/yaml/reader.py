@@ -28,9 +28,7 @@ Where = tuple[str | int, ...]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml is ten times faster, where it is built in
-    """Composes nodes whose tags follow YAML 1.2: only `true` and `false` are booleans; `no`, `on` and dates
-    stay text.
-    """
+    """YAML 1.2 tags: only `true` and `false` are booleans; `no`, `on` and dates stay text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -56,9 +54,7 @@ class YamlFile:
     """The line, from 1, of each value; of the key, for a value of a mapping."""
 
     def place(self, path: Where = ()) -> str:
-        """Return the place of `path` for the beginning of a message: `evals/smoke.yaml:12:
-        scenarios[2].goal`.
-        """
+        """Return the place of `path` as messages begin with it: `evals/smoke.yaml:12: scenarios[2].goal`."""
         position = f"{self.name}:{self.line(path)}"
         return f"{position}: {dotted_path(path)}" if path else position
 

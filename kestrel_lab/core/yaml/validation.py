@@ -1,6 +1,4 @@
-"""Validation of YAML files by pydantic models; every mistake is reported with file, line, key and the nearest
-right spelling.
-"""
+"""Validation of YAML files by pydantic; each mistake has file, line, key and the nearest valid spelling."""
 
 from __future__ import annotations
 
@@ -60,7 +58,8 @@ def validate_partly(
             return kind.model_validate(value)
         except ValidationError as error:
             details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
-        if not again:  # later rounds only find consequences of the repairs
+        # Later rounds only find consequences of the repairs.
+        if not again:
             problems += [f"{document.place(detail['loc'])}: {_explain(kind, detail)}" for detail in details]
         if not isinstance(value, dict):
             value = {}
@@ -102,6 +101,7 @@ def collect_error(document: YamlFile, where: Where, problems: list[str], make: C
     try:
         return make()
     except UsageError as error:
+        # Collected, so that all mistakes of a file are reported at once.
         problems.append(f"{document.place(where)}: {error}")
         return None
 

@@ -185,7 +185,7 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
     try:
         connection = await asyncio.wait_for(server.connect(_COMMAND_S), _CONNECT_S)
     except server.errors as error:
-        raise UsageError(f"the shared results cannot be reached: {server.told(error)}") from error
+        raise UsageError(f"the shared results cannot be reached: {server.problem_text(error)}") from error
     try:
         try:
             there = await connection.fetchval("SELECT to_regclass('kestrel.results_version')::text")
@@ -195,7 +195,7 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
                 else await connection.fetchval("SELECT max(number)::bigint FROM kestrel.results_version")
             )
         except server.errors as error:
-            raise UsageError(f"the shared results cannot be read: {server.told(error)}") from error
+            raise UsageError(f"the shared results cannot be read: {server.problem_text(error)}") from error
         if version is not None and version > VERSION:
             msg = (
                 f"the results on {server.where} were written by a newer kestrel_lab (tables {version}, "

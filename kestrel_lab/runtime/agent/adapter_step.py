@@ -55,16 +55,16 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     if conversation.messages[-1].role == "assistant" and not conversation.requests:
         return conversation.messages[-1].text.strip()
     adapter.check(ctx.workspace.root)
-    sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
+    # It has to reach its model.
+    sandbox = replace(ctx.sandbox, network=True)
     choice = await choose_level_async(sandbox, ctx.workspace.root)
     work = _Work(step, adapter, ctx, approvals, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    moved = conversation.borrowed and bool(
-        ctx.state.private_copy
-    )  # programs look for a session in the folder where it was begun
+    # Programs look for a session in the folder where it was begun.
+    moved = conversation.borrowed and bool(ctx.state.private_copy)
     resumes = (
         bool(conversation.session)
         and not moved
@@ -131,13 +131,9 @@ class _Work:
         """Calls by the program's ids."""
         self._denied: set[str] = set()
         self._given: dict[str, ApprovalGiven] = {}
-        """By key of a call, the decision that came when the program no longer waited for it: it holds when it
-        asks again.
-        """
+        """Decisions that came after the program stopped waiting, by call key; used if it asks again."""
         self._held: deque[Reported] = deque()
-        """What waits for results of earlier calls: a turn begins in the log when the one before it is
-        complete.
-        """
+        """Messages that wait for results of earlier calls: a turn is logged once the last one is complete."""
 
     async def ask_to_begin(self) -> None:
         """Ask once for leave of a program that asks for none itself, or that no sandbox holds."""
@@ -253,7 +249,8 @@ class _Work:
             )
         )
         self._ctx.warn_unpriced(self._adapter, unpriced)
-        if not self._adapter.capabilities.approvals:  # nobody is asked: they run already
+        # Nobody is asked: they run already.
+        if not self._adapter.capabilities.approvals:
             for one in calls:
                 self._run(next(call for call in self._ours.values() if call.id == one.id), "")
 
@@ -269,7 +266,8 @@ class _Work:
         )
 
     def _run(self, call: Call, leave: str) -> None:
-        danger = call.danger.name if leave else ""  # of a call that was not asked about nobody knows
+        # Of a call that was not asked about nobody knows.
+        danger = call.danger.name if leave else ""
         event = ToolCalled(
             call=call.id,
             step=call.step,
@@ -315,9 +313,10 @@ class _Work:
         """Put a question of the program to whoever decides about calls of the run."""
         request = asked.request
         known = self._ours.get(request.id)
+        # Of a sub-agent's call.
         name = (
             known.id if known is not None else f"{self._step.id}.{self._conversation.cycles}.sub.{request.id}"
-        )  # of a sub-agent's call
+        )
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
         self._approvals.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:
@@ -339,9 +338,7 @@ class _Work:
         return Decision(granted=True, args=args)
 
     def keep_decisions(self) -> None:
-        """Keep what was decided about calls that the program could not make any more, because the run had
-        stopped to wait.
-        """
+        """Keep decisions on calls that the program could not make because the run had stopped to wait."""
         for request in self._conversation.open_requests:
             given = self._ctx.state.decisions.get(request.id)
             if given is not None and request.id not in self._ctx.state.begun:

@@ -29,9 +29,7 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
 
 _CHARS_PER_TOKEN: Final = 3
-"""English has about four, code and most other languages fewer: rather too many tokens are counted than too
-few.
-"""
+"""English has about four, code and other languages fewer: better to overestimate the tokens."""
 _PER_MESSAGE: Final = 8
 _CHARS: Final = attrgetter("chars")
 _ANSWER_TOKENS: Final = 4_000
@@ -73,9 +71,7 @@ def tokens_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> in
 async def make_room(
     step: Step, model: Model, conversation: Conversation, ctx: RunContext, think: Think
 ) -> None:
-    """Compact what the model of `step` is shown if it has outgrown the model's context; see the module for
-    the rule.
-    """
+    """Compact what the model is shown if it has outgrown its context; see the module for the rule."""
     window = ctx.limits.context_tokens or context_of(model)
     if window is None:
         return
@@ -146,9 +142,7 @@ class _Shown:
                 used -= (len(text) - len(self.results[message.call_id])) // _CHARS_PER_TOKEN
 
     def shorten_last(self, room: int) -> None:
-        """Show the results of the last turn by their beginning and end, so that together they take half of
-        the room.
-        """
+        """Show the last turn's results by beginning and end, so that they fill half of the room at most."""
         last = [
             message for message in self.conversation.messages[self._last_turn :] if message.role == "tool"
         ]
@@ -160,12 +154,11 @@ class _Shown:
                 )
 
     def tail(self, most: int) -> int:
-        """Return where the last messages begin that stay as they are, with `most` tokens or the last turn; 0
-        where nothing is before them.
-        """
+        """Return where the kept last messages begin: `most` tokens or the last turn; 0 if that is all."""
         messages, begin = self.conversation.messages, self._last_turn
         shown = self.conversation.sent_with(self.results, "", 0)
-        offset = len(messages) - len(shown)  # what an earlier summary stands for
+        # What an earlier summary stands for.
+        offset = len(messages) - len(shown)
         for place in range(len(messages) - 1, self._first, -1):
             if tokens_of(shown[place - offset :]) > most:
                 break
@@ -196,9 +189,7 @@ class _Shown:
 
     @property
     def _first(self) -> int:
-        """Where what a summary can stand for begins: behind the system message, or behind what the last
-        summary stands for.
-        """
+        """Where a summary can begin: after the system message, or after what the last summary covers."""
         messages = self.conversation.messages
         return self.conversation.upto or (1 if messages and messages[0].role == "system" else 0)
 

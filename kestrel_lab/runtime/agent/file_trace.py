@@ -35,16 +35,12 @@ _PLAIN = re.compile(r"[\w./-]{1,40}")
 """Matches a path that is too plain to carry an instruction."""
 _MARGIN_NS = 50_000_000
 _SMALL = 300
-"""Entries of a workspace that are read in a millisecond, on the event loop; for more a thread is worth its
-while.
-"""
+"""Workspace entries that take a millisecond to read on the event loop; more are read in a thread."""
 _Way = Literal["", "exact", "lines", "names", "watch"]
 
 
 class FileTrace(Struct, frozen=True):
-    """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same
-    words.
-    """
+    """A layer around one turn's tool calls; outside of the cache, since a cached answer is as tainted."""
 
     ctx: RunContext
     calls: Sequence[Call]
@@ -53,9 +49,7 @@ class FileTrace(Struct, frozen=True):
     """By author, what calls share that begin before the event loop turns over."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; record before the answer what went through files, and what these hold before and after a
-        call that may change them.
-        """
+        """Proceed; before the answer, record what flowed through files and their content before and after."""
         tool = self.ctx.tools.find(call.target)
         if tool is None:
             return await proceed(call)
@@ -85,9 +79,8 @@ class FileTrace(Struct, frozen=True):
             if "kernel" in flow.reads
             else None
         )
-        if (
-            kernel is not None and kernel.sets
-        ):  # before it runs: cancelled or failed, it has left something all the same
+        # Before it runs: cancelled or failed, it has left something all the same.
+        if kernel is not None and kernel.sets:
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
@@ -105,7 +98,8 @@ class FileTrace(Struct, frozen=True):
         try:
             result = await proceed(trace.call)
         finally:
-            if result is None:  # cancelled: what it did until now is recorded all the same
+            # Cancelled: what it did until now is recorded all the same.
+            if result is None:
                 trace.end("")
             else:
                 nothing = result.error is not None and result.value is None
@@ -142,20 +136,18 @@ class FileTrace(Struct, frozen=True):
         finally:
             trace.working -= 1
             if last := not trace.working:
-                if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
+                # Ended at once: whoever begins now begins anew.
+                if self._begun.get(own.author) is trace:
                     del self._begun[own.author]
             elif result is not None:
-                await asyncio.sleep(
-                    0
-                )  # for those that end before the event loop turns over: the last of all records for them
+                # For those that end before the event loop turns over: the last of all records for them.
+                await asyncio.sleep(0)
             if last or trace.working:
                 await self._record(files, trace, ended=last, cancelled=result is None)
         return result
 
     async def _record(self, files: FileTaint, trace: _Trace, *, ended: bool, cancelled: bool) -> None:
-        """Record what has changed since the calls of a trace began; without waiting for anything when they
-        are `cancelled`.
-        """
+        """Record what changed since the calls of a trace began; does not wait if they are `cancelled`."""
         after = files.stamps(self.ctx.workspace, everything=True, most=MOST_ENTRIES if cancelled else _SMALL)
         if not after.whole and not cancelled:
             after = await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
@@ -170,9 +162,7 @@ class FileTrace(Struct, frozen=True):
             trace.tell_so_far()
 
     def _author(self, call: Call, flow: Flow) -> str:
-        """Return the untrusted source that may flow into what a call writes that may write; empty if there is
-        none.
-        """
+        """Return the untrusted source that may flow into what a call writes; empty if there is none."""
         if foreign := self.ctx.flow.now().context(call).untrusted:
             return foreign[-1]
         return call_label(call.target, call.args) if "untrusted" in flow.reads else ""
@@ -184,9 +174,7 @@ def may_write(flow: Flow, call: Call) -> bool:
 
 
 def detection_of(tool: Tool, flow: Flow, call: Call) -> _Way:
-    """Return how the files that a call read are found; empty where it reads none, or its answer counts as
-    untrusted anyway.
-    """
+    """Return how to find the files that a call read; empty if it reads none or is untrusted anyway."""
     if "untrusted" in flow.reads:
         return ""
     if tool.shows:
@@ -226,9 +214,7 @@ class _Trace:
         self.began = time.time()
         self.marks = files.marks(self.root)
         self.compares = bool(author) and not self.named
-        """Whether only its changes matter: an author who has read untrusted text is taken to have read every
-        tainted file.
-        """
+        """Whether only its changes matter: a tainted author is taken to have read every tainted file."""
         self.working = 0
         """How many calls share it that have not ended."""
         self.before = Snapshot()
@@ -262,7 +248,8 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
         self.files.refresh()
-        if not self.read and not self.author:  # whoever has read others is not told again
+        # Whoever has read others is not told again.
+        if not self.read and not self.author:
             match self.way:
                 case "exact":
                     self.read = self._first(self.files.below(workspace, path) for path in paths_of(args))
@@ -376,7 +363,8 @@ class _Trace:
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
         known = self.before.stamps.get(path)
-        if known is None and not SKIPPED.isdisjoint(path.split("/")):  # not looked at before
+        # Not looked at before.
+        if known is None and not SKIPPED.isdisjoint(path.split("/")):
             return bool(stamp) and stamp[-1] >= self.began * 1e9 - _MARGIN_NS
         return known != stamp or (bool(stamp) and stamp[-1] >= self.began * 1e9)
 
@@ -386,9 +374,7 @@ class _Trace:
 
 
 def _contains_path(path: str, text: str) -> bool:
-    """Return whether a path occurs in an answer; a path that may be displayed in another form always
-    counts.
-    """
+    """Whether a path occurs in an answer; a path that may be displayed differently always counts."""
     if not path.isprintable() or not path.isascii():
         return True
     return re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None

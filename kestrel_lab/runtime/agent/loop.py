@@ -167,9 +167,7 @@ async def _think(
 
 
 def _without_arguments(wanted: ToolRequest) -> ToolRequest:
-    """Return a call whose arguments are no object as one that the model is told so of, as for text that is no
-    JSON.
-    """
+    """Return a call whose arguments are not an object as one that is answered with that error."""
     problem = (
         wanted.problem
         or f"the arguments of {wanted.name} have to be a JSON object, not {str(wanted.args)[:80]}"

@@ -83,6 +83,7 @@ class MacroCalls:
             try:
                 await self.answer(ToolRequest(id=name, name=tool, args=args))
             except asyncio.CancelledError:
+                # An interrupted run goes on within the macro when it is resumed, so that has no end yet.
                 if not self.ctx.interrupted:
                     self.end(ok=False, reason=f"cancelled at step {place}, {tool}")
                 raise

@@ -42,9 +42,8 @@ class Dialogue:
         `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most.
         Raises `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
-        await asyncio.to_thread(
-            import_module, "jsonschema"
-        )  # what checks use; its import would hold up whoever watches
+        # What checks use; its import would hold up whoever watches.
+        await asyncio.to_thread(import_module, "jsonschema")
         answer = await self._said(text)
         for _ in range(RETRIES):
             try:
@@ -111,9 +110,7 @@ def _as_asked(value: Json, schema: dict[str, Json], fits: Any) -> Json:
 
 
 def read_typed(text: str, schema: dict[str, Json] | None, fits: Callable[[Json], object] | None) -> Json:
-    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` where it does
-    not.
-    """
+    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` if not."""
     value = read_json(text, schema)
     if fits is not None:
         fits(value)
@@ -130,6 +127,7 @@ def _json_values(text: str) -> list[Json]:
     try:
         return [loads(text.strip())]
     except ValueError:
+        # Models put prose or a fence around the JSON; the value in it is looked for.
         found = list(values_in(text, "{["))
     if not found:
         raise UsageError("there is no JSON in it")

@@ -37,9 +37,7 @@ _CITE_EACH: Final = (
 def system_prompt(
     limits: Limits, instructions: str = "", time: str = "", cite: str = "", guidance: str = ""
 ) -> str:
-    """Return the system message of a run: how it cites, the time, the `guidance` of its workspace, and at
-    last the user's `instructions`.
-    """
+    """Return a run's system message: how to cite, the time, `guidance`, and last the `instructions`."""
     text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn), cite)))
     if time:
         text = f"{text}\n- {time}"

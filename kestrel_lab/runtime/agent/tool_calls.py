@@ -1,6 +1,4 @@
-"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger
-allows.
-"""
+"""One turn's tool calls: prepared and approved together, run in parallel where their danger allows."""
 
 from __future__ import annotations
 
@@ -141,7 +139,8 @@ async def run_requests(
     )
 
     async def one(call: Call) -> None:
-        if ctx.stopping:  # by what was called before it in this turn of the event loop
+        # By what was called before it in this turn of the event loop.
+        if ctx.stopping:
             raise asyncio.CancelledError
         try:
             result = await handler(call)
@@ -150,9 +149,8 @@ async def run_requests(
             raise
         finally:
             order.end(call)
-        if (
-            result.error is not None and result.error.kind == "cancelled"
-        ):  # by a person, who thereby stops the run
+        # By a person, who thereby stops the run.
+        if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
             raise asyncio.CancelledError
 
@@ -167,9 +165,7 @@ async def run_requests(
 async def _prepare_calls(
     requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer
 ) -> list[tuple[Call, Tool]]:
-    """Return the calls that `requests` mean, with their tools; those that mean none are answered with what is
-    wrong with them.
-    """
+    """Return the calls that `requests` mean, with their tools; invalid ones are answered with the error."""
     calls: list[tuple[Call, Tool]] = []
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
@@ -182,7 +178,8 @@ async def _prepare_calls(
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
-            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None  # what fits was added
+            # What fits was added.
+            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
         if isinstance(prepared, Call):
             calls.append((prepared, tool))
         else:
@@ -216,6 +213,7 @@ async def _await_all(
     try:
         errors = await _await_here(left, run)
     except asyncio.CancelledError:
+        # The tasks are our own: nobody else would end them.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -255,9 +253,7 @@ async def _await_here(
 def _prepare(
     request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None
 ) -> Call | Problem:
-    """Return the call that `request` means, or what is wrong with it; `offered` names the tools that the
-    model may ask for, `None` for all.
-    """
+    """Return the call that `request` means, or its error; `offered` names the allowed tools (`None`: all)."""
     if request.problem:
         return Problem(
             kind="invalid_arguments",
@@ -282,9 +278,7 @@ def _prepare(
 
 
 def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
-    """Return the arguments of a request with what they refer to of the answers before it in its turn; raises
-    `UsageError`.
-    """
+    """Return a request's arguments with references to earlier answers resolved; raises `UsageError`."""
     if not is_chained(request.args):
         return request.args
     conversation = ctx.state.conversation(step.id)
@@ -296,9 +290,7 @@ def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[
 
 
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
-    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was
-    asked for.
-    """
+    """The call with its commands' sandbox level; CRITICAL without a sandbox, unless that was asked for."""
     try:
         choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:
@@ -310,9 +302,7 @@ async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
 
 
 def _may_run_beside_others(call: Call, tool: Tool, toolbox: Toolbox) -> bool:
-    """Return whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run
-    alone.
-    """
+    """Whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run alone."""
     if call.danger > TOGETHER or not tool.parallel_safe:
         return False
     return tool.parts is None or all(
@@ -428,6 +418,7 @@ def _tool_handler(
             ctx.break_off()
             raise asyncio.CancelledError from None
         except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
+            # These end the run or the turn and are no answers of the tool.
             raise
         except (
             BaseException  # noqa: BLE001
@@ -452,9 +443,7 @@ def _tool_handler(
 
 
 def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
-    """Return what a call whose tool raised answers, and its problem; code that the tool ran has an answer:
-    what it printed until then.
-    """
+    """Return answer and problem of a call that raised; code run by it is answered with its output so far."""
     shown = ctx.redactor.text
     if isinstance(error, CodeError):
         return shown(error.output), Problem(

@@ -29,9 +29,7 @@ MOST_TOUCHED: Final = 1_000
 
 
 class TouchedFiles(Struct, frozen=True):
-    """A layer around tool calls that may change any file of the workspace: it compares the files before and
-    after.
-    """
+    """A layer that compares the workspace's files before and after calls that may change any of them."""
 
     ctx: RunContext
 
@@ -48,12 +46,11 @@ class TouchedFiles(Struct, frozen=True):
         return replace(result, touched=touched) if len(touched) <= MOST_TOUCHED else result
 
     def _stamps(self) -> dict[str, tuple[int, ...]] | None:
-        """What changes of each file when it does; `None` where there are too many, or the folder cannot be
-        read.
-        """
+        """A stamp per file that changes with it; `None` for too many files or an unreadable folder."""
         workspace, home = self.ctx.workspace, str(self.ctx.store.path.resolve().parent)
         try:
             found = workspace.stamps(SKIPPED, home.removeprefix(f"{workspace.root}/"), MOST_ENTRIES)
         except OSError:
+            # A folder that cannot be read whole cannot be compared.
             return None
         return found if len(found) <= MOST_ENTRIES else None

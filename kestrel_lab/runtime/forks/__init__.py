@@ -1,3 +1,1 @@
-"""Files of forks: what they were at an event, the private copy in which a fork works, and taking its changes
-over.
-"""
+"""Files of forks: their past states, the fork's private copy, and adopting its changes."""

@@ -138,7 +138,8 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
     for path in sorted(path for path in base.keys() | now.keys() if not in_git(path)):
         if not _same(base.get(path), now.get(path)):
             old, new = (_led_back(one.get(path), copy, workspace) for one in (base, now))
-            if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
+            # Else it is there already.
+            if not _same(live := _entry_at(place, path), new, workspace / path):
                 conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
                 refused = _refused(place, path, new, copy / path)
                 found.append(
@@ -324,15 +325,14 @@ class _Application:
                 self._write(one.path, one.before, one.after)
                 done.append(one)
         except OSError as error:
+            # All or nothing: what was written already is put back.
             for written in reversed(done):
                 with suppress(OSError):
                     self._write(written.path, written.after, written.before, back=True)
             raise UsageError(f"nothing was applied, {one.path} could not be written: {error}") from error
 
     def _write(self, path: str, before: Entry | None, after: Entry | None, *, back: bool = False) -> None:
-        """Put `after` in the place of `before`, or `back` what was replaced; raises `OSError` where something
-        else is there.
-        """
+        """Replace `before` by `after`, or put it `back`; raises `OSError` if something else is there."""
         parent, name = posixpath.split(path)
         with self.place.directory(parent) as folder, lock_directory(folder, path):
             if not _same(_entry(folder, name), before, self.place.root / path):
@@ -341,6 +341,7 @@ class _Application:
                 self._held[path] = self.place.read_bytes(path, sys.maxsize)
             if before is not None and _kind(before) == "d" and _kind(after) != "d":
                 with suppress(FileNotFoundError):
+                    # The person may have removed the folder since.
                     os.rmdir(name, dir_fd=folder)
             if after is None:
                 if before is not None and before.kind != "d":
@@ -373,10 +374,12 @@ class _Application:
                     while view:
                         view = view[os.write(fd, view) :]
                     os.fchmod(fd, entry.mode & 0o777)
+                    # Synced before the rename: after a power cut the name must not stand for an empty file.
                     os.fsync(fd)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
+                # The first error is the one that counts.
                 os.unlink(temporary, dir_fd=folder)
             raise
 

@@ -89,9 +89,7 @@ def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int
 
 
 def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> FilesThen | None:
-    """Return the files as they were kept up to event `at`; `None` where nothing was, or it is not kept any
-    more.
-    """
+    """Return the files as kept up to event `at`; `None` if nothing was kept or it is gone."""
     entries: Snapshot | None = None
     last = 0
     for record in records[:at]:
@@ -109,9 +107,8 @@ def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> 
     if entries is None:
         return None
     following = next((record.event for record in records[at:] if isinstance(record.event, FilesKept)), None)
-    if (
-        following is not None and following.when == "before" and following.changed
-    ):  # changed by something else, maybe before `at` already
+    # Changed by something else, maybe before `at` already.
+    if following is not None and following.when == "before" and following.changed:
         began = records[at - 1].at * 1e9
         others = {
             path: one
@@ -131,15 +128,14 @@ def _apply(entries: Snapshot, changed: Mapping[str, Json], gone: Sequence[str]) 
 def _undone(
     entries: Snapshot, later: Sequence[Record], store: SessionStore, snapshots: SnapshotStore, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Undo in `entries` what file tools changed in `later` events; returns the paths, and what could not be
-    undone.
-    """
+    """Undo file tools' `later` changes in `entries`; returns paths, and what could not be undone."""
     undone, notes = dict[str, None](), list[str]()
     for effect in reversed(effects_of(later)):
         for path, before in effect.files.items():
             try:
                 content = _content_before(before, store, folder)
             except (OSError, StoreError):
+                # What was kept may have been dropped for want of room since.
                 notes.append(
                     f"what {path} held before {effect.call} is not kept any more: it is as it was left later"
                 )

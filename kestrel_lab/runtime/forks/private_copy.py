@@ -34,9 +34,7 @@ from kestrel_lab.tools.sandbox.private_gitdir import remove_tree
 FOLDER: Final = "forks"
 """Under the home: a folder for each fork that has a copy, named after the run."""
 _DEPENDENCY_BYTES: Final = 100_000_000
-"""Of one folder of dependencies that are copied byte by byte; where the file system shares blocks there is no
-limit.
-"""
+"""Limit for one dependency folder that is copied bytewise; shared blocks have no limit."""
 _KEPT_BYTES: Final = 500_000_000
 """The same for single files that no snapshot keeps."""
 _CLONE: Final = 0x40049409
@@ -49,10 +47,9 @@ def copies_folder(home: Path, run_id: str) -> Path:
 
 
 def runs_with_copies(home: Path) -> list[str]:
-    """Return the ids of the runs that have a private copy under `home`; one that no log knows was being made
-    when its process was killed.
-    """
+    """Return the runs with a private copy under `home`; one unknown to the log was left half made."""
     with suppress(FileNotFoundError):
+        # No fork has worked here yet.
         return sorted(folder.name for folder in (home.resolve() / FOLDER).iterdir())
     return []
 
@@ -64,7 +61,8 @@ def remove_copy(home: Path, run_id: str) -> bool:
     folder = copies_folder(home, run_id)
     if not folder.is_dir():
         return False
-    for place, _, _ in os.walk(folder):  # a folder that is closed to us cannot be emptied
+    # A folder that is closed to us cannot be emptied.
+    for place, _, _ in os.walk(folder):
         with suppress(OSError):
             Path(place).chmod(0o700)
     remove_tree(str(folder))
@@ -177,16 +175,16 @@ class _Copy:
         for path in [path for path in self.entries if path == ".git" or path.endswith("/.git")]:
             self._repository(path)
         self._dependencies()
-        for path, entry in sorted(
-            self.entries.items(), reverse=True
-        ):  # a folder after what is in it: it may be closed to writing
+        # A folder after what is in it: it may be closed to writing.
+        for path, entry in sorted(self.entries.items(), reverse=True):
             if entry.kind == "d" and entry.mode & 0o777 != 0o700:
                 (self.place / path).chmod(entry.mode & 0o777)
 
     def _entry(self, path: str, entry: Entry) -> bool:
         """Make one path of the copy; returns whether it could be."""
         target = self.place / path
-        if path.startswith("/") or ".." in path.split("/"):  # no index of ours has one
+        # No index of ours has one.
+        if path.startswith("/") or ".." in path.split("/"):
             return False
         if entry.kind == "d":
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,6 +223,7 @@ class _Copy:
             self._left -= found.st_size
             shutil.copyfile(source, target, follow_symlinks=False)
         except OSError as error:
+            # A full disk ends the copy; a file that is gone or unreadable is only left out.
             if error.errno == errno.ENOSPC:
                 raise
             return False
@@ -244,9 +243,7 @@ class _Copy:
         return entry._replace(content=target)
 
     def _repository(self, path: str) -> None:
-        """Make a git folder whole: objects are shared with the repository, hooks and settings that name
-        programs are left out.
-        """
+        """Complete a git folder: shares the repository's objects, leaves out hooks and program settings."""
         folder = self.place / path
         repository = Repository.around(self.live / PurePosixPath(path).parent)
         mine = (
@@ -290,7 +287,8 @@ class _Copy:
                         f"absent: {shown} ({size / 1e6:,.0f} MB); install it in the fork, or fork in place"
                     )
                     continue
-                with suppress(shutil.Error):  # what cannot be read is left out
+                # What cannot be read is left out.
+                with suppress(shutil.Error):
                     shutil.copytree(
                         source, self.place / path / name, symlinks=True, copy_function=_copy_with_times
                     )
@@ -313,6 +311,7 @@ class _Copy:
         try:
             return _clone(probe, target)
         except OSError:
+            # Not every file system can share blocks; the plain copy is always possible.
             return False
         finally:
             target.unlink(missing_ok=True)
@@ -322,6 +321,7 @@ def _sizes(folder: Path) -> Iterator[int]:
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
+                # Counted while others work: a file may be gone by now.
                 yield (Path(place) / name).lstat().st_size
 
 
@@ -347,6 +347,7 @@ def _clone(source: Path, target: Path) -> bool:
             try:
                 fcntl.ioctl(writing.fileno(), _CLONE, reading.fileno())
             except OSError:
+                # Remembered: every further file between these devices would fail alike.
                 _NO_CLONES.add(pair)
             else:
                 return True

@@ -56,9 +56,10 @@ class RunFiles(TextView):
 
         Raises as `apply` does.
         """
+        # Which is about runs, whose files these are.
         from kestrel_lab.runtime.conversation import (
             conversation_runs,
-        )  # which is about runs, whose files these are
+        )
 
         run = self._run
         run._store.flush()

@@ -67,9 +67,11 @@ class Sources:
             try:
                 entries += await self.registry.search(need)
             except ConnectionError as error:
+                # The catalogue is enough to go on without the registry.
                 problem = str(error)
         by_name: dict[str, Entry] = {}
-        for entry in entries:  # the catalogue goes before the registry
+        # The catalogue goes before the registry.
+        for entry in entries:
             by_name.setdefault(entry.name, entry)
         hits = tool_index(entry.described() for entry in by_name.values()).search(need, _LOOKED_AT)
         judged = [self.judged(by_name[name], need) for name in hits]
@@ -100,7 +102,8 @@ class Sources:
             (one for one in self.catalogue if one.package is not None and one.package.name == package.name),
             None,
         )
-        if known is not None and known.package is not None:  # another version of it
+        # Another version of it.
+        if known is not None and known.package is not None:
             return replace(
                 known,
                 version=package.version,
@@ -121,9 +124,7 @@ class Sources:
         return found
 
     def kept(self, package: Package, wanted: str, packages: int) -> LockedPackage:
-        """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was
-        changed.
-        """
+        """Return the stored lock with the hash `wanted`; raises `InstallError` if it is gone or changed."""
         text = ""
         with suppress(OSError):
             text = (self._locks / wanted).read_text("utf-8")

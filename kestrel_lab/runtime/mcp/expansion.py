@@ -77,9 +77,8 @@ async def find_tool(need: str) -> str:
         need: What the tool should do, e.g. `convert a time between time zones`.
 
     """
-    raise UsageError(
-        f"{FIND_TOOL} cannot look for {need!r}: it works only within a run"
-    )  # each run has one with its own function
+    # Each run has one with its own function.
+    raise UsageError(f"{FIND_TOOL} cannot look for {need!r}: it works only within a run")
 
 
 @dataclass(eq=False)
@@ -113,9 +112,8 @@ class Expansion:
 
     def tools(self) -> list[Tool]:
         """Return `find_tool`, and `mcp_install` where there are sources."""
-        foreign = (
-            self.sources is not None and self.sources.registry is not None
-        )  # the catalogue that is shipped is ours
+        # The catalogue that is shipped is ours.
+        foreign = self.sources is not None and self.sources.registry is not None
         finding = replace(
             find_tool, function=self.find, reads=("private", "untrusted") if foreign else find_tool.reads
         )
@@ -124,9 +122,7 @@ class Expansion:
         return [finding, self._installing()]
 
     def allowed(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the tools of a step that names `named`; with `find_tool` among them, also the tools found so
-        far.
-        """
+        """Return a step's tools named `named`; with `find_tool` among them, also the tools found so far."""
         if FIND_TOOL not in named:
             return named
         found = [
@@ -185,7 +181,8 @@ class Expansion:
         had = {
             one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)
         }
-        judged = [one for one in judged if one.entry.name not in had]  # `_own` has searched its tools
+        # `_own` has searched its tools.
+        judged = [one for one in judged if one.entry.name not in had]
         usable = [one for one in judged if one.usable][:_LOCKED]
         found = await asyncio.gather(*(self._looked_up(sources, one) for one in usable))
         events = [self._candidate(need, one, *looked) for one, looked in zip(usable, found, strict=True)]
@@ -293,9 +290,7 @@ class Expansion:
         return allowing_pattern(Package.from_json(event.package), self.sources.settings.allow)
 
     def found(self, server: str) -> McpCandidateFound:
-        """Return the candidate of that name; raises `ToolArgumentsError` where there is none that can be
-        installed.
-        """
+        """Return the candidate of that name; raises `ToolArgumentsError` if none can be installed."""
         known = self.ctx.state.candidates
         event = known.get(server)
         if event is None or not event.lock:
@@ -415,9 +410,7 @@ class InstallArguments:
         return _SCHEMA
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Return all arguments; raises `ToolArgumentsError` for a server that was not found, and for any
-        changed argument.
-        """
+        """Return all arguments; raises `ToolArgumentsError` for an unknown server or a changed argument."""
         server = args.get("server")
         if not isinstance(server, str):
             raise ToolArgumentsError(f"{MCP_INSTALL} takes server: a name that {FIND_TOOL} gives")

@@ -144,16 +144,15 @@ class McpServers:
         """
         if name is None:
             for waiting in [self._loop.submit(self._first(each)) for each in self.unstarted(None)]:
-                with suppress(DependencyError):  # the table names it, and the other servers work
+                # The table names it, and the other servers work.
+                with suppress(DependencyError):
                     waiting.result()
             return
         if not self._is_approved(name):
             self._loop.submit(self._first(name)).result()
 
     def _is_approved(self, name: str) -> bool:
-        """Return whether the tools of a server are approved; raises `UsageError` for an unknown one, or one
-        of a file that is not.
-        """
+        """Whether a server's tools are approved; raises `UsageError` if it or its file is not known."""
         server = self._known(name)
         if self.approvals.tools(server.config) is not None:
             return True
@@ -166,16 +165,13 @@ class McpServers:
         return False
 
     async def check(self, name: str) -> ServerCheck:
-        """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot
-        be started.
-        """
+        """Start `name` and compare its tools with the approved ones; raises `DependencyError` if it fails."""
         server = self._known(name)
         watched = self._watched(name, server)
         connection = server.connection
         if watched.health.given_up or connection is None or not connection.alive:
-            await self._start(
-                server, watched, replacing=connection
-            )  # a person asked for it, so the restart budget does not count
+            # A person asked for it, so the restart budget does not count.
+            await self._start(server, watched, replacing=connection)
         connection = server.connected
         return ServerCheck(
             server=server.config,
@@ -222,9 +218,7 @@ class McpServers:
         return tuple(name for name in named if not self._is_approved(name))
 
     async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
-        """Start servers together for the first time and approve their tools; returns the errors of those that
-        cannot be started.
-        """
+        """Start servers together the first time and approve their tools; returns errors of failed ones."""
         names = tuple(names)
         ends = await asyncio.gather(
             *(self._loop.run(self._first(name)) for name in names), return_exceptions=True
@@ -244,7 +238,8 @@ class McpServers:
         servers = self._reset()
         waiting = [self._loop.submit(server.close()) for server in servers] if self._loop.running else []
         for one in waiting:
-            with suppress(TimeoutError):  # the sandbox kills what does not end when this process ends
+            # The sandbox kills what does not end when this process ends.
+            with suppress(TimeoutError):
                 one.result(_CLOSE_S)
         self._loop.stop()
 
@@ -276,6 +271,7 @@ class McpServers:
         try:
             answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
         except ToolError as error:
+            # The server answered, so it works: the error is of the call.
             watched.success(permit)
             raise ToolError(token_redactor(known.config, self._env).text(str(error))) from error
         except ConnectionError as error:
@@ -284,6 +280,7 @@ class McpServers:
                 return await self.call(server, tool, pin, args, progress, ask=ask, show=show)
             raise watched.error() from error
         except TimeoutError as error:
+            # Slow is not broken: a look at the server decides.
             watched.release(permit)
             await watched.look()
             alive = "it still answers to others" if watched.health.usable else str(watched.error())
@@ -292,6 +289,7 @@ class McpServers:
                 f"cancelled; {alive}"
             ) from error
         except BaseException:
+            # Cancelled: nothing is known about the server, and the permit must not be lost.
             watched.release(permit)
             raise
         watched.success(permit)
@@ -332,9 +330,7 @@ class McpServers:
         return await self.check(name)
 
     def logout(self, name: str) -> bool:
-        """Remove the tokens of a server and the registration of its client; returns whether there were
-        any.
-        """
+        """Remove a server's tokens and client registration; returns whether there were any."""
         path = TokenFile.path_of(self._known(name).config, self._env)
         known = path.exists()
         path.unlink(missing_ok=True)
@@ -383,9 +379,7 @@ class McpServers:
         )
 
     def _reset(self) -> list[Server]:
-        """Replace every server by one that was never started; returns the replaced ones, which are to be
-        closed.
-        """
+        """Replace every server by one never started; returns the old ones, which must be closed."""
         with self._changing:
             before = self._servers
             self._servers = {name: self._server(server.config) for name, server in before.items()}
@@ -452,7 +446,8 @@ class McpServers:
             loop = asyncio.get_running_loop()
 
             def progress(text: str, fraction: float | None) -> None:
-                with suppress(RuntimeError):  # the run's loop has ended
+                # The run's loop has ended.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(ctx.progress, text, fraction)
 
             async def ask(text: str, options: tuple[str, ...]) -> str | None:

@@ -235,9 +235,7 @@ def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro
 
 
 def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters: _Parameters) -> Json:
-    """Return an argument of call number `place`: a constant, a reference to an earlier result, or a
-    parameter.
-    """
+    """Return an argument of call `place`: a constant, a reference to an earlier result, or a parameter."""
     values = [calls[place].args[name] for calls in times]
     if len({dumps(value) for value in values}) == 1:
         return escape_template(values[0])

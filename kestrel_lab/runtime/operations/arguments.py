@@ -17,9 +17,7 @@ TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string"}}
 
 
 def closed_object(properties: dict[str, Json], *, optional: Collection[str] = ()) -> dict[str, Json]:
-    """Return the JSON Schema of an object with just these properties, all but the `optional` ones
-    required.
-    """
+    """Return the JSON Schema of an object with these properties, all required but the `optional` ones."""
     required: list[Json] = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -35,9 +33,7 @@ def temperature_of(scope: Scope) -> float:
 
 
 class Arguments:
-    """The arguments of a step, checked one by one; a wrong one raises a `UsageError` that names it and the
-    operation.
-    """
+    """The checked arguments of a step; a wrong one raises a `UsageError` that names it."""
 
     def __init__(self, scope: Scope, operation: str = "") -> None:
         """Take the arguments of the step; `operation` is its name in messages, the step's own by default."""

@@ -1,6 +1,4 @@
-"""Control flow of plans: the operations `loop`, `graph`, `workflow` and `escalation` grow the next steps when
-the last are done.
-"""
+"""Control flow: `loop`, `graph`, `workflow` and `escalation` grow the next steps after the last."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ async def loop(scope: Scope) -> Done:
 def decision_step(
     scope: Scope, name: str, turn: int, args: Mapping[str, Json], after: tuple[Step, ...], names: set[str]
 ) -> Step:
-    """Return the step that decides how to go on after the steps `after`: the same operation, with new
-    arguments.
-    """
+    """Return the step that decides how to go on after `after`: the same operation, new arguments."""
     return Step(
         id=f"{name}#{turn}",
         operation=scope.step.operation,
@@ -176,9 +172,7 @@ async def workflow(scope: Scope) -> Done:
 
 
 def _with_artifacts(step: Step, names: Collection[str]) -> Step:
-    """Return the step, or the first of a loop's or a graph's, consuming these as well, if it works on a goal
-    and names nothing itself.
-    """
+    """Return the step, or a compound's first, also consuming these, if it has a goal and names none."""
     if not names or step.tool or (step.consumes and not step.operation):
         return step
     if step.operation in ("loop", "graph"):
@@ -244,7 +238,8 @@ async def escalation(scope: Scope) -> Done:
         escalated = ModelEscalated(
             step=scope.step.id, source=last.id, target=tiers[turn].id, reason=one_line(reason, 200)
         )
-        if scope.step.id not in scope.ctx.state.escalated:  # said before a crash
+        # Said before a crash.
+        if scope.step.id not in scope.ctx.state.escalated:
             scope.ctx.emit(escalated)
     fed = {name: value for name, value in scope.inputs.items() if name not in tiers[turn].consumes}
     given = {**fed, **told} if not tiers[turn].tool else {}

@@ -1,6 +1,4 @@
-"""The operation `council`: several agents take positions with evidence in rounds, vote, and a chair decides
-and says why.
-"""
+"""The operation `council`: agents argue with evidence in rounds and vote; a chair decides and says why."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ async def council(scope: Scope) -> Done:
 def _member_step(
     scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]
 ) -> Step:
-    """Return the step in which a member takes a position in round `turn`, or votes in the one after the
-    last.
-    """
+    """Return the step in which a member takes a position in round `turn`, or finally votes."""
     text, schema = _TAKE + (_AGAIN if turn > 1 else ""), POSITION
     if turn > rounds:
         names = cast("list[Json]", list(cast("dict[str, Json]", given["positions"])))
@@ -156,9 +152,7 @@ def _positions(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Js
 
 
 def _count_found_evidence(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
-    """Return how many pieces of evidence stand in what tools answered the members so far, or in what all were
-    given; white space aside.
-    """
+    """Return how much evidence occurs in the members' tool answers or inputs; ignores white space."""
     conversations = [
         conversation
         for name, conversation in scope.ctx.state.conversations.items()

@@ -1,6 +1,4 @@
-"""Gather what a plan starts from: `bootstrap` (time and recalled notes), `gather` and `find_files` (files
-that matter for a goal).
-"""
+"""Gather a plan's inputs: `bootstrap` (time, recalled notes), `gather` and `find_files`."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ def as_json(found: ResourceMap) -> Json:
 
 
 def _query_proposer(scope: Scope, goal: str) -> Propose:
-    """Return what proposes queries: the step's model, and the rules beside it, so that a model only adds
-    queries.
-    """
+    """Return the query proposers: the step's model and the rules, so that a model only adds queries."""
     asking = step_dialogue(scope, schema=_QUERIES, tools=())
 
     async def propose(found: ResourceMap) -> Sequence[str]:

@@ -1,6 +1,4 @@
-"""The operations `intake` (the intent of a goal decides the form of its answer) and `converse` (prepared user
-turns).
-"""
+"""The operations `intake` (the goal's intent decides the answer's form) and `converse` (user turns)."""
 
 from __future__ import annotations
 
@@ -40,7 +38,8 @@ async def intake(scope: Scope) -> Done:
         except ModelError:
             if not scope.ctx.state.conversation(scope.step.id).replies:
                 raise
-            return ""  # it answered with nothing; a model that cannot be reached could not do the work either
+            # It answered with nothing; a model that cannot be reached could not do the work either.
+            return ""
 
     found = await decide_intent(goal, second)
     form = FOR_INTENT[found.intent]
@@ -58,9 +57,7 @@ async def intake(scope: Scope) -> Done:
 
 
 async def converse(scope: Scope) -> Done:
-    """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last
-    answer is the output.
-    """
+    """Send the texts `says` to the step's model in turn; the last answer is the output."""
     conversation, answer = step_dialogue(scope), ""
     for text in cast("list[str]", scope.args["says"]):
         answer = await conversation.ask(text, str)

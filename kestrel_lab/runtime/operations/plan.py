@@ -118,9 +118,7 @@ def _proposal(answer: str, toolbox: Toolbox, most: int) -> Plan:
 
 
 def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple[Step, ...]:
-    """Return the proposed steps, with one more that answers the goal unless the plan ends in one agent's step
-    already.
-    """
+    """Return the proposed steps, and one that answers the goal unless the plan ends in one agent step."""
     ends = proposed.ends()
     if len(ends) == 1 and ends[0].goal:
         more = tuple(name for name in produces if name not in ends[0].produces)
@@ -149,9 +147,7 @@ def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple
 
 
 def _one_at_a_time(steps: tuple[Step, ...], repairs: int) -> tuple[Step, ...]:
-    """Return the steps each waiting for the one before it, so that nothing goes on behind a step that
-    failed.
-    """
+    """Return the steps in sequence, so that nothing goes on after a failed step."""
     order = Plan(steps=steps).order()
     return tuple(
         replace(
@@ -166,9 +162,7 @@ def _one_at_a_time(steps: tuple[Step, ...], repairs: int) -> tuple[Step, ...]:
 
 
 def _with_artifacts(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps to run in order; each leaves an artifact, which agents get that wait for a step whose
-    artifact has no name.
-    """
+    """Return the steps to run in order; agents get the unnamed artifacts of those they wait for."""
     left = {step.id: f"result of {step.id}" for step in steps if not step.produces}
     return tuple(
         replace(

@@ -185,9 +185,7 @@ def _maker(scope: Scope) -> str:
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
-    """Return a model's report, its issues about words that the answer does not have apart, as `strange`;
-    raises `UsageError` for none.
-    """
+    """Return a model's report; issues that quote words missing in the answer are `strange`."""
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = _plain(answer)
     there = [
@@ -204,9 +202,7 @@ _GAP: Final = re.compile(r"\.{3}|…")
 
 
 def _plain(text: str) -> str:
-    """A text without what a model changes when it quotes: case, white space, marks of emphasis and quotation,
-    a stop at its end.
-    """
+    """A text without what models change when quoting: case, white space, emphasis, final stop."""
     return " ".join(re.sub(r"[*_`\"“”'’]", "", text).casefold().split()).strip(" .,;:")
 
 
@@ -221,9 +217,7 @@ class Quality(PartsView):
     """The quality report of a run's answer, shown as a table. Without a report it says how to get one."""
 
     report: Mapping[str, Any] = field(default_factory=dict)
-    """The output of the step: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty where there is
-    none.
-    """
+    """The step's output: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty without one."""
 
     @property
     def passed(self) -> bool | None:
@@ -242,9 +236,7 @@ class Quality(PartsView):
 
     @property
     def missing_evidence(self) -> list[str]:
-        """Claims of the answer that cite what is not there, and those for which the model sees no
-        evidence.
-        """
+        """Claims that cite what does not exist, and those for which the model sees no evidence."""
         return list(self.report.get("missing_evidence", ()))
 
     @property

@@ -1,6 +1,4 @@
-"""The operation `commit`: a model proposes notes to remember, rules decide on each, and the memory stores
-them with evidence.
-"""
+"""The operation `commit`: a model proposes notes, rules decide, the memory stores them with evidence."""
 
 from __future__ import annotations
 
@@ -78,11 +76,13 @@ async def commit(scope: Scope) -> Done:
     except (ModelError, DependencyError, LimitError) as error:  # the answer is there already, and stays
         unread = isinstance(error, ModelError) and isinstance(error.__cause__, UsageError)
         if scope.step.stage and not unread:
-            raise  # a stage is tried again, and a session that failed goes on there
+            # A stage is tried again, and a session that failed goes on there.
+            raise
         why = "the model proposed nothing that could be read" if unread else one_line(str(error), 300)
         ctx.emit(Progress(text=f"nothing was remembered: {why}"))
         proposed = []
-    await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
+    # The memory may hold notes that this run stored before a crash.
+    await ctx.on_disk()
     kept = 0
     for place, item in enumerate(proposed):
         note = replace(

@@ -1,6 +1,4 @@
-"""The operation `thoughts` (tree of thoughts): candidates are proposed and scored, and the best open one is
-expanded next.
-"""
+"""The operation `thoughts` (tree of thoughts): propose and score candidates, expand the best one."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Thought:
     note: str = ""
     """The remark of its scorer."""
     state: str = "open"
-    """`open`, `expanded` (others go on from it) or `closed_object`: scored low, failed, too deep or pushed
-    out by better ones.
-    """
+    """`open`, `expanded` (has children) or `closed`: scored low, failed, too deep or outranked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,9 +147,7 @@ def scored_candidates(scope: Scope, order: Order) -> list[Thought]:
 
 
 def prune_candidates(known: Sequence[Thought], order: Order) -> list[Thought]:
-    """Return the candidates with those closed that score low, are too deep, or are not among the best open
-    ones.
-    """
+    """Return the candidates; those with low scores, too deep or not among the best are closed."""
     able = [
         thought
         for thought in known
@@ -198,10 +192,9 @@ def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
 
 
 def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
-    """Return score, done and note from the answer of a scorer; raises `UsageError` that says which form it
-    must have.
-    """
+    """Return score, done and note of a scorer's answer; raises `UsageError` with the required form."""
     score = value.get("score") if isinstance(value, dict) else value
+    # `true` from a scorer is no score of 1: a bool is an int in Python.
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
         raise UsageError(
@@ -227,6 +220,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         after_failure=False,
         needs_approval=False,
         args={
+            # Braces in a goal are text: they must not be read as references to artifacts.
             "goal": escape_template(order.goal),
             "count": min(order.breadth, order.nodes - len(known)),
             "score": escape_template(order.score),
@@ -243,6 +237,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         operation="thoughts",
         depends_on=(expand.id,),
         produces=step.produces,
+        # A candidate that could not be scored must not end the search.
         after_failure=True,
         args=escape_template(asdict(replace(order, round=order.round + 1))),
         given={},

@@ -1,6 +1,4 @@
-"""The verifiers of the package: models that must cite evidence, deterministic fact checks, answer forms, and
-a vote of judges.
-"""
+"""The package's verifiers: citing models, deterministic checks, answer forms, and votes of judges."""
 
 from __future__ import annotations
 
@@ -160,9 +158,7 @@ class Grounded:
 
 @dataclass(frozen=True, slots=True)
 class Cites:
-    """Every citation of an answer that was given as claims is resolved exactly; a claim without one is no
-    issue, it is shown as uncited.
-    """
+    """Every citation of a claim must resolve exactly; a claim without one is only shown as uncited."""
 
     scope: Scope
     claims: Sequence[Mapping[str, Any]]
@@ -208,6 +204,7 @@ class Vote:
             try:
                 verdicts.append(await judge(claim))
             except (ModelError, UsageError) as error:
+                # One judge who fails does not end the vote; without any verdict the error counts.
                 problem = error if isinstance(error, RunError) else RunError(str(error))
         if not verdicts:
             raise problem or RunError("a vote needs at least one judge")

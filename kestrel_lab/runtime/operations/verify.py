@@ -1,6 +1,4 @@
-"""The operation `verify`: verifiers judge an answer, and it is repaired and judged again until it passes or
-the rounds are used up.
-"""
+"""The operation `verify`: verifiers judge an answer, which is repaired until it passes or rounds end."""
 
 from __future__ import annotations
 
@@ -82,9 +80,8 @@ async def verify(scope: Scope) -> Done:
         (form if isinstance(judge, Formed) else issues).extend(found)
     issues += await _citation_issues(scope, order)
     over = order.round > order.rounds
-    if not issues and (
-        not form or over
-    ):  # what is right in another form is given, with what is wrong with its form beside it
+    # What is right in another form is given, with what is wrong with its form beside it.
+    if not issues and (not form or over):
         return Done(output=answer if order.claims else order.answer)
     issues = [*form, *issues]
     if over:
@@ -137,6 +134,7 @@ class _Order:
         self.support = args.share("support", 0)
         self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
         for model in (*self.judges, *self.escalate):
+            # Refused here, before any judge is paid: a later model may have a typing error.
             scope.ctx.resolve(model)
         written = dict.fromkeys(
             (*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args))
@@ -151,9 +149,7 @@ class _Order:
         """The failures of the steps it waits for."""
 
     def verifiers(self) -> tuple[Verifier, ...]:
-        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature
-        0 by default.
-        """
+        """Return the step's verifiers: form, citations, facts, then models, at temperature 0 by default."""
         if not (self.facts or self.judge or self.contract or self.support):
             msg = (
                 "the operation 'verify' has nothing to check: facts and judge are off, and neither "
@@ -207,6 +203,7 @@ class _Order:
             parent="",
             depends_on=(repair.id,),
             when="",
+            # A repair that failed leaves the last answer, which is judged once more.
             after_failure=True,
             args={
                 "goal": escape_template(self.goal),
@@ -226,9 +223,7 @@ class _Order:
 
     @property
     def _maker(self) -> Step | None:
-        """The step that gave the answer its schema, which a repair keeps; `None` where the answer has
-        none.
-        """
+        """The step whose schema the answer has, which a repair keeps; `None` if it has none."""
         within = self._scope.step.scope
         makers = (
             step
@@ -253,9 +248,7 @@ def _artifact(step: Step) -> str:
 
 
 def _proposed_criteria(scope: Scope, args: Arguments) -> tuple[str, ...]:
-    """Return the criteria that an operation `plan` proposed together with the steps that this one waits
-    for.
-    """
+    """Return the criteria that an operation `plan` proposed together with the awaited steps."""
     plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
     given = [
         how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)
@@ -269,9 +262,8 @@ def _proposed_criteria(scope: Scope, args: Arguments) -> tuple[str, ...]:
 
 
 async def _citation_issues(scope: Scope, order: _Order) -> list[str]:
-    """Return the issue of an answer of which too few claims cite something that is there; none where it says
-    that it does not know.
-    """
+    """Return the issue that too few claims have valid citations; none if the answer abstains."""
+    # "I do not know" claims nothing that could be cited.
     if not order.text or not order.support or is_abstention(order.text):
         return []
     subject = scope.subject(order.text, order.goal)
@@ -345,9 +337,8 @@ def _dated(found: Iterable[Evidence], subject: Subject) -> tuple[Evidence, ...]:
 
 
 def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
-    """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by
-    another.
-    """
+    """Return the n-th judge, in a conversation of its own, so that none influences another."""
+    # The first judge keeps the step's own id, under which a resumed run finds its verdict.
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
     subject = scope.subject(order.text, order.goal)
     known = {span.id for span in (*subject.spans, *cited_spans(subject, scope.ctx.state.writers))}
@@ -374,9 +365,7 @@ def _end_conversation(scope: Scope, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimJudge:
-    """A model decides claim by claim whether what it cites entails it; what is contradicted or not shown is
-    refused, what is uncited is not asked about.
-    """
+    """A model judges each cited claim: it fails if its citations contradict or do not show it."""
 
     scope: Scope
     claims: Sequence[Mapping[str, Any]]
@@ -389,6 +378,7 @@ class _ClaimJudge:
         subject = scope.subject(claim.answer, claim.goal)
         backed = await asyncio.to_thread(evidence_of, subject, self.claims)
         issues: list[str] = []
+        # Claims whose citation is wrong are refused by `Cites` already, without a model.
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"

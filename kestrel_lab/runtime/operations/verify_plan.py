@@ -46,9 +46,7 @@ def parse_level(text: str) -> str:
 
 
 def parse_form(text: str) -> str:
-    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the
-    nearest one.
-    """
+    """Return `text` as an answer form: `none`, `auto` or a contract; raises `UsageError` otherwise."""
     word = text.strip().lower()
     return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
 
@@ -205,9 +203,7 @@ def _join_instructions(instructions: str, more: str) -> str:
 
 
 def _with_claims(step: Step, contract: Contract | None) -> Step:
-    """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form
-    of its own.
-    """
+    """Return an agent step that must answer as claims with citations, unless it has a form."""
     if contract is not None or not step.goal or step.schema is not None:
         return step
     from kestrel_lab.answers.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for

@@ -1,6 +1,4 @@
-"""Evidence bundles of web searches: results, facts with quotes that were found in their pages, gaps and
-confidence.
-"""
+"""Evidence bundles of web searches: results, facts with verified quotes, gaps and confidence."""
 
 from __future__ import annotations
 
@@ -116,9 +114,7 @@ class EvidenceBundle:
         return json.dumps(self.as_json(), indent=2, ensure_ascii=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per fact and quote: fact, confidence, sites (their number), result, url, quote,
-        at.
-        """
+        """Return a row per fact and quote: fact, confidence, sites (count), result, url, quote, at."""
         found = {row.id: row for row in self.results}
         rows = [
             (
@@ -273,9 +269,7 @@ def checked_facts(
 
 
 def agreement_confidence(sites: int) -> float:
-    """Return the confidence for a number of independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two, 0.875 for
-    three.
-    """
+    """Return the confidence for independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two."""
     return 1 - 2.0**-sites
 
 

@@ -1,6 +1,4 @@
-"""The operation `websearch`: queries, results, pages and checked facts; each search and each page is a call
-of its own.
-"""
+"""The operation `websearch`: queries, results, pages, checked facts; each request is a call."""
 
 from __future__ import annotations
 
@@ -227,9 +225,7 @@ async def websearch_report(scope: Scope) -> Done:
 
 
 async def _grounded_search(scope: Scope, order: _Order) -> Done:
-    """Take the pages that a model with its own web search names; raises `UsageError` for a model without
-    one.
-    """
+    """Take the pages that a model with web search names; raises `UsageError` for other models."""
     name = scope.step.model or scope.ctx.model.name
     searching = name if name.endswith(WEB) else f"{name}{WEB}"
     scope.ctx.resolve(searching)
@@ -254,16 +250,13 @@ async def _grounded_search(scope: Scope, order: _Order) -> Done:
 
 
 async def _ask_model(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, Any] | None:
-    """Return the model's answer, or `None` if it still does not fit `schema` after all attempts of a
-    dialogue.
-    """
+    """Return the model's answer, or `None` if it does not fit `schema` after all attempts."""
     asking = step_dialogue(scope, schema=schema, tools=(), temperature=temperature_of(scope))
     try:
         return await asking.ask(text, lambda answer: cast("dict[str, Any]", read_json(answer, schema)))
     except ModelError as error:
-        if not isinstance(
-            error.__cause__, UsageError
-        ):  # the model failed; else it answered, in no usable form
+        # The model failed; else it answered, in no usable form.
+        if not isinstance(error.__cause__, UsageError):
             raise
         return None
 
@@ -333,9 +326,7 @@ def _facts_asked(order: _Order, results: Iterable[WebResult], texts: Mapping[str
 
 
 def relevant_excerpt(text: str, words: Iterable[str], most: int) -> str:
-    """Return about `most` characters of `text`: its beginning and the lines with the most of `words`, in
-    their order.
-    """
+    """Return about `most` characters of `text`: its beginning and the lines with most of `words`."""
     if len(text) <= most:
         return text
     wanted = [*words]

@@ -247,9 +247,7 @@ def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ..
 def spans_for_model(
     subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()
 ) -> tuple[Span, ...]:
-    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of
-    tools; then the files that the run `changed`.
-    """
+    """Return the evidence shown to a model: cited spans, else tool answers; then `changed` files."""
     return (*(_spans_now(subject, backed) or subject.whole_spans), *changed_spans(subject, changed))
 
 

@@ -118,9 +118,7 @@ class RunRetrieval(PartsView):
         return ("question", "place", "by", "why", "score"), rows
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per file that a step chose or dropped: `question`, `step`, `retriever`, `path`, `place` (of
-        those chosen), `dropped` (why).
-        """
+        """A row per file chosen or dropped: `question`, `step`, `retriever`, `path`, `place`, `dropped`."""
         rows = []
         for asked in self.questions:
             for number, step in enumerate(asked.steps, 1):

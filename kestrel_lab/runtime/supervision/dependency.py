@@ -38,9 +38,7 @@ class Pace:
 
 
 class Dependency:
-    """A watched dependency; `changed` is called with each change of its health, on the thread that notices
-    it.
-    """
+    """A watched dependency; `changed` is called with each health change, on the noticing thread."""
 
     def __init__(
         self,
@@ -62,7 +60,8 @@ class Dependency:
         self._pace, self._clock, self._changed = pace, clock, changed
         self._probe, self._restart, self._advice = probe, restart, advice
         self._heard: float | None = None  # the time of the last success
-        self._probed = (-math.inf, False)  # the end of the last probe, and whether it succeeded
+        # The end of the last probe, and whether it succeeded.
+        self._probed = (-math.inf, False)
         self._busy = self._restarting = False
         self._lock = threading.Lock()
 
@@ -84,6 +83,7 @@ class Dependency:
     def admit(self) -> int:
         """Return a permit for one call; raises `DependencyError` when none may be made now."""
         with self._lock:
+            # Runs of several event loops and threads share a dependency.
             permit = self.health.admit()
         if permit is None:
             raise self.error()
@@ -151,15 +151,14 @@ class Dependency:
         )
 
     async def gate(self, until: float) -> None:
-        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic) or
-        after the last restart.
-        """
+        """Return once it works, restarted if needed; raises `DependencyError` at `until` (monotonic)."""
         pause = LOOK_S
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 while not await self._in_order():
                     if self.health.state is HealthState.FAILED and self.health.restartable:
                         raise self.error()
+                    # From short to a second: a quick start is seen at once, a slow one costs few looks.
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
         except TimeoutError:
@@ -247,6 +246,7 @@ class Dependency:
                 taken, self._busy = self._busy, True
             if not taken:
                 break
+            # Polled: nothing can be awaited across event loops.
             await asyncio.sleep(LOOK_S)
         try:
             yield

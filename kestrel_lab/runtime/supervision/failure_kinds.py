@@ -146,7 +146,8 @@ def _direct_class(error: BaseException) -> FailureClass | None:  # a table of co
         case UsageError() | StoreError() | CheckError():
             return "logic"
         case subprocess.CalledProcessError():
-            return "dependency" if error.returncode < 0 else "logic"  # killed by a signal
+            # Killed by a signal.
+            return "dependency" if error.returncode < 0 else "logic"
         case socket.gaierror():
             return "transient" if error.errno == socket.EAI_AGAIN else "dependency"
         case TimeoutError():
@@ -182,9 +183,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """Return an attribute of an error of foreign code, where a property may raise; `None` where there is
-    none.
-    """
+    """Return an attribute of a foreign error, whose properties may raise; `None` if there is none."""
     try:
         return getattr(holder, name, None)
     except Exception:  # foreign code  # noqa: BLE001

@@ -65,6 +65,7 @@ class HealthPolicy:
 
     def window(self, times: int, random: float) -> float:
         """Return the seconds of the `times`-th window in a row, from 1; `random` is from 0 to 1."""
+        # The exponent is bounded, because a float overflows after a thousand windows.
         grown: float = min(self.open_s * 2 ** min(times - 1, 60), self.open_max_s)
         return grown * (1 + self.jitter * random)
 
@@ -261,8 +262,10 @@ class DependencyHealth:
 
     def succeeded(self, permit: int | None = None) -> None:
         """Record a successful call or, without a permit, probe."""
+        # A probe that succeeds proves more than our own restarts could.
         if permit is None and self.given_up and self._state is HealthState.FAILED:
-            self.breaker.reset()  # it was restarted by somebody else
+            # It was restarted by somebody else.
+            self.breaker.reset()
         elif self.given_up or not self._counts(permit, self.breaker.success):
             return
         if self._state is HealthState.FAILED:
@@ -277,6 +280,7 @@ class DependencyHealth:
             return
         self.reason = reason
         if tried:
+            # Only trial calls use up attempts: the failures that opened the breaker are counted by it.
             self.budget.take()
         if self._state in {HealthState.STARTING, HealthState.READY}:
             self._go(HealthState.DEGRADED, reason)

@@ -1,6 +1,4 @@
-"""Supervised model calls: circuit breaker, rate limits and call time per endpoint; a run waits for an
-endpoint that worked before.
-"""
+"""Supervised model calls: circuit breaker, rate limits and call times per endpoint."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def _stands_for_several(model: Model) -> bool:
 
 
 def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTime) -> Model:
-    """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at
-    the endpoint.
-    """
+    """Return `model` with its innermost one metered, so that pauses between attempts hold no slot."""
     inner = inner_model(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
@@ -149,9 +145,7 @@ class GuardedModel(ModelWrapper):
     idle: IdleTime = field(default_factory=IdleTime)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after
-        waiting in vain.
-        """
+        """Answer; raises the model's error, or `DependencyError` after waiting for an open breaker."""
         stream = Stream(on_delta)
         until, told, pause = math.inf, "", _FIRST_PAUSE_S
         while True:
@@ -189,6 +183,7 @@ class GuardedModel(ModelWrapper):
                 self.endpoint.release(permit)
             raise
         except BaseException:
+            # Cancelled: nothing is known about the endpoint, and the permit must not be lost.
             self.endpoint.release(permit)
             raise
         self._tell(self.endpoint.success(permit))
@@ -239,7 +234,8 @@ class MeteredModel(ModelWrapper):
         waiting = self.idle.queueing
         if isinstance(self.model, PreparableModel) and not self.model.ready:
             self.emit(Progress(text=self.model.preparing))
-            with waiting():  # what a process does once is no time of this call
+            # What a process does once is no time of this call.
+            with waiting():
                 await self.model.prepare()
             self.emit(Progress(text=""))
         while True:
@@ -249,9 +245,9 @@ class MeteredModel(ModelWrapper):
             try:
                 answer = await self._in_time(request, stream)
             except BaseException as error:
-                if (
-                    isinstance(error, ModelError) and error.transient
-                ):  # an endpoint that hangs uses up no time of the agent
+                # Only a refusal for too many calls says anything about the rate limit.
+                # An endpoint that hangs uses up no time of the agent.
+                if isinstance(error, ModelError) and error.transient:
                     self.idle.lose(time.monotonic() - began)
                 if not _rate_limited(error):
                     turns.released()
@@ -276,6 +272,7 @@ class MeteredModel(ModelWrapper):
             async with asyncio.timeout(self.call_s) as bound:
                 return await self.model(request, on_delta)
         except TimeoutError as error:
+            # A timeout of the model's own client is an error of the model, not of our bound.
             if not bound.expired():
                 raise
             msg = (

@@ -156,6 +156,7 @@ class Gate:
     async def enter(self) -> int:
         """Wait for a turn and return its ticket, which `succeeded`, `refused` or `released` must end."""
         with self._lock:
+            # Runs of several event loops and threads share an endpoint.
             if not self._waiting and (ticket := self.throttle.enter()) is not None:
                 return ticket
             loop = asyncio.get_running_loop()
@@ -165,7 +166,8 @@ class Gate:
             return await self._turn(waiter)
         except BaseException:
             with self._lock:
-                if waiter in self._waiting:  # `_wake` removes it when its event loop has closed
+                # `_wake` removes it when its event loop has closed.
+                if waiter in self._waiting:
                     self._waiting.remove(waiter)
                 self._wake()
             raise

@@ -138,9 +138,7 @@ class RuntimeSupervisor(PartsView):
         return HealthTable(watched.row() for watched in tuple(self._watched.values()))
 
     def subscribe(self, listener: HealthListener) -> Callable[[], None]:
-        """Call `listener` with every change from now on, on the thread that notices it; returns a function
-        that ends that.
-        """
+        """Call `listener` with every later change, on the noticing thread; returns the unsubscriber."""
         self._listeners.append(listener)
 
         def end() -> None:

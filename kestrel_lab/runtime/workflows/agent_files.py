@@ -29,7 +29,8 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
         else _shipped_agent(name_or_path, ())
     )
     entry = _read(path)
-    settings_of(entry, path.parent, {})  # refuses an agent in its own team
+    # Refuses an agent in its own team.
+    settings_of(entry, path.parent, {})
     team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
     return agent_of(entry.name or path.stem, {**step_settings(entry), "team": team}, entry.description)
 
@@ -106,9 +107,7 @@ def _shipped_agent(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> P
 
 
 def file_beside(folder: Path, name: str, kind: str = "agent") -> Path:
-    """Return a file that a workflow names, which must be in its folder or below, also through links; raises
-    `UsageError` for another.
-    """
+    """Return a file named by a workflow; raises `UsageError` if it is not below its folder."""
     pure = PurePosixPath(name)
     found = folder / name
     if (

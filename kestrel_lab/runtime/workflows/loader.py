@@ -77,9 +77,7 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
 
 def find_workflow(name_or_path: str | Path) -> Path:
-    """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped
-    name.
-    """
+    """Return a workflow's file; raises `UsageError` with the nearest shipped name if there is none."""
     from kestrel_lab.runtime.workflows.agent_files import is_file_name
 
     text = str(name_or_path)
@@ -120,9 +118,7 @@ def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
 def input_values(
     document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Return the values of the declared inputs of a workflow; raises `UsageError` for one that is missing,
-    unknown or of another type.
-    """
+    """Return a workflow's input values; raises `UsageError` for missing, unknown or ill-typed ones."""
     for name in given:
         if name not in declared:
             raise UsageError(f"{document.name} has no input {name!r}; {did_you_mean(name, declared)}")
@@ -148,7 +144,9 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
         try:
             value = loads(given)
         except ValueError:
+            # Not JSON: text, as most inputs are.
             value = given
+    # A bool is an int in Python, so it would pass for a number.
     if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
         raise UsageError(f"the input {name!r} must be of type {entry.type}, not {given!r}")
     if entry.minimum is not None and isinstance(value, int | float) and not value >= entry.minimum:

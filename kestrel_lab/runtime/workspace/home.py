@@ -1,6 +1,4 @@
-"""The home folder of a workspace: where it is, what else is kept for workspaces that are gone, and how it is
-moved.
-"""
+"""The home folder of a workspace: where it is, homes of missing workspaces, and moving one."""
 
 from __future__ import annotations
 
@@ -170,9 +168,7 @@ def take_home(workspace: Path, env: Mapping[str, str], name: str) -> str:
 
 
 def _move(folder: Path, place: Path) -> list[str]:
-    """Move a home, without what names the place where it is; returns the names of MCP servers that were
-    installed in it.
-    """
+    """Move a home without location-dependent parts; returns the MCP servers installed in it."""
     left = (
         sorted(one.name for one in (folder / _INSTALLED).iterdir() if one.is_dir())
         if (folder / _INSTALLED).is_dir()

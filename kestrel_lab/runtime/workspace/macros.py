@@ -43,15 +43,11 @@ class WorkspaceMacros(PartsView):
         return self._registry.get(name, version)
 
     def save(self, macro: Macro) -> Macro:
-        """Keep a macro as the next version of its name, unless the newest one says the same; returns what is
-        kept.
-        """
+        """Keep a macro as the next version of its name, unless it is unchanged; returns what is kept."""
         return self._registry.save(macro)
 
     def accept(self, name: str, *, called: str = "") -> Macro:
-        """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name
-        is proposed.
-        """
+        """Keep a proposed macro, as `called` if given; raises `UsageError` for an unknown name."""
         proposed = {proposal.macro.name: proposal.macro for proposal in self.proposals()}
         if name not in proposed:
             raise UsageError(
@@ -62,9 +58,7 @@ class WorkspaceMacros(PartsView):
         return self.save(replace(proposed[name], name=called or name))
 
     def enable(self, name: str) -> Macro:
-        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that
-        name.
-        """
+        """Offer a macro to runs that start from now on; raises `UsageError` for an unknown name."""
         return self._registry.enable(name)
 
     def disable(self, name: str) -> Macro:
@@ -85,9 +79,7 @@ class WorkspaceMacros(PartsView):
     run_sync = blocking_twin(run)
 
     def proposals(self) -> list[MacroProposal]:
-        """Propose new macros for sequences of calls that occurred here at least three times, those that save
-        most calls first.
-        """
+        """Propose macros for call sequences that occurred three times or more, best savings first."""
         store = self._session.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]

@@ -281,9 +281,7 @@ class WorkspaceMemory(PartsView):
         return NoteCard(note=note, links=links, names=tuple(str(row[0]) for row in names))
 
     def edit(self, note_id: str, **changes: object) -> Note:
-        """Change fields of a note: `text`, `kind`, `tags`, `confidence`, `expires`; its text then counts as
-        the user's own.
-        """
+        """Change a note's `text`, `kind`, `tags`, `confidence` or `expires`; new text is the user's own."""
         return self._memory.edit(self.get(note_id), self._place, **changes)
 
     def learn(self, run_id: str) -> Notes:
@@ -309,9 +307,7 @@ class WorkspaceMemory(PartsView):
         return recurring_questions(rows[:RUNS_READ])
 
     def graph(self, about: str = "") -> MemoryDrawing:
-        """Notes, what they name and how they stand to each other; of those that have to do with `about`, if
-        given.
-        """
+        """Notes, what they name and how they relate; only those relevant to `about`, if given."""
         chosen = self._memory.find(about, 30, workspace=self._place, count=False) if about else None
         return MemoryDrawing(memory_graph(self._memory.table, self._place, about=chosen), self._place)
 
@@ -324,9 +320,7 @@ class WorkspaceMemory(PartsView):
         return self.list().parts()
 
     def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
-        """The notes that a selector means, newest first; those that newer ones stand for only with
-        `replaced`, expired ones as `expired`.
-        """
+        """The notes of a selector, newest first; with `replaced` also superseded ones."""
         found = select_notes(self._memory.table, selector, self._place)
         if selector != "expired":
             now = time.time()

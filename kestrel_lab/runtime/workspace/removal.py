@@ -1,6 +1,4 @@
-"""Removal of runs and of what they keep beside the log: for whoever must delete data, and for whoever needs
-the room.
-"""
+"""Removal of runs and of what they keep beside the log: to delete data, or to free space."""
 
 from __future__ import annotations
 
@@ -111,9 +109,7 @@ class Removal(TableView):
 
 
 def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) -> Removal:
-    """Return what removing runs would do; raises `UsageError` for one that does not exist, or that somebody
-    works on.
-    """
+    """Return what a removal would do; raises `UsageError` for unknown runs and those at work."""
     store = session.store
     chosen = [store.run(run) for run in dict.fromkeys(runs)]
     plan = plan_removal(store, [run.id for run in chosen], children=children)
@@ -129,9 +125,7 @@ def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) ->
 
 
 def runs_older_than(session: Session, age: str, *, trials: bool = False) -> list[str]:
-    """Return the runs that began longer ago than `30d` (m, h, d, w) and that nobody works on; those of suites
-    only with `trials`.
-    """
+    """Return idle runs older than `30d` (m, h, d, w); those of suites only with `trials`."""
     found = _AGE.fullmatch(age.strip().lower())
     if found is None:
         raise UsageError(
@@ -195,9 +189,7 @@ class Swept:
 
 
 def collect_garbage(session: Session) -> Swept:
-    """Remove what no run needs any more: rests of removed runs, texts that no event names, room in the files
-    of the log.
-    """
+    """Remove what no run needs: rests of removed runs, unnamed texts, free space in the log."""
     for _ in range(_TRIES):
         plan = plan_removal(session.store, ())
         if remove_from_log(session.store, plan):
@@ -245,9 +237,7 @@ def _remove_files(session: Session, snapshots: SnapshotStore, names: set[str]) -
 
 
 def _remove_copies(session: Session) -> None:
-    """Remove the private copies of runs that are gone; one in which a follow-up or a resumed fork works
-    stays.
-    """
+    """Remove private copies of missing runs, except those that a follow-up or resumed fork uses."""
     store, gone = session.store, removed_runs(session.store)
     rows = store.query(
         "SELECT run_id, body ->> '$.private_copy.folder' FROM events WHERE type IN ('run_started', "
@@ -257,7 +247,8 @@ def _remove_copies(session: Session) -> None:
     known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()
     for run in runs_with_copies(session.home):
         folder = copies_folder(session.home, run)
-        fresh = folder.stat().st_mtime > time.time() - _SETTLED_S  # of a fork that is just being made
+        # Of a fork that is just being made.
+        fresh = folder.stat().st_mtime > time.time() - _SETTLED_S
         if (
             run not in known
             and (run in gone or not fresh)
@@ -270,6 +261,7 @@ def _rewritten(session: Session, removal: Removal) -> Removal:
     try:
         return replace(removal, freed=rewrite(session.store))
     except StoreError as error:
+        # The runs are gone already; only the room in the files stays taken.
         return replace(
             removal,
             problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc",
@@ -281,9 +273,7 @@ def _is_busy(run: RunRow) -> bool:
 
 
 def _remove_trash(session: Session, run: RunRow, kept: int) -> None:
-    """Remove the files that the run had deleted and that are kept for undoing that, but for those whose
-    deletion is kept.
-    """
+    """Remove deleted files that the run kept for undo, except those whose deletion is kept."""
     folder = Path(run.workspace, TRASH, run.id)
     if not folder.is_dir() or folder.is_symlink():
         return

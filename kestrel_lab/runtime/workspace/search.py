@@ -144,9 +144,7 @@ class WorkspaceSearch:
     def find_files(
         self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule
     ) -> FoundFiles:
-        """Return the key files for a goal, found round by round; see
-        `retrieval.file_search_loop.find_files`.
-        """
+        """Return the key files for a goal; see `retrieval.file_search_loop.find_files`."""
         return FoundFiles(
             map=run_blocking(
                 find_in(self._indexes, self.folder, goal, propose=propose, top_k=top_k, rounds=rounds)
@@ -232,9 +230,7 @@ def search_model(session: Session, model: str | Model | None, *, grounded: bool)
 
 
 def evidence_of(run: Run) -> EvidenceBundle:
-    """Return the last evidence bundle of a run; raises `RunFailed` if it failed before there was one,
-    `UsageError` if it has none.
-    """
+    """Return a run's last evidence bundle; raises `RunFailed` if it failed, `UsageError` without one."""
     for event in reversed(run.events()):
         if (
             isinstance(event, StepFinished)

@@ -44,9 +44,7 @@ class ShownSkill(TextView):
 
 
 class WorkspaceSkills(TableView):
-    """The skills that agents in one workspace can load, and those that they cannot, with the reason; shown as
-    a table.
-    """
+    """The skills that agents here can load, and the others with the reason; shown as a table."""
 
     __slots__ = ("_session", "workspace")
 
@@ -59,9 +57,7 @@ class WorkspaceSkills(TableView):
         return WorkspaceSkills(self._session, workspace)
 
     def get(self, name: str) -> ShownSkill:
-        """Return the skill of that name that agents can load, else one of its name that they cannot; raises
-        `UsageError` where there is none.
-        """
+        """Return the skill of that name, loadable ones first; raises `UsageError` if there is none."""
         found = [skill for skill in self.list() if skill.name == name]
         if not found:
             raise UsageError(

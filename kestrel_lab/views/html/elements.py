@@ -1,6 +1,4 @@
-"""HTML pages, tables and paragraphs from Jinja2 templates: every text is escaped unless it is `Markup`
-already.
-"""
+"""HTML pages, tables and paragraphs from Jinja2 templates: all text is escaped unless it is `Markup`."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @cache
 def template_environment(folder: Path = _TEMPLATES) -> Environment:
-    """Return the templates of `folder`, which may import `elements.html`; hidden characters of what they
-    print are made visible.
-    """
+    """Return the templates of `folder`, which may import `elements.html`; shows hidden characters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # some 30 ms: not at import
     from markupsafe import Markup
 
@@ -43,9 +39,7 @@ def template_environment(folder: Path = _TEMPLATES) -> Environment:
 
 
 def template_macros(template: str, folder: Path = _TEMPLATES, **given: Any) -> Any:
-    """Return the macros of a template as functions that return `Markup`; `given` are further names that the
-    template uses.
-    """
+    """Return the macros of a template as functions that return `Markup`; `given` are its other names."""
     return template_environment(folder).get_template(template, globals=given).module
 
 

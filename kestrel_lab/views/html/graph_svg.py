@@ -1,6 +1,4 @@
-"""The graph of notes and entities as an SVG: notes in a column on the left, entities on the right, lines
-between.
-"""
+"""The graph of notes and entities as an SVG: notes on the left, entities on the right."""
 
 from __future__ import annotations
 
@@ -42,7 +40,8 @@ def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequenc
     ours, theirs = _order_columns(left, right, ties)
     places = {spot.id: (_LEFT, _TOP + _ROW * row) for row, spot in enumerate(ours)}
     lowest = _TOP - _ROW
-    for spot in theirs:  # beside what names it, where there is room
+    # Beside what names it, where there is room.
+    for spot in theirs:
         tied = [places[tie.source][1] for tie in ties if tie.target == spot.id and tie.source in places]
         lowest = max(lowest + _ROW, sum(tied) / len(tied) if tied else 0.0)
         places[spot.id] = (_RIGHT, lowest)
@@ -67,9 +66,7 @@ def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequenc
 def _order_columns(
     left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequence[GraphLink]
 ) -> tuple[list[GraphNode], list[GraphNode]]:
-    """Both columns so that lines are short: each in the order of the middle of what it is tied to; what is
-    not tied last.
-    """
+    """Order both columns for short lines: by the mean position of their neighbours; loose ones last."""
     ours, theirs = list(left), list(right)
     for _ in range(_SWEEPS):
         for column, other in ((theirs, ours), (ours, theirs)):
@@ -77,12 +74,13 @@ def _order_columns(
                 spot.id: row for row, spot in enumerate(column)
             }
             near = {spot.id: [row for tie in ties for row in _tied_row(spot, tie, rows)] for spot in column}
+            # Used at once.
             column.sort(
                 key=lambda spot: (
                     sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows),
                     spot.id,
                 )
-            )  # used at once
+            )
     return ours, theirs
 
 
@@ -92,9 +90,7 @@ def _tied_row(spot: GraphNode, tie: GraphLink, rows: Mapping[str, int]) -> list[
 
 
 def _curve(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, float, float | None]:
-    """Return the path of a line, and where its word stands: lines between two notes have one, and bend to the
-    right.
-    """
+    """Return the path of a line and the place of its label; lines between two notes bend to the right."""
     (x, y), (u, v) = start, end
     if x != u:
         middle = (x + u) / 2

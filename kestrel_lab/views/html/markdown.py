@@ -106,6 +106,7 @@ def markdown_html(
     `claims` are those of `TextRow`, which are underlined by their state; `numbers` are addresses within the
     page of numbers as they are written.
     """
+    # A terminal needs none of the HTML libraries.
     import nh3
 
     if len(text) > _LONGEST:
@@ -143,7 +144,8 @@ def markdown_html(
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return sanitize_text(clean)  # once more: a character reference can stand for a hidden character
+    # Once more: a character reference can stand for a hidden character.
+    return sanitize_text(clean)
 
 
 def row_id(run: str, row: str) -> str:
@@ -184,9 +186,7 @@ class GrowingText:
 
 
 class RenderedChanges:
-    """Adds to the changes of a view what a page shows of its texts: `html`, and of a growing one `settled`
-    and `tail`.
-    """
+    """Adds the HTML of texts to the changes of a view: `html`; of a growing text `settled` and `tail`."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -206,7 +206,8 @@ class RenderedChanges:
             return change
         if {"text", "claims", "numbers"} & change.keys() or change.get("state") == "done":
             self._growing.pop(name, None)
-            if row.state == "streaming":  # pieces follow, which say what is complete
+            # Pieces follow, which say what is complete.
+            if row.state == "streaming":
                 settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
                 return {**change, "html": "", "settled": settled, "tail": tail}
             numbers = number_links(self._view.head.run, row)
@@ -236,9 +237,7 @@ def _parser(styled: bool) -> MarkdownIt:
 
 
 def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
-    """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that
-    opens beside the page.
-    """
+    """Render headings two levels lower, cells without style, and links that open beside the page."""
     token = tokens[place]
     if token.type.startswith("heading"):
         return f"<{'/' if token.nesting < 0 else ''}h{min(6, int(token.tag[1]) + 2)}>"
@@ -254,9 +253,7 @@ def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any
 
 
 def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    """An image would be loaded from wherever the text says, which tells somebody there what was read here: a
-    link waits for a click.
-    """
+    """Render an image as a link: loading it would tell its server that the text was read."""
     address, label = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
     if not address.startswith(_WEB):
         return f"image: {label or escape(address)}"
@@ -275,14 +272,11 @@ def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) 
 
 
 def _mathml(source: str, block: bool) -> str:
-    """Return a formula as MathML, which browsers draw themselves; nothing for one that is not understood or
-    holds anything but MathML.
-    """
+    """Return a formula as MathML, which browsers draw; empty if it is not understood or holds other HTML."""
     from latex2mathml.converter import Converter
 
-    if (
-        len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source
-    ):  # macros may grow without end
+    # Macros may grow without end.
+    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:
         return ""
     try:
         html = Converter(display="block" if block else "inline").convert(source)
@@ -334,6 +328,7 @@ def _highlight_code(token: Any, span: Any) -> str:
             else [(None, token.content)]
         )
     except ClassNotFound:
+        # A language that Pygments does not know is shown without colours.
         pieces = [(None, token.content)]
 
     def shown(kind: Any, text: str) -> str:
@@ -353,9 +348,7 @@ def _highlight_code(token: Any, span: Any) -> str:
 
 Claim = tuple[int, int, str, str]
 _SIGNS: Final = ("⸨⸩", "⦅⦆", "⟬⟭", "⧘⧙")
-"""Brackets that mark where claims begin and end while the text is parsed; punctuation, so that emphasis
-beside them stays emphasis.
-"""
+"""Marks of claims while the text is parsed; punctuation, so that emphasis beside them works."""
 
 
 # Marks: claims underlined by the state of their evidence, numbers linked to the call that gave them.
@@ -415,7 +408,8 @@ def _shape(tokens: Sequence[Token], signs: str) -> Iterator[tuple[str, str, str,
     """Yield what the rendering of tokens depends on, without the signs."""
     for token in tokens:
         content = "" if token.type == "inline" else token.content.translate(dict.fromkeys(map(ord, signs)))
-        if content or token.type != "text":  # a sign alone is a text of its own before code
+        # A sign alone is a text of its own before code.
+        if content or token.type != "text":
             yield token.type, token.tag, content, str(token.attrs)
         yield from _shape(token.children or (), signs)
 
@@ -467,9 +461,7 @@ class _Marker:
                         yield token.copy(content=part)
 
     def _spanned(self, tokens: list[Token]) -> list[Token]:
-        """Return the tokens of the claim within a span; where they are not whole elements, each text in a
-        span of its own.
-        """
+        """Return the tokens of a claim in a span; if it cuts elements, each text gets a span of its own."""
         depth = [0]
         for token in tokens:
             depth.append(depth[-1] + token.nesting)
@@ -494,7 +486,8 @@ class _Marker:
             attrs["style"] = f"border-bottom:{STATES[state]}"
         if label:
             attrs["data-shown"] = label
-        if label and self._first:  # one stop for the keyboard, one description for who listens
+        # One stop for the keyboard, one description for who listens.
+        if label and self._first:
             attrs |= {"tabindex": "0", "role": "mark", "aria-description": label}
             self._first = False
         return _token("span_open", "span", 1, attrs)

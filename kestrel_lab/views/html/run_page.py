@@ -107,9 +107,7 @@ def _plan(view: RunView, limit: int | None, parts: Any) -> Any:
 
 
 def _fold_rows(view: RunView, rows: list[Any], limit: int | None) -> dict[str, Any]:
-    """Return the rows of the page: of many rows the ones before the answer as `earlier`, under one line that
-    says what they are.
-    """
+    """Return the rows of the page; of many rows, those before the answer fold into one `summary` line."""
     answer = next(
         (
             place

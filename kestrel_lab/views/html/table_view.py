@@ -1,6 +1,4 @@
-"""Base classes of results that show themselves as a headline, paragraphs and tables: text in a terminal, HTML
-in a notebook.
-"""
+"""Base classes of results shown as a headline, paragraphs and tables: text or HTML."""
 
 from __future__ import annotations
 
