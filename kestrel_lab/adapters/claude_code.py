@@ -142,7 +142,7 @@ class _Reader(Reader):
         self._place = f"{self.session}@{line.get('uuid') or ''}"
 
     def idle(self) -> Iterable[Reported]:
-        # The last answer has none: it is told with what was spent.
+        # The last answer has no calls: it is reported with its cost.
         if self.parts.calls:
             yield self._turn(self._answer.usage)
 

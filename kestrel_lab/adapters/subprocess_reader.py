@@ -53,7 +53,7 @@ class Reader:
 
     def idle(self) -> Iterable[Reported]:
         """Yield a turn that has no reported end; called when the program is silent and at its end."""
-        # The last answer has none: it is told with what was used.
+        # The last answer has no calls: it is reported with its usage.
         if self.parts.calls:
             yield self.parts.turn(ModelAnswer(model=self.model), self.session)
 
@@ -123,7 +123,7 @@ class ProgramAdapter:
         ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
-            # It is told all on its command line, and would wait for the end of its input.
+            # The whole prompt is on its command line, and it would wait for the end of its input.
             if not first:
                 running.program.stdin.close()
             async for line in running.lines():

@@ -145,6 +145,7 @@ class NoteMemory:
             self._settle(note, other)
         for other in stand["part"]:
             self.table.mark(other.id, newer=note.id)
+        # More links would connect nearly all notes.
         for other in stand["near"][:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)

@@ -20,11 +20,10 @@ class TurnOrder:
     """Lets a call start once every earlier call that it could clash with has ended.
 
     Two calls clash unless both are in `together`. Approval comes before this layer, so all questions of
-    a turn are asked at once while only the running is ordered. A call that clashes with one that was
-    left for later is left too.
+    a turn are asked at once while only the running is ordered. A call that clashes with a
+    postponed one is postponed too.
 
-    Of those in `alone` one at a time has `lock`, which other turns share: from its beginning until its end is
-    told.
+    Calls in `alone` hold `lock`, which other turns share, from their start until `end`.
     """
 
     def __init__(

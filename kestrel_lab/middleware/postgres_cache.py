@@ -114,6 +114,8 @@ class PostgresStore:
 
     async def _used(self, connection: Connection, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         try:
+            # After an error or a cancelled query the connection may be in the middle of an answer: it is not
+            # used again.
             found = await asyncio.wait_for(work(connection), self._timeout_s)
         except BaseException:
             connection.terminate()

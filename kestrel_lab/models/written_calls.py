@@ -167,7 +167,7 @@ def _calls_in(text: str) -> Iterator[_Written]:
             named = next((word for word in found.groups() if word), "") or next(
                 iter(_NAMED.findall(text, found.end())), ""
             )
-            # Cut off, or no JSON: the model is told so.
+            # Cut off, or no JSON: the model gets an error.
             if named:
                 yield _Written(name=named, args=text[found.end() :], start=found.start(), end=len(text))
             return

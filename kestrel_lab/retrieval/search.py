@@ -288,6 +288,7 @@ class Grep:
             name, _, rest = line.partition("\0")
             number, _, word = rest.partition(":")
             path = name.removeprefix("./")
+            # Ripgrep reads hidden files too.
             if number.isdigit() and not is_secret(path):
                 found[path].setdefault(word.lower(), int(number))
         return found

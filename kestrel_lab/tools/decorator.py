@@ -122,8 +122,8 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
-    The model is told the docstring up to its first section, and for each parameter its type and its
-    entry under `Args:`. A parameter annotated `ToolContext` is filled in by the engine and not told.
+    The model gets the docstring up to its first section, and for each parameter its type and its
+    entry under `Args:`. A parameter annotated `ToolContext` is filled in by the engine, not the model.
 
     Args:
         function: The function, when used without parentheses.
@@ -134,7 +134,7 @@ def tool(
         when answers may change; a hash of the function's own source if left out. parallel_safe: Whether it
         may run beside other calls; if left out, when pure or at most LOW. timeout_s: Seconds the engine gives
         a call. A synchronous function with one runs in a thread; it cannot be stopped,
-            so past its time the model is told so and the thread is left to itself.
+            so past its time the model gets an error and the thread is abandoned.
         max_chars: How much of an answer a model is shown. thread: Run a synchronous function in a worker
         thread. fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
         cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone

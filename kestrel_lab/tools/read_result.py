@@ -26,7 +26,7 @@ async def read_result(
     offset: int = 0,
     limit: int = 15_000,
     pattern: str = "",
-) -> str:  # as the model was told
+) -> str:  # as in the note to the model
     """Read more of an earlier answer that was too long to be shown whole, or find the places in it that match
     a pattern.
 

@@ -138,9 +138,7 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
-    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by
-    the model.
-    """
+    """Context of the run for a tool: passed to a parameter annotated `ToolContext`, hidden from models."""
 
     workspace: Workspace
     run_id: str = ""
@@ -268,9 +266,9 @@ class Tool:
     asks: bool = False
     """True if its arguments are sent to a service, even if it changes nothing there."""
     group: str = ""
-    """What it is named together with others by.
+    """Group name.
 
-    One with a group is offered only to runs that name it or its group.
+    Tools with a group are offered only to runs that name the tool or the group.
     """
     sandbox: Level | None = None
     """The least level that its commands may run at; `None` for a tool that starts none."""

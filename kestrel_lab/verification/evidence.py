@@ -38,7 +38,7 @@ class CheckedCitation:
     why: str = ""
     """Why it is wrong or unknown."""
     standing: Standing = "current"
-    """Whether lines that the run read have changed since."""
+    """Tells if lines that the run read have changed since."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

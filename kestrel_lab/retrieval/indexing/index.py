@@ -229,7 +229,7 @@ class CodeIndex:
         try:
             note = self.refresh(reporter).note
             self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
-        except Exception as error:  # the end of a thread: whoever waits for it is told  # noqa: BLE001
+        except Exception as error:  # the end of a thread: the waiting caller gets it  # noqa: BLE001
             self.building = BuildProgress(error=error)
         finally:
             self._let_go()

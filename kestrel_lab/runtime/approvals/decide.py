@@ -220,7 +220,7 @@ class RunApprovals:
             return {}, []
         carried: list[str] = []
         if sends_arguments(call, tool):
-            # A tool that is told what another one of its service answered learns nothing new.
+            # A service learns nothing new from the answer of another of its own tools.
             service = _service(tool)
             carried = private_sources(
                 call.args,

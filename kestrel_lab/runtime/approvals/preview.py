@@ -71,7 +71,7 @@ def preview_of(call: Call, ctx: RunContext) -> str:
         return ""
     try:
         return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
-    except Exception as error:  # the boundary to a tool's own code; the person is told  # noqa: BLE001
+    except Exception as error:  # the boundary to a tool's own code; the person sees it  # noqa: BLE001
         return f"no preview: {error_text(error)}"
 
 

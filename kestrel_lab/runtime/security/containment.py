@@ -136,7 +136,7 @@ def contained_flows(
         return {}
     match "others" if doubted else reach:
         case "nothing":
-            # What it tells is what counts, not what is known.
+            # What it sends counts, not what is known.
             private = private if taint.strict and not _in_users_words(call, taint) else list(carried)
         case "address":
             if taint.named_by_user(call.args) or is_like_allowed(call, tool, taint, reads=True):

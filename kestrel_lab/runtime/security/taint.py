@@ -322,7 +322,7 @@ class Taint:
             if maker != name
         ]
         operation = str(step.get("operation") or "")
-        # It is told how the steps went that it waits for.
+        # It gets the outcomes of the steps it waits for.
         if operation:
             givers += cast("list[str]", step.get("depends_on") or [])
             if parent := step.get("parent"):
@@ -367,7 +367,7 @@ class Taint:
                 self.stated_values.setdefault(tool, []).extend(values)
         path = event.args.get("path")
         if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
-            # what it wrote is told when it is known; only a server may write when nobody looks any more
+            # what it wrote is recorded when it is known; only a server may write unobserved
             return
         # In the log of an earlier version.
         if flow.reaches == "workspace" and isinstance(path, str):

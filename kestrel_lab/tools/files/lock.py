@@ -75,6 +75,7 @@ class LockedFile:
         """
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
+            # The name may have become a link since it was looked at.
             with closing_fd(open_no_log(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.directory)) as fd:
                 self._stamp = stamp_of(os.fstat(fd))
                 content = read_whole(fd, self.path)
@@ -98,6 +99,7 @@ class LockedFile:
         temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
         fd = os.open(
             temporary,
+            # `O_EXCL`: a file or link put there under that name by somebody else is never written to.
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o666,
             dir_fd=self.directory,
@@ -137,6 +139,7 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
     until, pause = time.monotonic() + WAIT_S, 0.0005
     while True:
         try:
+            # Not blocking: `flock` has no time limit.
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
@@ -147,6 +150,7 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
                 )
                 raise TimeoutError(msg) from None
             time.sleep(pause)
+            # Short at first, as other writers take milliseconds.
             pause = min(2 * pause, 0.02)
         except OSError as error:
             if error.errno not in _NO_LOCKS:

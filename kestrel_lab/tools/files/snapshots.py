@@ -89,6 +89,7 @@ class SnapshotStore:
         self._bundles: set[str] = set()
         self._used: set[str] = set()
         """Files that were marked as used, so that they are not those that go first."""
+        # Reentrant: `drop` keeps the rest of a bundle while it holds the lock.
         self._lock = threading.RLock()
 
     def keep(self, content: bytes, batch: Batch | None = None) -> str:
@@ -140,6 +141,7 @@ class SnapshotStore:
                     content = file.read(place[2])
         except OSError:
             return None
+        # The name is the hash of the content: a damaged or changed file is none.
         return content if hashlib.sha256(content).hexdigest()[:32] == name else None
 
     def keep_index(self, entries: Mapping[str, Entry]) -> str:
@@ -220,6 +222,7 @@ class SnapshotStore:
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         private_folder(self.contents.folder)
         temporary, size = self.contents.folder / f".{secrets.token_hex(8)}.part", 0
+        # 0600: a snapshot may contain files that only their owner can read.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:

@@ -8,7 +8,7 @@ A call that replaces or removes a whole file (`write_file`, `delete_file`) is re
 
 So the first write of a file that was there before needs no reading. Edits name the text that they replace and
 are made in whatever the file holds by then; a step that did not know the file before an edit does not know it
-afterwards. What a person was shown with the question for leave is what is done, or nothing is.
+afterwards. What a person approved is what is done, or nothing is.
 """
 
 from __future__ import annotations

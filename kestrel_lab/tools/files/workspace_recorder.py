@@ -201,7 +201,7 @@ class Recorder:
                 raise
             return
         with closing_fd(fd):
-            # Before it is listed: what comes later is told.
+            # Before it is listed: later changes are reported.
             if self._watch is not None:
                 self._watch.add(f"/proc/self/fd/{fd}/." if folder else str(self.root), folder)
             found: dict[str, os.stat_result] = {}

@@ -40,6 +40,7 @@ def fork_problem() -> str:
     if reason := lockdown_problem():
         return reason
     torch = sys.modules.get("torch")
+    # CUDA does not work in a forked process.
     if torch is not None and torch.cuda.is_initialized():
         return "a copy of the kernel would lose its graphics processor (CUDA is in use)"
     return ""
@@ -102,6 +103,7 @@ class Fork:
             if self._watch < 0:
                 return
             with contextlib.suppress(ChildProcessError):
+                # Else the ended copy would stay as a zombie.
                 os.waitpid(self.pid, 0)
             for fd in (self._fd, self._starter, self._watch):
                 os.close(fd)

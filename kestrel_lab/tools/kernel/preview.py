@@ -294,7 +294,7 @@ def _adoptable_values(
         try:
             found["_"] = {"value": encode_value(output.value, buffers)}
         except NotPlain:
-            # Its text is told, and nothing else goes on with it.
+            # Its text is shown; nothing else uses it.
             buffers.drop(place)
     return found
 

@@ -200,7 +200,7 @@ def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str
             continue
         try:
             one.restore()
-        except Exception as error:  # the boundary to libraries and to the system: the person is told  # noqa: BLE001
+        except Exception as error:  # the boundary to libraries and to the system: the person sees it  # noqa: BLE001
             missing[one.change.name] = f"{type(error).__name__}: {error}"
             continue
         tried.append(one)

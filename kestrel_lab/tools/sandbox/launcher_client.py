@@ -171,7 +171,7 @@ class LaunchedCommand:
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
         if self._ended.done():
-            # A failed start was told by `wait`, if anybody wanted to know.
+            # `wait` has reported a failed start, if anybody called it.
             self._ended.exception()
 
     async def _follow(self) -> None:

@@ -124,7 +124,7 @@ class Capture:
         self._keep_head = keep * 2 // 3
         self._keep_tail = keep - self._keep_head
         self._redactor = redactor or Redactor()
-        # A little more is held: a secret at the border can be told only as a whole. Up to four bytes a
+        # A little more is held: a secret at the border can be recognised only as a whole. Up to four bytes a
         # character.
         margin = 4 * self._redactor.margin
         self._head_room = self._keep_head + margin

@@ -477,7 +477,7 @@ def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[da
         "REQUIRE_PARTS": ["day"],
     }
     if language == "en":
-        # Distances and days told from today are the grammar's.
+        # The grammar reads distances and days relative to today.
         settings["PARSERS"] = ["absolute-time"]
     with warnings.catch_warnings():
         # It warns of its own use of the standard library.

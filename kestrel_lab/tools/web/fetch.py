@@ -30,7 +30,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 async def resolve_name(host: str, port: int) -> list[str]:
-    """Return what this machine's resolver says."""
+    """Return the addresses from this machine's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -66,10 +66,9 @@ class Reach:
             )
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return where to connect for a host: looked up once, each address checked, so that no later answer
-        can differ.
+        """Return the checked addresses of a host, resolved once so that no later answer can differ.
 
-        Raises `PermissionError` if any of them must not be reached, and `OSError` if there is none.
+        Raises `PermissionError` if one is forbidden, and `OSError` if there is none.
         """
         # Resolved once: a second lookup could return a private address (DNS rebinding).
         found = [host] if is_number(host) else await self.resolve(host, port)
@@ -141,7 +140,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a server answered."""
+    """Answer of a server."""
 
     url: Url
     """Of the last request, behind all redirects."""
@@ -150,7 +149,7 @@ class Answer:
     """By name in lower case."""
     body: bytes = b""
     left_out: str = ""
-    """Why the body was not read; the request was made all the same."""
+    """Why the body was not read; the request was made in any case."""
 
     @property
     def kind(self) -> str:
@@ -261,9 +260,7 @@ async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedNetwork:
-    """Connects to the very address that was checked; the name stays in the `Host` header and in the
-    certificate.
-    """
+    """Connects to the address that was checked; the name is used for `Host` and the certificate."""
 
     reach: Reach
 
@@ -286,6 +283,7 @@ class _CheckedNetwork:
         for address in addresses[:-1]:
             try:
                 return await network.connect_tcp(address, port, timeout=min(timeout or 5.0, 5.0), **options)
+            # The next address of the host may answer, as when IPv6 does not work here.
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await network.connect_tcp(addresses[-1], port, timeout=timeout, **options)
@@ -317,6 +315,7 @@ async def _read(reach: Reach, url: Url, response: Response) -> Answer:
         return replace(answer, left_out=f"it is packed as {packed[:40]!r}, which was not asked for")
     if answer.kind and not _TEXT.fullmatch(answer.kind):
         return replace(answer, left_out=f"its type is {answer.kind[:80]}, not text")
+    # A body that says it is too large is not read at all.
     declared = headers.get("content-length", "")
     too_large = f"it is larger than {reach.most_bytes:,} bytes"
     if declared.isdecimal() and int(declared) > reach.most_bytes:
@@ -339,9 +338,7 @@ async def _read_plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or
-    is cut off.
-    """
+    """Return the body unpacked, at most one byte more than `most`; raises `zlib.error` if invalid."""
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
         piece = packed

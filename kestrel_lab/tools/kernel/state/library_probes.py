@@ -1,4 +1,4 @@
-"""Probes of libraries: random states and options of numpy, pandas, matplotlib, what IPython was told,
+"""Probes of libraries: random states and options of numpy, pandas, matplotlib, settings of IPython,
 widgets.
 """
 
