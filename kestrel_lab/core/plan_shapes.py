@@ -147,9 +147,8 @@ def along_edges(
         name: Id of the step that grows the nodes, for graphs with cycles.
 
     Raises:
-        UsageError: for edges from or to nowhere, nodes that cannot be reached, conditions that cannot be
-        read,
-            a cycle without a limit.
+        UsageError: For edges from or to nowhere, unreachable nodes, invalid conditions, and a cycle without
+            a limit.
     """
     nodes = {part.step.id: part for part in parts}
     targets = {edge.target for edge in edges}

@@ -117,12 +117,13 @@ class Control:
         """`session` stays the caller's to close.
 
         Args:
-            session: Whose log, models and tools are used. user: Who decides, for the record; the login name
-            by default. can_start: Whether clients may start and resume runs. workspace: Where runs that they
-            start work. patience_s: After so many seconds a question of such a run that nobody answered is
-            answered with no. always: Whether a client may come at any time, as to a page that is served.
-            Otherwise a run that asks when
-                no client is there is left waiting in the log.
+            session: Its log, models and tools are used.
+            user: The user name stored with decisions; the login name by default.
+            can_start: Whether clients may start and resume runs.
+            workspace: The folder of the runs that they start.
+            patience_s: Seconds after which an unanswered question of such a run is denied.
+            always: Whether a client may connect at any time, as to a served page. Otherwise a run that asks
+                while no client is connected is left waiting in the log.
         """
         self.session = session
         self.user = user or user_name()

@@ -46,7 +46,16 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
             section = "text"
         elif section in _ARGUMENTS:
             entries.append(line)
-    return "\n".join(description).strip(), _entries(entries)
+    return _unwrapped("\n".join(description).strip()), _entries(entries)
+
+
+_WRAP = re.compile(r"(?<=\S)\n(?=[^\s\-*+>|`#\d])")
+
+
+def _unwrapped(text: str) -> str:
+    """Return `text` with each paragraph on one line; lists, tables and indented lines stay as they are."""
+    # Models read a description, and cassettes compare it: the width of our source must not change it.
+    return _WRAP.sub(" ", text)
 
 
 def _entries(lines: list[str]) -> dict[str, str]:

@@ -54,8 +54,9 @@ def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] |
     between the elements, which are not drawn, keep it readable.
 
     Args:
-        layout: What is where. alone: Whether it is a file of its own, which brings its paper along, light or
-        dark as its reader prefers. stages: What is written after the name of a stage.
+        layout: The places of nodes and lines.
+        alone: Whether it is a file of its own, with a background, light or dark as its reader prefers.
+        stages: The text after the name of a stage.
     """
     states = (box.node.state for box in layout.boxes for _ in range(1 + box.node.folded))
     parts = [

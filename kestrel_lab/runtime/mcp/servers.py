@@ -67,14 +67,13 @@ class McpServers:
 
         Args:
             servers: The configured servers. One given by code (it has no `source`) counts as approved, with
-            the
-                tools it has at its first start; one of a file has to be approved first.
-            supervisor: Watches each server from its first start on. env: Environment variables: they say
-            where approvals are kept, and servers are given those they name. logs: Folder of the servers'
-            logs. policy: When a server is given up. sandbox: The sandbox of servers that are started, where
-            their tables do not say otherwise; without network. It is
-                called each time: a server that was started at another level is restarted before its next
-                call.
+                the tools of its first start; one of a file has to be approved first.
+            supervisor: Watches each server from its first start on.
+            env: Environment variables: the place of the approvals, and those that servers name.
+            logs: The folder of the servers' logs.
+            policy: When a server is given up.
+            sandbox: The sandbox of servers whose tables do not name one; without network. It is called each
+                time: a server that runs at another level is restarted before its next call.
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy

@@ -303,6 +303,7 @@ class DependencyHealth:
         if not self.restartable or self._state is not HealthState.RECOVERING or self.restart_in > 0:
             return False
         if self.budget.take():
+            # Set before the outcome is known: a restart that hangs must not be repeated at once.
             used = self.policy.restarts - self.budget.left
             self._restart_at = self._clock() + self.policy.window(used, self._random())
             return True

@@ -74,10 +74,13 @@ class RuntimeSupervisor(PartsView):
         """Watch `name` from now on; it replaces a watched dependency of that name.
 
         Args:
-            name: Its name in errors and tables. kind: Its kind: `model`, `mcp`, … probe: Raises when it does
-            not work. It must be harmless and cost nothing. restart: Restarts it, or raises. With it, the
-            dependency is not used between its failure and a successful restart. policy: The supervisor's by
-            default. advice: A sentence that says what a person can do when it does not work.
+            name: Its name in errors and tables.
+            kind: Its kind: `model`, `mcp`, …
+            probe: Raises when it does not work. It must be harmless and cost nothing.
+            restart: Restarts it, or raises. With it, the dependency is not used between its failure and a
+                successful restart.
+            policy: The supervisor's by default.
+            advice: A sentence that says what a person can do when it does not work.
         """
         health = DependencyHealth(
             policy or self.policy, self._clock, self._random, restartable=restart is not None
