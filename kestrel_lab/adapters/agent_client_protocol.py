@@ -126,7 +126,8 @@ class AcpAdapter:
                 await connection.resume_session(session_id=task.session, cwd=folder, mcp_servers=[])
                 client.session = task.session
             elif task.session and can is not None and can.load_session:
-                client.silent = True  # it tells the whole conversation again
+                # The agent repeats the whole conversation.
+                client.silent = True
                 await connection.load_session(session_id=task.session, cwd=folder, mcp_servers=[])
                 client.session, client.silent = task.session, False
             else:

@@ -142,7 +142,8 @@ class _Reader(Reader):
         self._place = f"{self.session}@{line.get('uuid') or ''}"
 
     def idle(self) -> Iterable[Reported]:
-        if self.parts.calls:  # the last answer has none: it is told with what was spent
+        # The last answer has no calls: it is reported with its cost.
+        if self.parts.calls:
             yield self._turn(self._answer.usage)
 
     def _turn(self, usage: Usage) -> Reported:
@@ -151,9 +152,8 @@ class _Reader(Reader):
 
     def _result(self, line: Mapping[str, Any]) -> Iterable[Reported]:
         self.ended = True
-        if finish := _FINISHES.get(
-            str(line.get("stop_reason"))
-        ):  # a streamed answer begins before it is known
+        # A streamed answer begins before it is known.
+        if finish := _FINISHES.get(str(line.get("stop_reason"))):
             self._answer = replace(self._answer, finish=finish)
         cost = line.get("total_cost_usd")
         whole = _usage(line.get("usage") or {})

@@ -53,7 +53,8 @@ class Reader:
 
     def idle(self) -> Iterable[Reported]:
         """Yield a turn that has no reported end; called when the program is silent and at its end."""
-        if self.parts.calls:  # the last answer has none: it is told with what was used
+        # The last answer has no calls: it is reported with its usage.
+        if self.parts.calls:
             yield self.parts.turn(ModelAnswer(model=self.model), self.session)
 
     def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
@@ -122,7 +123,8 @@ class ProgramAdapter:
         ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
-            if not first:  # it is told all on its command line, and would wait for the end of its input
+            # The whole prompt is on its command line, and it would wait for the end of its input.
+            if not first:
                 running.program.stdin.close()
             async for line in running.lines():
                 for reported in reader.idle() if line is None else self._understood(reader, line):
@@ -207,7 +209,8 @@ class RunningProgram:
     async def how_it_ended(self) -> str:
         """Return exit code and last words."""
         code = await self.program.code(1.0)
-        await asyncio.sleep(0.05)  # its last words are on their way
+        # Its last words are on their way.
+        await asyncio.sleep(0.05)
         how = "it closed its output" if code is None else f"exit code {code}"
         return (
             f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}"
@@ -260,7 +263,8 @@ def _launch(
     home = Path(env.get("HOME") or home_folder())
     places = [home / name for name in state]
     for place in places:
-        if not place.suffix:  # a program that has never run makes its folders
+        # A program that has never run makes its folders.
+        if not place.suffix:
             place.mkdir(parents=True, exist_ok=True)
     # The sandbox has a home of its own; the program finds its login and sessions in the user's.
     words = [_ENV, f"HOME={home}", *words]

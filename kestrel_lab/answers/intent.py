@@ -197,6 +197,7 @@ def guess_intent(goal: str) -> IntentGuess:
 
     Without evidence it is a question, or, if it is long and asks nothing, a change.
     """
+    # Words in code say nothing about what is asked for.
     text = re.sub(r"```.*?(?:```|\Z)", " ", goal[:2000], flags=re.DOTALL).strip()
     votes: Counter[Intent] = Counter()
     for intent, weight, pattern in _rules():

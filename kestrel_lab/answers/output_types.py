@@ -83,7 +83,8 @@ class OutputType(Generic[T]):
 
 
 def _valid_schema(schema: dict[str, Any]) -> dict[str, Json]:
-    import jsonschema  # a third of a second: not at import
+    # A third of a second: not at import.
+    import jsonschema
 
     try:
         jsonschema.Draft202012Validator.check_schema(schema)

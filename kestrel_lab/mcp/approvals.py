@@ -175,11 +175,12 @@ class Approvals:
     def _read(self) -> dict[str, Json]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
+        # A user without a readable home folder.
         except (
             FileNotFoundError,
             NotADirectoryError,
             PermissionError,
-        ):  # a user without a readable home folder
+        ):
             return {}
         except ValueError as error:
             raise UsageError(
@@ -190,7 +191,8 @@ class Approvals:
     def _write(self, content: dict[str, Json]) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".mcp")  # readable by its owner only
+            # Readable by its owner only.
+            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".mcp")
         except OSError as error:
             msg = (
                 f"{self.path} cannot be written ({error.strerror}): set XDG_CONFIG_HOME to a folder of "

@@ -265,7 +265,8 @@ def _browser(
         try:
             done = await person().ask(text, (DONE, DECLINE)) == DONE
         finally:
-            if not done:  # or nobody can say any more: the run was cancelled
+            # Or nobody can say any more: the run was cancelled.
+            if not done:
                 listener.close()
         if not done:
             raise LoginNeededError(
@@ -273,7 +274,8 @@ def _browser(
             )
 
     async def answered() -> AuthorizationCodeResult:
-        assert listener is not None  # the SDK calls `redirect` first
+        # The SDK calls `redirect` first.
+        assert listener is not None
         with closing(listener), person().waiting():
             return await listener.result(config.name)
 
@@ -284,6 +286,7 @@ def _browser(
 
 def _free_port() -> int:
     with socket.socket() as found:
+        # Port 0: the system chooses a free one.
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
@@ -307,6 +310,7 @@ class _Loopback:
             )
         made, port = cls(url), urlsplit(redirect).port
         try:
+            # The loopback address only (RFC 8252): no other machine can send the answer.
             made._server = await asyncio.start_server(made._serve, "127.0.0.1", port, limit=_LONGEST_REQUEST)
         except OSError as error:
             why = f"port {port} of this machine, which the login needs, cannot be had ({error.strerror})"

@@ -174,7 +174,8 @@ class ServerConfig:
         """Hash of the command or address and all that changes it; a path in a command adds its folder."""
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
-        freedoms = self._freedoms  # left out when empty, so that older approvals stay valid
+        # Left out when empty, so that older approvals stay valid.
+        freedoms = self._freedoms
         sealed = () if self.seal is None else (self.seal.tree,)
         login = [asdict(self.oauth)] if self.oauth != OAuth() else []
         more = (*sealed, *([freedoms] if freedoms else []), *login)

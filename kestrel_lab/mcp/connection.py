@@ -39,7 +39,8 @@ from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
 
 if TYPE_CHECKING:
-    from mcp import Client  # loaded on use: half a second
+    # Loaded on use: half a second.
+    from mcp import Client
 
 Progress = Callable[[str, float | None], None]
 _PAGES = 50
@@ -107,10 +108,11 @@ class Connection:
         self._owner: asyncio.Task[None] | None = None
         self._opened = False
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
+        # Changes of its tools announced by the server, and those listed since.
         self._wanted, self._listed = (
             1,
             0,
-        )  # changes of its tools announced by the server, and those listed since
+        )
         self._listing = asyncio.Lock()
         self._left_out: dict[str, str] = {}
         """Invalid parts of the last listing, with reasons."""
@@ -129,9 +131,8 @@ class Connection:
 
     async def open(self) -> None:
         """Connect and list the tools, once; raises `ConnectionError` with the reason."""
-        await asyncio.to_thread(
-            import_module, "mcp"
-        )  # loading takes half a second, which must not count as the server's time
+        # Loading takes half a second, which must not count as the server's time.
+        await asyncio.to_thread(import_module, "mcp")
         logging.getLogger("mcp").addHandler(_QUIET)
         if self._stop.is_set():
             raise ConnectionError("it was closed before it was started")
@@ -140,6 +141,8 @@ class Connection:
         self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         try:
             async with self._working(self._opener, seconds):
+                # `_own` sets `ready` later even if this caller is cancelled: a cancelled future would make it
+                # fail.
                 await asyncio.shield(ready)
             self._opened = True
         except TimeoutError:
@@ -277,7 +280,8 @@ class Connection:
             next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
         )
 
-    async def _elicited(self, context: Any, params: Any) -> Any:  # the SDK names the parameter
+    # The SDK names the parameter.
+    async def _elicited(self, context: Any, params: Any) -> Any:
         return await answer_elicitation(self.config.name, params, self._person().ask)
 
     async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
@@ -347,7 +351,8 @@ class Connection:
             self.reason = self.reason or "it was closed before it was ready"
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
-                ready.exception()  # whoever opens it may have gone
+                # Whoever opens it may have gone.
+                ready.exception()
         except Exception as error:  # boundary to the SDK and the server: the error becomes the reason  # noqa: BLE001
             self.reason = self.reason or _reason(error)
             if not ready.done():
@@ -368,9 +373,8 @@ class Connection:
             from mcp.shared._httpx_utils import create_mcp_http_client
 
             headers = config.filled_headers(self._ours)
-            own = any(
-                name.lower() == "authorization" for name in headers
-            )  # a token of the person's own is used as it is
+            # A token of the person's own is used as it is.
+            own = any(name.lower() == "authorization" for name in headers)
             login = None if own else await asyncio.to_thread(provider_of, config, self._ours, self._person)
             http = await stack.enter_async_context(
                 create_mcp_http_client(headers=headers or None, auth=login)
@@ -417,7 +421,8 @@ class Connection:
             if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {
                 one.name for one in found
             }:
-                with suppress(ToolError):  # it says that it has resources, and cannot list them
+                # It says that it has resources, and cannot list them.
+                with suppress(ToolError):
                     some = (await self._asked(client.list_resources)).resources
                     found += (
                         [READ_RESOURCE]
@@ -465,12 +470,15 @@ class Connection:
         except MCPError as error:
             if error.code == _TIMED_OUT:
                 raise TimeoutError(error.message) from error
+            # The SDK's code for a connection that was closed.
             if self.reason or error.code == -32000:
                 raise ConnectionError(self.reason or _reason(error)) from error
             raise ToolError(f"the server answered with an error: {one_line(error.message, 1000)}") from error
         except (ToolError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
+            # Errors of the transport mean that the connection is gone; by module, so that nothing need be
+            # imported.
             if self.reason or type(error).__module__.partition(".")[0] in {"httpx2", "httpcore2", "anyio"}:
                 raise ConnectionError(self.reason or _reason(error)) from error
             raise ToolError(f"the server's answer is malformed: {_reason(error)}") from error

@@ -27,7 +27,8 @@ Refuse = Callable[[str, str], None]
 
 def repair_results(session: Any, refuse: Refuse) -> None:
     """Have every result of a session of the SDK repaired before the SDK validates it."""
-    dispatcher = session._dispatcher  # the SDK has no other place between a message and its validation
+    # The SDK has no other place between a message and its validation.
+    dispatcher = session._dispatcher
     send = dispatcher.send_raw_request
 
     async def repaired(method: str, params: Any, options: Any = None) -> Any:
@@ -49,6 +50,7 @@ def repaired_result(
     """Return a result with its valid parts; `fits` returns why a result is invalid, empty if it is valid."""
     result = {key: value for key, value in result.items() if not (key in _OPTIONAL and value is None)}
     if "nextCursor" in result:
+        # The SDK accepts only a text, and some servers send a number.
         result["nextCursor"] = str(result["nextCursor"])
     if not isinstance(result.get("_meta", {}), dict):
         del result["_meta"]
@@ -58,7 +60,8 @@ def repaired_result(
     given = result.get(field)
     if method in _CONTENTS and given is None:
         given = []
-    if not isinstance(given, list) or fits({**result, field: []}):  # what is wrong is not in a part
+    # What is wrong is not in a part.
+    if not isinstance(given, list) or fits({**result, field: []}):
         return result
 
     def why(one: Any) -> str:
@@ -78,9 +81,11 @@ def repaired_result(
 
 def _repair_answer(result: dict[str, Any]) -> None:
     if not isinstance(result.get("isError", False), bool):
+        # A text such as "false" would be true.
         result["isError"] = str(result["isError"]).casefold() not in {"false", "0", ""}
     structured = result.get("structuredContent", {})
     if not isinstance(structured, dict):
+        # The protocol allows an object only; FastMCP wraps other values the same way.
         result["structuredContent"] = {"result": structured}
 
 
@@ -91,7 +96,8 @@ def _entry(method: str, one: Any) -> Any:
     kept = {key: value for key, value in one.items() if value is not None}
     if method == "tools/list":
         kept.setdefault("inputSchema", {"type": "object", "properties": {}})
-        if not _is_schema(kept.get("outputSchema", {})):  # with it the SDK would refuse every answer
+        # With it the SDK would refuse every answer.
+        if not _is_schema(kept.get("outputSchema", {})):
             del kept["outputSchema"]
     return kept
 
@@ -142,7 +148,8 @@ def _text_content(uri: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    from json import dumps  # any value, also one that is not finite
+    # Any value, also one that is not finite.
+    from json import dumps
 
     return value if isinstance(value, str) else "" if value is None else dumps(value, ensure_ascii=False)
 
@@ -161,7 +168,8 @@ def _fits(method: str, version: str | None) -> Callable[[dict[str, Any]], str]:
                 str(part) for part in first["loc"] if not isinstance(part, int) and part not in _NO_PLACE
             )
             return one_line(f"{place}: {first['msg']}" if place else first["msg"], 200)
-        except (KeyError, ValueError, RecursionError):  # a method or a version that the SDK does not look at
+        except (KeyError, ValueError, RecursionError):
+            # A method or a version that the SDK does not look at.
             return ""
         return ""
 

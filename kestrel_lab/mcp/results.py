@@ -78,6 +78,7 @@ def _piece(block: Any, images: list[ImagePart]) -> str:
 def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
     """Add an image that models take to `images`; return its name in the text."""
     summary = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
+    # Base64 has four characters for three bytes.
     if kind not in IMAGE_TYPES or len(data) > IMAGE_BYTES * 4 // 3 or len(images) >= _MOST_IMAGES:
         return f"[{summary}, not shown]"
     try:

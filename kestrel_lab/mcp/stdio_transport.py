@@ -57,6 +57,7 @@ class Program:
         stay.
         """
         stopping = asyncio.ensure_future(self._stop())
+        # Each cancellation ends one wait only: the process must be gone before this returns.
         while not stopping.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(stopping)
@@ -123,10 +124,12 @@ class ServerLog:
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
         """Append to `path`, readable by its owner only; `redactor` removes secrets."""
         self._redactor, self._held, self._line = redactor or Redactor(), "", ""
+        # A piece may end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         private_folder(path.parent)
         self.path, self.last = path, ""
         fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
+        # The log may contain secrets of the server that no redactor knows: only its owner may read it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
         self._file = os.open(path, flags, 0o600)
         self._left = MOST_LOGGED
@@ -148,7 +151,8 @@ class ServerLog:
 
     def _keep(self, text: str) -> None:
         content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
-        with suppress(OSError):  # a full disk must not end a server
+        # A full disk must not end a server.
+        with suppress(OSError):
             os.write(self._file, content)
         self._left -= len(content)
 
@@ -201,7 +205,8 @@ class _Incoming:
             except OSError as error:
                 reason = str(error)
             self._ended(reason)
-        self._session.close()  # after the reason is set: pending calls read it
+        # After the reason is set: pending calls read it.
+        self._session.close()
 
     async def _lines(self) -> str:
         buffer, head, skipped = b"", b"", 0
@@ -231,12 +236,14 @@ class _Incoming:
         try:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValueError:  # half a character, as of a text that was cut, is JSON and yet refused
+            except ValueError:
+                # Half a character, as of a text that was cut, is JSON and yet refused.
                 whole = json.loads(line.decode("utf-8", "replace"))
                 text = json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace")
                 message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
+            # Programs print to standard output by mistake; a server that only does so is no MCP server.
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
                 return ""
@@ -266,12 +273,15 @@ class _Incoming:
     async def _send(self, message: Any) -> None:
         import anyio
 
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the session has ended already
+        # The session has ended already.
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:
-        code = await self._program.code(_END_S)  # raises where it never started
-        await asyncio.sleep(0.05)  # its last output is on its way
+        # Raises where it never started.
+        code = await self._program.code(_END_S)
+        # Its last output is on its way.
+        await asyncio.sleep(0.05)
         if code is None:
             how = "it closed its standard output"
         else:
@@ -303,7 +313,8 @@ def _response(message: Any) -> dict[str, Any] | None:
 
 
 async def _write(program: Program, messages: Any) -> None:
-    with suppress(OSError):  # the reader notices the end of the process
+    # The reader notices the end of the process.
+    with suppress(OSError):
         async for message in messages:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await program.write(text.encode() + b"\n")

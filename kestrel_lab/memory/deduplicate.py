@@ -124,13 +124,11 @@ def _one_value_differs(new: str, old: str) -> bool:
     left, right = ours[a:b], theirs[c:d]
     if max(len(left), len(right)) > 4 or 2 * max(len(left), len(right)) > len(ours[:a]) + len(ours[b:]) + 1:
         return False
-    if a < 2 and all(
-        value.isdigit() for value in (*left, *right)
-    ):  # part of a name: "migration 12", "step 3"
+    # Part of a name: "migration 12", "step 3"
+    if a < 2 and all(value.isdigit() for value in (*left, *right)):
         return False
-    if (
-        a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
-    ):  # too: "the fast tests", "our Monday meeting"
+    # Too: "the fast tests", "our Monday meeting"
+    if a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} "):
         return False
     if _is_negated(new) and ours[a - 1 : a] != ["than"]:
         return False
@@ -152,9 +150,8 @@ def _are_exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
         return True
     if not last or not (found := list(_IS.finditer(before))) or found[-1].end() < len(before) - 12:
         return False
-    subject = stems(
-        before[: found[-1].start()]
-    )  # one word alone may be many things: "the API is slow", "the API is public"
+    # One word alone may be many things: "the API is slow", "the API is public"
+    subject = stems(before[: found[-1].start()])
     return len(subject) >= 2 or not re.search(r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE)
 
 

@@ -34,11 +34,11 @@ class WordVectors:
 
     def __init__(self) -> None:
         quiet, root = logging.NullHandler(), logging.getLogger()
-        root.addHandler(
-            quiet
-        )  # the package sets up the logging of the whole program, unless it finds that done
+        # The package sets up the logging of the whole program, unless it finds that done.
+        root.addHandler(quiet)
         try:
-            import wordllama  # an extra, and a third of a second
+            # An extra, and a third of a second.
+            import wordllama
         finally:
             root.removeHandler(quiet)
 
@@ -68,7 +68,8 @@ class SentenceVectors:
         from tokenizers import Tokenizer
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # as fast for a sentence, and leaves the other processors to the run
+        # As fast for a sentence, and leaves the other processors to the run.
+        options.intra_op_num_threads = 1
         self._model = onnxruntime.InferenceSession(
             verified_content(MODEL), options, providers=["CPUExecutionProvider"]
         )
@@ -83,7 +84,8 @@ class SentenceVectors:
         if not texts:
             return np.empty((0, 384), dtype="f4")
         rows: list[Any] = []
-        for text in texts:  # each alone: weights of 8 bits give other vectors in other company
+        # Each alone: weights of 8 bits give other vectors in other company.
+        for text in texts:
             read = self._tokenizer.encode(text)
             ids, mask = np.array([read.ids], dtype=np.int64), np.array([read.attention_mask], dtype=np.int64)
             state = self._model.run(

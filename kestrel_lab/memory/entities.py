@@ -85,6 +85,7 @@ def find_entities(text: str) -> tuple[Entity, ...]:
 
     A place in the text is one thing only: the parts of a path are not symbols, those of a date no numbers.
     """
+    # A note is short; a whole file as text must not hold up the write.
     text = text[:20_000]
     found = dict.fromkeys(_quoted_entities(text))
     free = text
@@ -115,7 +116,8 @@ def _quoted_entities(text: str) -> Iterator[Entity]:
 
 def _without_prose(command: str) -> str:
     """Return a command without the sentence that goes on after it."""
-    first, *others = command.split()  # `make` and `go` are common words too
+    # `make` and `go` are common words too.
+    first, *others = command.split()
     return " ".join([first, *takewhile(lambda word: word not in COMMON, others)])
 
 

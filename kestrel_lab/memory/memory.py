@@ -145,6 +145,7 @@ class NoteMemory:
             self._settle(note, other)
         for other in stand["part"]:
             self.table.mark(other.id, newer=note.id)
+        # More links would connect nearly all notes.
         for other in stand["near"][:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)
@@ -172,7 +173,8 @@ class NoteMemory:
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
-        if chosen or selector == "expired":  # those that expired were taken out of the tables before
+        # Those that expired were taken out of the tables before.
+        if chosen or selector == "expired":
             try:
                 rewrite_database(self.table.store.path)
             except StoreError as error:
@@ -237,7 +239,8 @@ class NoteMemory:
             merged = replace(merged, taint="", at=max(known.at, note.at))
         if known.replaced_by and trusted and alike:
             newer = self.table.by_id([known.replaced_by], workspace).get(known.replaced_by)
-            if newer is None or note.at > newer.at:  # said once more since: what was true before is so again
+            # Said once more since: what was true before is so again.
+            if newer is None or note.at > newer.at:
                 merged = replace(merged, replaced_by="", at=note.at)
         if note.stated and not known.stated:
             merged = replace(for_all_runs(merged), stated=True)
@@ -268,8 +271,10 @@ class NoteMemory:
     def _said_in(self, notes: Sequence[Note]) -> tuple[str, ...]:
         runs: dict[str, None] = {}
         for note in notes[:100]:
+            # A text this short is in nearly every log by chance.
             if len(note.text) < 12:
                 continue
+            # Logs contain JSON: the text is searched in its escaped form.
             once = dumps(note.text)[1:-1]
             rows = self.table.store.query(
                 "SELECT DISTINCT run_id FROM events WHERE instr(body, ?) > 0 OR instr(body, ?) > 0 "

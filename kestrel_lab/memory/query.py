@@ -218,4 +218,5 @@ def _add_conversation_scores(scores: dict[int, float], found: Mapping[int, _Foun
             score = scores[number] + weights.session * prior.get(each.note.run, 0.0)
             score += weights.answer * each.asked - weights.question * ("?" in each.note.text)
             score += weights.length * math.log(len(each.note.text) / _USUAL_LENGTH)
-            scores[number] = score / (1 + weights.session)  # as high as those of other notes
+            # As high as those of other notes.
+            scores[number] = score / (1 + weights.session)

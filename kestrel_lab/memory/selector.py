@@ -71,7 +71,8 @@ def _notes_with(table: NoteTable, words: str, workspace: str) -> list[Note]:
             f"{len(current)} notes say {words!r}: name one by its id, or all of them with "
             f"text:{words}{listed}{more}"
         )
-    return found  # an older note would come back if only the newer one went
+    # An older note would come back if only the newer one went.
+    return found
 
 
 def find_note(table: NoteTable, note_id: str, workspace: str) -> Note:

@@ -68,6 +68,7 @@ class PendingCalls:
     """Running calls by key, so that equal ones run once; shared by all threads and loops of a process."""
 
     def __init__(self) -> None:
+        # A `threading` lock, not one of asyncio: sessions of several event loops share the calls.
         self._lock = threading.Lock()
         self._flying: dict[str, Future[str | None]] = {}
 
@@ -82,6 +83,7 @@ class PendingCalls:
     def land(self, key: str, text: str | None) -> None:
         """End a call; waiting callers get `text`, or `None` if each must make the call itself."""
         with self._lock:
+            # Before the result is set: a call that comes now looks into the store, where the answer is.
             flight = self._flying.pop(key)
         flight.set_result(text)
 
@@ -146,7 +148,8 @@ class ToolCache:
         if self.mode == "replay":
             kept = await self._kept(place.key)
             return _missing_replay(call) if kept is None else self._hit(call, place.key, kept)
-        name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found in the store
+        # Who refreshes must not be given what another found in the store.
+        name = f"{self.mode}:{place.key}"
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)

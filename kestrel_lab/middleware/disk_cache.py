@@ -101,6 +101,7 @@ class DiskStore:
                 stacklevel=2,
             )
             try:
+                # Only these names: whatever else is in the folder is not ours.
                 for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
                     with suppress(FileNotFoundError):
                         (folder / name).unlink()
@@ -131,6 +132,7 @@ class DiskStore:
     def clear(self) -> None:
         """Delete everything, also from the free pages of the files."""
         self._cache.clear()
+        # SQLite keeps deleted rows in free pages and in the write-ahead log.
         for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
             self._cache._sql(statement).fetchall()
 

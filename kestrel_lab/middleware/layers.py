@@ -20,11 +20,10 @@ class TurnOrder:
     """Lets a call start once every earlier call that it could clash with has ended.
 
     Two calls clash unless both are in `together`. Approval comes before this layer, so all questions of
-    a turn are asked at once while only the running is ordered. A call that clashes with one that was
-    left for later is left too.
+    a turn are asked at once while only the running is ordered. A call that clashes with a
+    postponed one is postponed too.
 
-    Of those in `alone` one at a time has `lock`, which other turns share: from its beginning until its end is
-    told.
+    Calls in `alone` hold `lock`, which other turns share, from their start until `end`.
     """
 
     def __init__(
@@ -106,9 +105,8 @@ class Approval(Struct, frozen=True):
             return Result(value=decision.answer)
         if decision.args is None:
             return await proceed(replace(call, approved_by=_decision_text(decision)))
-        sandbox = (
-            IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
-        )  # there is no preview of what a person wrote
+        # There is no preview of what a person wrote.
+        sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
         return await proceed(
             replace(call, args=decision.args, sandbox=sandbox, approved_by=_decision_text(decision))
         )
@@ -152,6 +150,7 @@ class Timeout:
             async with asyncio.timeout(seconds) as bound:
                 return await proceed(call)
         except TimeoutError:
+            # A `TimeoutError` of the tool itself.
             if not bound.expired():
                 raise
             text = f"{call.target} was stopped after {seconds:g} s"

@@ -106,13 +106,16 @@ class PostgresStore:
         async with self._free:
             while self._idle:
                 connection = self._idle.pop()
-                if connection.is_closed():  # the server was restarted, or has closed it
+                # The server was restarted, or has closed it.
+                if connection.is_closed():
                     continue
                 return await self._used(connection, work)
             return await self._used(await asyncio.wait_for(self._connected(), self._connect_s), work)
 
     async def _used(self, connection: Connection, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         try:
+            # After an error or a cancelled query the connection may be in the middle of an answer: it is not
+            # used again.
             found = await asyncio.wait_for(work(connection), self._timeout_s)
         except BaseException:
             connection.terminate()

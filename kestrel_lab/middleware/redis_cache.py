@@ -61,8 +61,10 @@ class RedisStore:
     async def get(self, key: str) -> str | None:
         """Return the text under `key`; oversized values or non-text count as none, with a warning."""
         try:
+            # A range, so that a huge value of somebody else is never fetched whole.
             found = await asyncio.to_thread(self._client.getrange, PREFIX + key, 0, MAX_ROW)
         except self._not_text as error:
+            # A key of ours with a list or set in it: somebody else wrote it.
             if "WRONGTYPE" not in str(error):
                 raise self._failed(error) from error
             found = b"\xff"
@@ -83,7 +85,8 @@ class RedisStore:
         self._client.close()
 
     def _text(self, found: Any) -> str | None:
-        if not found:  # a range of nothing is empty, and nothing we store is
+        # A range of nothing is empty, and nothing we store is.
+        if not found:
             return None
         try:
             if len(found) <= MAX_ROW:

@@ -272,7 +272,8 @@ class CallPieces:
             piece = self._at[place] = _Piece(id="", name="")
             self._begun.append(piece)
         piece.id = piece.id or call_id or ""
-        if name and not piece.args and name != piece.name:  # a name, too, may come in pieces
+        # A name, too, may come in pieces.
+        if name and not piece.args and name != piece.name:
             piece.name = name if name.startswith(piece.name) else piece.name + name
         piece.signature = piece.signature or signature
         if args:

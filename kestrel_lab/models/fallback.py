@@ -103,7 +103,8 @@ class EscalatingModel:
             if stands is None or (isinstance(error, ModelError) and error.caller):
                 raise _error_with_tried(error, tried) from error
             place, answer = stands
-            kept = replace(tried[place], usage=Usage())  # counted with the answer that it gave
+            # Counted with the answer that it gave.
+            kept = replace(tried[place], usage=Usage())
             tried = [*tried[:place], kept, *tried[place + 1 :]]
             tried.append(TriedModel(model=last.name, reason=one_line(str(error), 300), then=kept.model))
             return _with_tried(answer, tried, on_delta)

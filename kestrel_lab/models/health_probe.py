@@ -74,7 +74,8 @@ async def _ollama(name: str, address: str, key: str | None) -> None:
 
 async def _get(url: str, key: str | None) -> Any:
     """Return the reply of a server that is in order, a refusal included; raises `ModelError` otherwise."""
-    import httpx  # a tenth of a second to load, and most sessions never probe
+    # A tenth of a second to load, and most sessions never probe.
+    import httpx
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:

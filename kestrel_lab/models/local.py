@@ -76,9 +76,8 @@ class LocalModel:
         stopped = threading.Event()
 
         def say(piece: str | None) -> None:
-            with suppress(
-                RuntimeError
-            ):  # after a cancelled call the loop may close before the worker notices
+            # After a cancelled call the loop may close before the worker notices.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         def work() -> ModelAnswer:

@@ -99,7 +99,8 @@ class TextToolModel(ModelWrapper):
 
     def _said(self, message: Message) -> Iterable[str]:
         for number, call in enumerate(message.calls):
-            if call.problem and message.text:  # it was no call that could be read: these were its words
+            # It was no call that could be read: these were its words.
+            if call.problem and message.text:
                 yield message.text
                 continue
             said: dict[str, Json] = {"tool": call.name, "arguments": call.args}

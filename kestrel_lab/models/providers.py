@@ -124,7 +124,8 @@ class Ollama:
         return capabilities is None or "tools" in capabilities
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any]:
-        import httpx  # a tenth of a second to load, and most sessions never look for an Ollama
+        # A tenth of a second to load, and most sessions never look for an Ollama.
+        import httpx
 
         try:
             # No proxy from the environment: what is asked for is on this machine or named outright.

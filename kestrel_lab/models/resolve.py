@@ -36,7 +36,8 @@ class NoModel:
     """The model `none`, for plans without model calls: a call raises `ModelError`."""
 
     name: ClassVar[str] = NONE
-    kind: ClassVar[ModelKind] = "real"  # nothing is scripted or replayed
+    # Nothing is scripted or replayed.
+    kind: ClassVar[ModelKind] = "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
@@ -99,7 +100,8 @@ def choose_model(
         return _model_of_several(spec, again)
     word, _, rest = (spec or "").partition(":")
     if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
-        return makers[word](rest)  # also for the bare word: the factory says what has to follow it
+        # Also for the bare word: the factory says what has to follow it.
+        return makers[word](rest)
     provider = provider or env.get("MODEL_PROVIDER") or None
     if spec is not None and (spec == NONE or spec.endswith(WEB)):
         return (

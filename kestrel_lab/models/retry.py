@@ -39,7 +39,8 @@ class RetryingModel(ModelWrapper):
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the last attempt's `ModelError`."""
-        import stamina  # loads tenacity and asyncio machinery: only needed once a model is called
+        # Loads tenacity and asyncio machinery: only needed once a model is called.
+        import stamina
 
         logging.getLogger("stamina").addHandler(_QUIET)
         stream = Stream(on_delta)

@@ -136,7 +136,8 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE")
-    from kestrel_lab.core.yaml.reader import read_yaml  # PyYAML: only where a file says the routes
+    # PyYAML: only where a file says the routes.
+    from kestrel_lab.core.yaml.reader import read_yaml
 
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):

@@ -113,10 +113,12 @@ def read_calls(
     written = [
         one for one in _calls_in(text) if own_name(one.name, offered) in offered or one.name == PARALLEL
     ]
+    # Text after a call explains it as an example.
     if not written or _LEFT_OVER.sub("", text[written[-1].end :]).strip():
         return text, ()
     quoted = {_key(one) for said in read if _MAY_HOLD.search(said) for one in _calls_in(said)}
     meant = [one for one in written if _key(one) not in quoted]
+    # One quoted call makes the whole text a quotation.
     if len(meant) < len(written):
         return text, ()
     requests = expand_calls((_request(number, one) for number, one in enumerate(meant, 1)), offered)
@@ -165,7 +167,8 @@ def _calls_in(text: str) -> Iterator[_Written]:
             named = next((word for word in found.groups() if word), "") or next(
                 iter(_NAMED.findall(text, found.end())), ""
             )
-            if named:  # cut off, or no JSON: the model is told so
+            # Cut off, or no JSON: the model gets an error.
+            if named:
                 yield _Written(name=named, args=text[found.end() :], start=found.start(), end=len(text))
             return
         close = _AFTER_JSON.match(text, at)
@@ -255,7 +258,8 @@ class ThinkingText:
         """Take the next piece."""
         text, self._held = self._held + piece, ""
         out: list[str] = []
-        at = 0  # an index, as the rest of a long text is not to be copied for each line
+        # An index, as the rest of a long text is not to be copied for each line.
+        at = 0
         while at < len(text):
             if self._close:
                 self._pass(out)
@@ -269,7 +273,8 @@ class ThinkingText:
         """Return the text of the answer and the blocks of thinking."""
         if self._close:
             self._thought[-1].append(self._held)
-            if any(piece.strip() for piece in self._said):  # nothing closed it, so it was no block
+            # Nothing closed it, so it was no block.
+            if any(piece.strip() for piece in self._said):
                 self._pass([self._close.replace("/", ""), *self._thought.pop()])
         elif self._held:
             self._pass([self._held])

@@ -43,6 +43,8 @@ def path_pattern(text: str) -> ValuePattern:
     Real paths are compared: `..` is resolved and links are followed. Raises `ValueError` for a pattern that
     cannot be read.
     """
+    # File systems may ignore case and Unicode forms: denying patterns must match every spelling, allowing
+    # ones only the exact.
     strict, broad = _path_expression(text), _path_expression(unicodedata.normalize("NFC", text).casefold())
 
     def allows(value: Json, root: str) -> bool:
@@ -105,7 +107,8 @@ class _Address:
         if self.scheme not in (None, url.scheme) or self.port not in (None, str(url.port)):
             return False
         path = url.target.partition("?")[0]
-        readings = (path, posixpath.normpath(unquote(path)))  # as it is sent, and as a server may take it
+        # As it is sent, and as a server may take it.
+        readings = (path, posixpath.normpath(unquote(path)))
         fits = self.path is None or any(compile_pattern(self.path).fullmatch(one) for one in readings)
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 

@@ -203,6 +203,7 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
     letters |= {
         other for letter in letters & set(MEANS) for other, meant in MEANS.items() if meant == MEANS[letter]
     }
+    # `-rf` is `-r -f` for most programs, but one option for `find` and its like.
     joined = name_of(command[0] or "") not in WORDS_BEHIND_ONE_DASH
     found = (
         joined

@@ -64,6 +64,7 @@ class Rulebook(TableView):
                 )
         return (
             None
+            # A person who wrote the rule expected the sandbox to contain the command.
             if call.unsandboxed
             else _allowing_ruling(
                 [rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call

@@ -82,7 +82,8 @@ class Cascade:
         first = self._search.answer(ranking, query, top_k, began)
         chosen = {hit.path: hit for hit in first.hits}
         steps, stopped = list(first.steps), "limit"
-        if not chosen or not self._index.complete:  # what is not in the index can still be read
+        # What is not in the index can still be read.
+        if not chosen or not self._index.complete:
             found = self._grep(query, top_k)
             steps += found.steps
             chosen |= {hit.path: hit for hit in found.hits if hit.path not in chosen}

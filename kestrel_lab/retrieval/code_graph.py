@@ -164,9 +164,8 @@ class Graph:
         """Return the files that import `path` or link to it."""
         known = self._known()
         stem = posixpath.basename(path).rsplit(".", 1)[0]
-        folder = stem in {"__init__", "index", "mod"} or path.endswith(
-            ".go"
-        )  # which imports name in place of their files
+        # Which imports name in place of their files.
+        folder = stem in {"__init__", "index", "mod"} or path.endswith(".go")
         word = posixpath.basename(posixpath.dirname(path)) if folder else stem
         rows = self._index.rows(
             "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE "

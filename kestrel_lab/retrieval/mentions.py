@@ -206,7 +206,8 @@ def _defining_files(name: str, known: Mapping[str, Mapping[int, Collection[str]]
     if whole:
         return whole, 1 / len(whole)
     found = [number for number, full in last.items() if _same_case(pieces[-1], full)]
-    if not 0 < len(found) <= _MOST_FILES:  # perhaps an attribute of a class that is known
+    # Perhaps an attribute of a class that is known.
+    if not 0 < len(found) <= _MOST_FILES:
         found = [
             number
             for number, full in known.get(pieces[-2].lower(), {}).items()

@@ -363,5 +363,5 @@ def is_test(path: str) -> bool:
 
 
 def is_peripheral(path: str, language: str) -> bool:
-    """Whether a file is something around the code: documents, examples, settings, code of others."""
+    """Return true for a file beside the project's code: documents, examples, settings, vendored code."""
     return language in {"prose", "text", "notebook"} or _PERIPHERAL.search(path) is not None

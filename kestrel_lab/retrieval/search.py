@@ -281,12 +281,14 @@ class Grep:
             )
             said = run.stdout
         except subprocess.TimeoutExpired as error:
+            # What was found in time is better than nothing.
             said = error.stdout or b""
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for line in said.decode("utf-8", "replace").splitlines():
             name, _, rest = line.partition("\0")
             number, _, word = rest.partition(":")
             path = name.removeprefix("./")
+            # Ripgrep reads hidden files too.
             if number.isdigit() and not is_secret(path):
                 found[path].setdefault(word.lower(), int(number))
         return found

@@ -85,7 +85,8 @@ class SemanticScorer:
         if not numbers:
             return {}
         vectors = embed(texts).astype("<f4")
-        if connection.in_transaction:  # a reader's: it ends before anything is written
+        # A reader's: it ends before anything is written.
+        if connection.in_transaction:
             connection.execute("ROLLBACK")
         with WriteTransaction(connection):
             connection.executemany(

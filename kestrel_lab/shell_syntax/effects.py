@@ -94,7 +94,8 @@ def command_effects(command: Command) -> frozenset[LineEffect]:
     if len(command) == 2 and command[1] in _VERSION and "/" not in command[0]:
         return _NONE
     if "/" in command[0] and not command[0].startswith(("/bin/", "/usr/bin/", "/usr/local/bin/")):
-        return ANY  # a program of the workspace, whatever it is called
+        # A program of the workspace, whatever it is called.
+        return ANY
     if only_shows(command) or name in _READERS or _only_filters(name, command):
         return _NONE
     if name in _TRANSFERS:

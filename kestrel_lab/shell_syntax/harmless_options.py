@@ -284,13 +284,18 @@ _NEVER = {
     # a format that has a program check signatures, an address that is a command
     "git": r".*%(?:G|\(signature).*|ext::.*",
     **dict.fromkeys(("pytest", "python", "mypy", "ruff"), r"@.*"),  # the words of a file
-    "make": r"[^-=][^=]*=.*",  # a variable, which may be SHELL
+    # A variable, which may be SHELL.
+    "make": r"[^-=][^=]*=.*",
     **dict.fromkeys(
-        ("tar", "bsdtar", "gtar"), r"[A-Za-z]*[IF][A-Za-z]*"
-    ),  # options without a dash that name a program
+        ("tar", "bsdtar", "gtar"),
+        r"[A-Za-z]*[IF][A-Za-z]*",
+        # Options without a dash that name a program.
+    ),
     **dict.fromkeys(
-        ("vim", "vi", "nvim", "view", "less", "more", "emacs", "ex"), r"\+.*"
-    ),  # commands of the editor
+        ("vim", "vi", "nvim", "view", "less", "more", "emacs", "ex"),
+        r"\+.*",
+        # Commands of the editor.
+    ),
 }
 """Words, options or not, that are not harmless for a program."""
 

@@ -125,7 +125,8 @@ class _Reading:
             return
         if (joined := _CONTINUED.sub(r"\1", text)) != text:
             self.read(joined, depth + 1)
-            if "'" not in text:  # otherwise the end of a line may be one that counts
+            # Otherwise the end of a line may be one that counts.
+            if "'" not in text:
                 return
             self.doubt("it goes on behind the end of a line, between quotes")
         root = bash_parser().parse(source).root_node
@@ -152,7 +153,8 @@ class _Reading:
             for variable, value in assigned_by(one):
                 self.set_variable(variable, value, depth)
             inner, programs = commands_in(one)
-            if name in ("git", "scp", "sftp") or not (inner or programs):  # else its words are read already
+            # Else its words are read already.
+            if name in ("git", "scp", "sftp") or not (inner or programs):
                 tails, texts = runnable_words(one)
                 self.possible += tails
                 for text in texts:

@@ -153,7 +153,8 @@ def _begins_option(node: Node, before: bytes, source: bytes, marks: list[str]) -
     while word.parent is not None and word.parent.type in ("concatenation", "string"):
         word = word.parent
     written = before[word.start_byte :]
-    for mark in marks:  # a value before it may be empty
+    # A value before it may be empty.
+    for mark in marks:
         written = written.replace(mark.encode(), b"")
     if written.strip(b"\"'") and b"$" not in written:
         return False

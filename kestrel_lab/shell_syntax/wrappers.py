@@ -99,7 +99,8 @@ def commands_in(command: Command) -> tuple[list[Command], list[str]]:
     if name is None or len(command) > _MOST_WORDS:
         return [], []
     name, rest = program_of(name), command[1:]
-    if name in _RESERVED:  # the parser has taken a part of a larger command for a simple one
+    # The parser has taken a part of a larger command for a simple one.
+    if name in _RESERVED:
         return [rest or UNKNOWN, UNKNOWN], []
     if name in _OPAQUE:
         return [UNKNOWN], []
@@ -322,10 +323,11 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
         place = begin
         if option not in options:
             continue
+        # Only there ends a `+` behind `{}` the command; elsewhere it is a word.
         batch = option in (
             "-exec",
             "-execdir",
-        )  # only there ends a `+` behind `{}` the command; elsewhere it is a word
+        )
         while (
             place < len(rest)
             and rest[place] != ";"

@@ -13,20 +13,21 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.plain_types import is_plain, parameters_of
 
-if TYPE_CHECKING:  # pydantic is loaded at the first use of a tool, not at import
+# Pydantic is loaded at the first use of a tool, not at import.
+if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 REQUIRED = object()
-"""Stands for the default of a parameter that has none."""
+"""Marks a parameter without a default."""
 
 
 class ToolArgumentsError(ValueError):
-    """A model called a tool with arguments that do not fit; the message tells it which, and what would."""
+    """A model called a tool with invalid arguments; the message says which, and what would be valid."""
 
 
 class Arguments(Protocol):
-    """How the arguments of one tool are described, checked and turned into Python values."""
+    """Describes, validates and converts the arguments of one tool."""
 
     @property
     def schema(self) -> dict[str, Json]:
@@ -39,17 +40,15 @@ class Arguments(Protocol):
         """
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
-        """Return a new dict of the Python values to call the function with, from arguments that `validate`
-        returned.
-        """
+        """Return a new dict of Python values for the function, from arguments returned by `validate`."""
 
 
 _SURELY_JSON: Final = frozenset({str, int})
-"""Types of values of which nothing has to be looked at."""
+"""Types whose values need no check."""
 
 
 class ValidatedArguments(dict[str, Json]):
-    """The JSON of a call, with the values that were made of it, so that they are made once."""
+    """JSON of a call with the values made from it, so that they are made once."""
 
     __slots__ = ("_text", "_values")
 
@@ -58,7 +57,7 @@ class ValidatedArguments(dict[str, Json]):
         self._text, self._values = dumps(args), cast("dict[str, Any] | None", values)
 
     def take(self) -> dict[str, Any] | None:
-        """Return the values for the one call they are for; `None` later, or where the JSON was changed."""
+        """Return the values for their one call; `None` afterwards, or if the JSON was changed."""
         values, self._values = self._values, None
         return values if dumps(self) == self._text else None
 
@@ -73,7 +72,7 @@ class Parameter:
 
     @property
     def type(self) -> Any:
-        """What is taken for it: the annotation, and `None` where that is the default."""
+        """Accepted type: the annotation, plus `None` if that is the default."""
         return self.annotation | None if self.default is None else self.annotation
 
 
@@ -89,7 +88,7 @@ class TypedArguments:
 
     @cached_property
     def schema(self) -> dict[str, Json]:
-        """JSON Schema without the titles that pydantic adds: they cost tokens and say nothing."""
+        """JSON Schema without pydantic's titles, which cost tokens and say nothing."""
         try:
             schema = self._adapter.json_schema()
         except Exception as error:
@@ -145,7 +144,7 @@ class TypedArguments:
 
     @cached_property
     def _plain(self) -> frozenset[str]:
-        """The parameters whose JSON form can be read again, that of their default too."""
+        """Parameters whose JSON form, and that of the default, can be read back."""
         fields, shared = parameters_of(self._adapter.core_schema)
         return frozenset(
             name
@@ -159,9 +158,7 @@ class TypedArguments:
 
     @cached_property
     def _defaults(self) -> dict[str, Json]:
-        """By the key that a model gives, the JSON form of each readable default of a parameter that is not
-        plain.
-        """
+        """JSON form of readable defaults of other parameters, by the key a model uses."""
         fields, _ = parameters_of(self._adapter.core_schema)
         keys = {
             name: fields[name].get("validation_alias", name)
@@ -188,7 +185,8 @@ class TypedArguments:
             ):
                 found[name] = cast("Json", default)
                 continue
-            with suppress(Exception):  # the user's types: whatever they raise, there is no form to show
+            # The user's types: whatever they raise, there is no form to show.
+            with suppress(Exception):
                 form = to_jsonable_python(default)
                 if _is_json(form) and TypeAdapter(parameter.type).validate_python(form) == default:
                     found[name] = form
@@ -197,7 +195,9 @@ class TypedArguments:
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         from pydantic import ConfigDict, Field, TypeAdapter  # loaded on use
-        from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+        # Pydantic needs this one before Python 3.12.
+        from typing_extensions import TypedDict
 
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
@@ -208,9 +208,8 @@ class TypedArguments:
             fields[name] = NotRequired[
                 Annotated[parameter.type, Field(default=parameter.default, description=about)]
             ]
-        make_shape = cast(
-            "Callable[[str, dict[str, Any]], Any]", TypedDict
-        )  # the functional form, with names known only now
+        # The functional form, with names known only now.
+        make_shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)
         shape = make_shape(self.tool, fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
         try:
@@ -248,7 +247,7 @@ class TypedArguments:
 
 
 def properties_of(schema: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
-    """Return what a schema says of each argument; nothing for one of which it says no more than `true`."""
+    """Return a schema's properties; skips those that are just `true`."""
     found = schema.get("properties")
     return (
         {name: one if isinstance(one, dict) else {} for name, one in found.items()}
@@ -269,9 +268,7 @@ class SchemaArguments:
     schema: dict[str, Json]
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The arguments as they are; raises `ToolArgumentsError` for a missing key, or an unknown one where
-        the schema forbids it.
-        """
+        """Return the arguments unchanged; raises `ToolArgumentsError` for missing and forbidden keys."""
         known, required = properties_of(self.schema), self.schema.get("required")
         names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         lines = [f"- {name}: required but missing" for name in names if name not in args]

@@ -1,6 +1,4 @@
-"""Data flow of tools: what their answers bring into a conversation and how far their calls reach, for
-containment.
-"""
+"""Data flow of tools, for containment: what answers bring into a conversation and how far calls reach."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ address in its arguments; others, to whom it sends or with whom it changes thing
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What goes in and out by a tool."""
+    """Data a tool reads and sends."""
 
     reads: frozenset[str]
     reaches: str
@@ -64,7 +62,7 @@ class Flow:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Json]) -> Flow | None:
-        """Return what `as_json` gave; `None` where a log of an earlier version says nothing."""
+        """Return the flow in `as_json` form; `None` for logs of earlier versions without one."""
         reads, reaches = body.get("reads"), body.get("reaches")
         unsaid, own = (
             tuple(map(str, cast("list[Json]", body.get(name) or []))) for name in ("unsaid", "own")
@@ -79,7 +77,7 @@ class Flow:
 _ADDRESSES = frozenset({"url", "urls", "uri", "link", "href"})
 
 UNKNOWN = Flow(frozenset({"private", "untrusted"}), "anything")
-"""The flow of a tool about which nothing is known."""
+"""Flow of a tool about which nothing is known."""
 
 
 def read_reads(given: str | Iterable[str] | None, *, untrusted: bool | None = None) -> tuple[str, ...] | None:
@@ -122,9 +120,7 @@ def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -
 def undeclared_flow(
     *, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect
 ) -> frozenset[str]:
-    """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its
-    effect and danger leave open.
-    """
+    """Return the assumed flow of an undeclared function: does it open `files`, its effect and danger."""
     if reads is not None or reaches is not None:
         return frozenset()
     if effect == "pure":

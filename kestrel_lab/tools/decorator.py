@@ -42,7 +42,8 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif not section:
             description.append(line)
         elif line and not line[0].isspace():
-            section = "text"  # prose after a section belongs to none
+            # Prose after a section belongs to none.
+            section = "text"
         elif section in _ARGUMENTS:
             entries.append(line)
     return _unwrapped("\n".join(description).strip()), _entries(entries)
@@ -130,8 +131,8 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
-    The model is told the docstring up to its first section, and for each parameter its type and its
-    entry under `Args:`. A parameter annotated `ToolContext` is filled in by the engine and not told.
+    The model gets the docstring up to its first section, and for each parameter its type and its
+    entry under `Args:`. A parameter annotated `ToolContext` is filled in by the engine, not the model.
 
     Args:
         function: The function, when used without parentheses.
@@ -142,7 +143,7 @@ def tool(
         when answers may change; a hash of the function's own source if left out. parallel_safe: Whether it
         may run beside other calls; if left out, when pure or at most LOW. timeout_s: Seconds the engine gives
         a call. A synchronous function with one runs in a thread; it cannot be stopped,
-            so past its time the model is told so and the thread is left to itself.
+            so past its time the model gets an error and the thread is abandoned.
         max_chars: How much of an answer a model is shown. thread: Run a synchronous function in a worker
         thread. fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
         cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone
@@ -188,9 +189,8 @@ def tool(
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
 
-    def make(
-        function: Callable[..., Any], depth: int = 1
-    ) -> Tool:  # depth: how far up the scope is whose names annotations may use
+    # Depth: how far up the scope is whose names annotations may use.
+    def make(function: Callable[..., Any], depth: int = 1) -> Tool:
         _check_function(function)
         called = name or function.__name__
         if not _NAME.fullmatch(called):
@@ -346,6 +346,7 @@ def _source_hash(function: Callable[..., Any]) -> str:
     """Return a hash of the source of a function; the functions it calls are not part of it."""
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+    except (OSError, TypeError):
+        # Typed in a plain interpreter, or built in.
         return "1"
     return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12]

@@ -33,9 +33,8 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     if not titles or not all(titles):
         raise ValueError("titles must be a list of at least one text, none of them empty")
     there = tasks.listed()
-    made = (
-        sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0
-    )  # by this very call, before it was interrupted
+    # By this very call, before it was interrupted.
+    made = sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0
     if len(there) + len(titles) - made > _MOST_TASKS:
         raise ValueError(
             f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones"
@@ -95,7 +94,7 @@ async def list_tasks(ctx: ToolContext) -> str:
 
 
 def task_tools() -> list[Tool]:
-    """Return `create_tasks`, `update_task` and `list_tasks`, of the group `tasks`, and `state_effects`, of
+    """Return `create_tasks`, `update_task` and `list_tasks` of the group `tasks`, and `state_effects` of
     `effects`.
     """
     return [
@@ -174,4 +173,4 @@ def _nobody(question: str, options: list[str] | None = None) -> str:
 
 
 ask_user = replace(_nobody, asks_person=True)
-"""The question goes to a person like an approval; the function answers where there is nobody to ask."""
+"""A person answers the question like an approval; the function answers if there is nobody."""

@@ -31,7 +31,7 @@ MAX_STEPS = 50
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 _RESULTS = ("previous", "steps")
-"""What steps call the results before them, beside the parameters."""
+"""Names that steps use for earlier results, besides parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +65,8 @@ class Macro(TextView):
     version: int = 1
     enabled: bool = True
     stored: bool = field(default=False, compare=False, repr=False)
-    """Whether it was kept before: what an earlier version accepted as a command is then refused when it is
-    run, not when it is read.
+    """True if it was stored before: commands that only an earlier version accepted fail when run, not when
+    read.
     """
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Macro(TextView):
     def from_json(
         cls, name: str, description: str, schema: dict[str, Json], steps: Iterable[Json], **more: Any
     ) -> Macro:
-        """Return a macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`.
+        """Return a macro whose steps are JSON: `{"type": "tool", "name": …, "args": {…}}`.
 
         Contract: the class.
         """
@@ -116,9 +116,7 @@ class Macro(TextView):
         return f"{self.name}({', '.join(names)})"
 
     def arguments(self, args: dict[str, Json]) -> dict[str, Json]:
-        """`args` completed with defaults; raises `ToolArgumentsError`, which lists what does not fit the
-        schema.
-        """
+        """Return `args` completed with defaults; raises `ToolArgumentsError` with all mistakes."""
         from jsonschema import Draft202012Validator  # loaded on use
         from referencing import Registry
         from referencing.exceptions import Unresolvable
@@ -129,7 +127,8 @@ class Macro(TextView):
             if isinstance(about, dict) and "default" in about
         }
         complete = {**defaults, **args}
-        registry: Any = Registry()  # knows nothing and fetches nothing: a schema cannot reach out
+        # Knows nothing and fetches nothing: a schema cannot reach out.
+        registry: Any = Registry()
         try:
             errors = list(Draft202012Validator(self.schema, registry=registry).iter_errors(complete))
         except Unresolvable as error:
@@ -193,9 +192,7 @@ class Macro(TextView):
                 raise UsageError(f"{where} refers to {str(path)!r}: {problem}")
 
     def _problem(self, path: JsonPath, place: int) -> str:
-        """Return what is wrong with a reference in step number `place`, counted from 0; empty when nothing
-        is.
-        """
+        """Return what is wrong with a reference in step `place`, counted from 0; empty if nothing is."""
         match path.root, path.parts:
             case "previous", ("content", *_):
                 return "" if place else "there is no step before it"
@@ -246,9 +243,7 @@ class MacroRegistry:
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
-        """Store `macro` as the next version of its name, unless the newest one says the same; returns what is
-        stored.
-        """
+        """Store `macro` as its name's next version, unless it equals the newest; return the stored one."""
         macro = replace(macro, stored=False)
         newest = next((known for known in self.list() if known.name == macro.name), None)
         if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
@@ -265,9 +260,7 @@ class MacroRegistry:
         return self.get(macro.name)
 
     def enable(self, name: str) -> Macro:
-        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that
-        name.
-        """
+        """Enable a macro for new runs; raises `UsageError` for an unknown name."""
         return self._set(name, enabled=True)
 
     def disable(self, name: str) -> Macro:
@@ -369,7 +362,7 @@ def _step(macro: str, item: Json) -> MacroStep:
 
 
 def with_macros(toolbox: Toolbox, macros: Iterable[Macro]) -> Toolbox:
-    """`toolbox` with `macro_run` before all other tools, if there is a macro whose tools are all in it."""
+    """Return `toolbox` with `macro_run` first, if there is a macro whose tools are all in it."""
     usable = {macro.name: macro for macro in macros if all(step.tool in toolbox for step in macro.steps)}
     return Toolbox([macro_tool(usable), *toolbox]) if usable and MACRO_RUN not in toolbox else toolbox
 
@@ -392,7 +385,8 @@ def macro_tool(macros: Mapping[str, Macro]) -> Tool:
         arguments=MacroArguments(macros=macros),
         danger=Danger.SAFE,
         effect="pure",
-        reads=(),  # its calls have flows of their own
+        # Its calls have flows of their own.
+        reads=(),
         reaches="nothing",
         version=content_key([[name, macro.version] for name, macro in macros.items()])[:12],
         parts=lambda args: tuple(step.tool for step in macros[str(args["name"])].steps),

@@ -1,6 +1,4 @@
-"""Tools `recall`, `remember` and `forget`: the memory of a workspace; changes need approval like any risky
-call.
-"""
+"""Tools `recall`, `remember` and `forget`: the workspace's memory; changes need approval like risky calls."""
 
 from __future__ import annotations
 
@@ -34,9 +32,8 @@ async def recall(
     return await _notes(ctx).recall(query.strip(), top_k, tuple(tags or ()))
 
 
-@tool(
-    danger_level=Danger.MEDIUM, effect="idempotent", version="1", reads="run", reaches="nothing"
-)  # what others wrote is kept as such
+# What others wrote is kept as such.
+@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="1", reads="run", reaches="nothing")
 async def remember(
     text: str,
     ctx: ToolContext,

@@ -29,7 +29,7 @@ _SCALARS = frozenset(
 _UNAMBIGUOUS = frozenset(
     {"none", "bool", "int", "float", "str", "literal", "nullable", "list", "dict", "union"}
 )
-"""Types whose values are JSON already, so that a choice between them falls the same way again."""
+"""JSON types, so that a union of them is read back the same way."""
 _WITH_FIELDS = frozenset({"typed-dict", "model-fields", "dataclass-args"})
 _AROUND = frozenset(
     {
@@ -60,7 +60,7 @@ def parameters_of(
 def is_plain(
     node: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]], seen: frozenset[str] = frozenset()
 ) -> bool:
-    """Whether the JSON form of each value of a node of a core schema gives the same value again."""
+    """Return true if the JSON form of every value of a core-schema node gives the same value again."""
     kind = node["type"]
     if (
         any(node.get(key) for key in _RUNS_CODE)
@@ -92,5 +92,5 @@ def _parts(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_json(node: Mapping[str, Any]) -> bool:
-    """Whether validated values of a node are JSON as they are."""
+    """Return true if validated values of a node are JSON."""
     return node["type"] in _UNAMBIGUOUS and all(map(_is_json, _parts(node)))

@@ -26,7 +26,7 @@ async def read_result(
     offset: int = 0,
     limit: int = 15_000,
     pattern: str = "",
-) -> str:  # as the model was told
+) -> str:  # as in the note to the model
     """Read more of an earlier answer that was too long to be shown whole, or find the places in it that match
     a pattern.
 
@@ -57,7 +57,7 @@ async def read_result(
 
 
 async def _matches(path: Path, pattern: str, offset: int) -> tuple[str, str]:
-    """Return the lines from `offset` on that match, and what is to be said of them."""
+    """Return the matching lines from `offset`, and a note on them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = await search_file(fd, pattern, [], _MOST_FOUND)

@@ -16,7 +16,8 @@ def to_json(value: object) -> Json:
     """
     try:
         return _convert(value)
-    except (ValueError, RecursionError) as error:  # pydantic's error is a ValueError
+    except (ValueError, RecursionError) as error:
+        # Pydantic's error is a ValueError.
         raise TypeError(
             f"a value of type {type(value).__name__} cannot be returned ({error}); "
             "return text, numbers, lists, dicts, dataclasses or pydantic models"
@@ -38,16 +39,15 @@ def _convert(value: object) -> Json:
     from pydantic_core import to_jsonable_python  # loaded on use
 
     converted = to_jsonable_python(value, fallback=_from_library)
-    for plain in (str, int, float):  # a subclass that comes back as it was
+    # A subclass that comes back as it was.
+    for plain in (str, int, float):
         if isinstance(converted, plain) and not isinstance(converted, bool):
             return _convert(plain(converted))
     return _convert(converted)
 
 
 def render_result(value: Json) -> str:
-    """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as
-    JSON.
-    """
+    """Return the text for a model: texts as they are, objects with long texts as blocks, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and any(isinstance(item, str) and "\n" in item for item in value.values()):
@@ -57,9 +57,7 @@ def render_result(value: Json) -> str:
 
 
 def _blocks(value: dict[str, Json]) -> str:
-    """Short entries as `key: value` first, then each text of several lines under its key: no escaped newlines
-    to decode.
-    """
+    """Return short entries as `key: value`, then each long text under its key, without escaped newlines."""
     short = {key: item for key, item in value.items() if not (isinstance(item, str) and "\n" in item)}
     lines = [
         f"{key}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
@@ -88,10 +86,11 @@ def _encodable(text: str) -> str:
 
 def _from_library(value: object) -> object:
     """Arrays and tables of libraries that are not imported here."""
+    # A table has both or the first, an array or a numpy number the second.
     for method in (
         "to_string",
         "tolist",
-    ):  # a table has both or the first, an array or a numpy number the second
+    ):
         if callable(convert := getattr(value, method, None)):
             return convert()
     raise ValueError(f"{type(value).__name__} has no JSON form")

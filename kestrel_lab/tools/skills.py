@@ -35,9 +35,9 @@ PLACES: Final = (".agents/skills", ".claude/skills")
 """
 OF_HOME: tuple[str, ...] = PLACES
 MOST_FOLDERS: Final = 200
-"""How many entries a place may have to be looked into."""
+"""Most entries of a folder that is searched for skills."""
 MOST_OFFERED: Final = 64
-"""How many skills agents are told of."""
+"""Number of skills listed for agents."""
 _MOST_BYTES: Final = 1_000_000
 _MOST_LISTED: Final = 100
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,7 +54,7 @@ class Skill:
     """
 
     name: str
-    """That of its folder, which a valid skill says too."""
+    """Name of its folder; a valid skill states the same."""
     source: str
     """`workspace`, `home`, or the folder of skills that a setting names."""
     shown: str
@@ -68,7 +68,7 @@ class Skill:
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """What its author would have allowed; here it allows nothing, see docs/decisions/0016-skills.md."""
+    """Allowed by its author; allows nothing here, see docs/decisions/0016-skills.md."""
     unknown: tuple[str, ...] = ()
     """Fields that the specification does not have."""
     instructions: str = ""
@@ -76,11 +76,11 @@ class Skill:
     """Bytes of its SKILL.md, and their SHA-256:"""
     digest: str = ""
     problem: str = ""
-    """Why agents are not told of it; empty for a skill that they are."""
+    """Why agents do not get it; empty if they do."""
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's own, not text of the workspace."""
+        """True if it is the user's own, not the workspace's."""
         return self.folder == "."
 
     @property
@@ -100,15 +100,13 @@ class Skill:
         )
 
     def text_of(self, file: str) -> str:
-        """Return the text of a file of the skill; raises `ValueError` for what is none of its files, too
-        large or no text.
-        """
+        """Return the text of a skill's file; raises `ValueError` for foreign, oversized or binary files."""
         return decode_text(self._content(file), file).text
 
     def files(self) -> list[str]:
-        """Return its other files, at most a hundred of four levels; symlinks are not listed.
+        """Return its other files: at most a hundred on four levels, without symlinks.
 
-        Raises `ValueError` where it cannot be read.
+        Raises `ValueError` if it cannot be read.
         """
         with self._opened(".", os.O_DIRECTORY) as fd:
             found = walk_directory(fd, {".git", "__pycache__", "node_modules"}, depth=4)
@@ -189,7 +187,8 @@ def _in_workspace(workspace: Path, place: str, source: str) -> Iterator[Skill]:
             closing_fd(open_beneath(root, place, _DIRECTORY, 0, follow=True)) as fd,
         ):
             names = sorted(os.listdir(fd))
-    except OSError:  # no folder, or one that leads out of the workspace
+    except OSError:
+        # No folder, or one that leads out of the workspace.
         return
     for name in names if len(names) <= MOST_FOLDERS else ():
         shown = f"{place}/{name}"
@@ -207,7 +206,8 @@ def _of_user(folder: Path, source: str, shown: str) -> Iterator[Skill]:
     except OSError:  # there is none
         return
     for name in names if len(names) <= MOST_FOLDERS else ():
-        if os.path.lexists(folder / name / FILE):  # users link to skills that they keep elsewhere
+        # Users link to skills that they keep elsewhere.
+        if os.path.lexists(folder / name / FILE):
             yield Skill(
                 name=name, source=source, shown=f"{shown}/{name}", root=(folder / name).resolve()
             ).read()
@@ -223,10 +223,9 @@ def _too_many_notice(names: Sequence[str]) -> str:
 
 
 def _fields(text: str, folder: str) -> dict[str, Any]:
-    """Return the fields of `Skill` that a SKILL.md gives; raises `UsageError` with all that is wrong with
-    it.
-    """
-    from kestrel_lab.core.yaml.reader import parse_yaml  # PyYAML: only where there are skills
+    """Return the fields in a SKILL.md; raises `UsageError` with all mistakes."""
+    # PyYAML: only where there are skills.
+    from kestrel_lab.core.yaml.reader import parse_yaml
 
     first, *lines = text.replace("\r\n", "\n").split("\n")
     if first.rstrip() != "---" or "---" not in (ends := [line.rstrip() for line in lines]):
@@ -234,7 +233,8 @@ def _fields(text: str, folder: str) -> dict[str, Any]:
             f"{FILE}: begin with front matter, `name` and `description` between two lines of ---"
         )
     end = ends.index("---")
-    given: Any = parse_yaml("\n".join(["", *lines[:end]]), FILE).value  # the empty line stands for the first
+    # The empty line stands for the first.
+    given: Any = parse_yaml("\n".join(["", *lines[:end]]), FILE).value
     if not isinstance(given, dict):
         raise UsageError(f"{FILE}: the front matter is no mapping of names to values")
     wrong = [*_wrong_texts(given), *_wrong_name(given.get("name"), folder)]
@@ -289,7 +289,7 @@ def _wrong_name(name: Any, folder: str) -> Iterator[str]:
 
 LOAD_SKILL: Final = "load_skill"
 READS: Final = "read_file"
-"""The tool that an agent has who may read files at all."""
+"""Tool that an agent with file access has."""
 _INTRODUCED: Final = """\
 Skills are instructions for certain tasks. When the task is one of these, load the skill with load_skill \
 before you begin. A skill gives no leave: \
@@ -320,7 +320,7 @@ def with_skills(toolbox: Toolbox, skills: Mapping[str, Skill]) -> Toolbox:
 def skill_tool(skills: Mapping[str, Skill]) -> Tool:
     """Return the tool that loads these skills by name.
 
-    Its answers count as files of the workspace that were read, whoever's skill it is.
+    Its answers count as workspace files, also for the user's own skills.
     """
     return replace(load_skill, function=partial(_load, skills))
 
@@ -343,7 +343,8 @@ def load_skill(name: str, file: str = "") -> str:
         left out for its instructions.
 
     """
-    return _load({}, name, file)  # each run has one with its own skills
+    # Each run has one with its own skills.
+    return _load({}, name, file)
 
 
 def _load(skills: Mapping[str, Skill], name: str, file: str) -> str:

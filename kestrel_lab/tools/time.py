@@ -1,6 +1,4 @@
-"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; the same reference gives the same
-answer.
-"""
+"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; deterministic for a reference."""
 
 from __future__ import annotations
 
@@ -57,9 +55,10 @@ def parse_relative(
         order: Whether 3/4/2030 has the month or the day first.
 
     """
+    # The grammars of time are loaded when a tool first reads some.
     from kestrel_lab.tools.timeparse.durations import (
         read_moment,
-    )  # the grammars of time are loaded when a tool first reads some
+    )
     from kestrel_lab.tools.timeparse.parse import parse_relative as read
 
     session = handshake_of(ctx.time)

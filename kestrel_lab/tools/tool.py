@@ -52,7 +52,7 @@ __all__ = [
 
 
 def _ignore_output(_text: str, _fraction: float | None = None) -> None:
-    """Take progress or output that nobody listens to."""
+    """Discard progress or output."""
 
 
 def _unshown(_image: ImagePart) -> None:
@@ -63,13 +63,13 @@ class Parts(Protocol):
     """Makes the calls of a macro, each as if the agent had made it: asked about, recorded, never repeated."""
 
     def begin(self, macro: str, version: int, args: dict[str, Json]) -> None:
-        """Say which macro begins, before its first call."""
+        """Record which macro starts, before its first call."""
 
     async def __call__(self, place: int, tool: str, args: dict[str, Json]) -> Result:
         """Make call number `place`, counted from 1."""
 
     def end(self, *, ok: bool, reason: str = "") -> None:
-        """Say how it ended."""
+        """Record how it ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,20 +84,14 @@ class Tasks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notes:
-    """The memory of the run's workspace, for its tools; each says what came of it or raises a
-    `KestrelError`.
-    """
+    """The workspace's memory for tools; each method returns what it did or raises a `KestrelError`."""
 
     recall: Callable[[str, int, tuple[str, ...]], Awaitable[list[dict[str, Json]]]]
-    """Notes that have to do with a query, at most so many, with all of these tags; their words are
-    references.
-    """
+    """Return notes for a query: at most so many, with all of these tags; their words are references."""
     remember: Callable[[str, str, tuple[str, ...], float, float | None, str], Awaitable[str]]
     """Keep a text: its kind, tags, confidence, days, and the call that asks for it."""
     chosen: Callable[[str], str]
-    """The notes that a selector means, a line each with a reference for its words, for whoever is asked to
-    let them be forgotten.
-    """
+    """Return the notes a selector means, one line each with a reference to its words, for the approver."""
     forget: Callable[[str], Awaitable[str]]
     """Forget the notes that a selector means."""
 
@@ -110,59 +104,55 @@ class StoredAnswer:
     chars: int
     tool: str
     untrusted: bool = False
-    """What it says was written by others."""
+    """True if others wrote its contents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeContext:
-    """What a tool that runs code in a kernel may know of its call, and where it records what came of it."""
+    """Context of a tool that runs code in a kernel, and where it records results."""
 
     emit: Callable[[KernelPreviewed | KernelChanged | CellsChanged, Sequence[tuple[str, bytes]]], object]
-    """Records an event with its images, which are kept beside the log."""
+    """Records an event with its images, which are stored next to the log."""
     step: str = ""
     sandbox: str = ""
-    """Where the code is to have its effect: see `core.calls.IN_KERNEL`."""
+    """Where the code has its effect: see `core.calls.IN_KERNEL`."""
     danger: Danger = Danger.SAFE
-    """What the decision on the call was about."""
+    """Danger for which the call was approved."""
     live: bool = False
-    """Whether the run works in the kernel of a notebook: it is no trial of a suite."""
+    """True if the run works in a notebook's kernel: it is no trial of a suite."""
     earlier: Mapping[str, str] = field(default_factory=dict)
-    """By call of the run whose code changed a kernel before, the name of that kernel."""
+    """Kernel changed by each earlier call of the run."""
     untraced: Callable[[], bool] = bool
-    """Whether files of the workspace hold words of others."""
+    """Return true if tainted files are in the workspace."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DryRun:
-    """What a call would do, found out by doing it where it has no effect."""
+    """Effects of a call, found by running it without effect."""
 
     danger: Danger
     sandbox: str
     text: str
-    """For whoever is asked, a fact a line."""
+    """For the approver, one fact per line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
-    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by
-    the model.
-    """
+    """Context of the run for a tool: passed to a parameter annotated `ToolContext`, hidden from models."""
 
     workspace: Workspace
     run_id: str = ""
     call_id: str = ""
     progress: Callable[[str, float | None], None] = _ignore_output
-    """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
+    """Reports progress: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
-    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.session_time`;
-    empty outside a run.
-    """
+    """The run's start time: see `tools.timeparse.session_time.session_time`; empty outside a run."""
     tasks: Tasks | None = None
     """`None` outside a run."""
     notes: Notes | None = None
     """`None` outside a run."""
     parts: Parts | None = None
-    """Makes calls for a tool that is made of calls; `None` outside a run."""
+    """Makes calls for a tool that consists of calls; `None` outside a run."""
     delegate: Callable[[str, str, float], Awaitable[Json]] | None = None
     """Has a sub-agent work on a goal, with a share of what the run may use; `None` outside a run."""
     kept: Callable[[str], StoredAnswer] | None = None
@@ -171,35 +161,34 @@ class ToolContext:
     `None` outside a run.
     """
     spool: Callable[[], Spool] | None = None
-    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command;
-    once a call.
-    """
+    """Opens a store for a long text of which the answer shows only parts, such as output; once per call."""
     sandbox: Sandbox = Sandbox()  # frozen  # noqa: RUF009
-    """How commands are to be held in."""
+    """Sandbox for commands."""
     versions: Versions = field(default_factory=Versions)
-    """Which versions of files the call goes by, and which it leaves."""
+    """Versions of files that the call relies on and produces."""
     folder: str = "."
-    """Where commands begin, as seen from the workspace: where the last one of the same step ended."""
+    """Folder where commands start, relative to the workspace: where the step's last one ended."""
     moved: Callable[[str], object] = _ignore_output
-    """Tells that commands begin in another folder from now on."""
+    """Records a new folder for later commands."""
     output: Callable[[str], None] = _ignore_output
-    """Tells the newest of what a command writes while it runs."""
+    """Streams the newest output of a running command."""
     redactor: Redactor = Redactor()  # frozen  # noqa: RUF009
     """Knows the secrets that no answer may hold."""
     looked_up: Callable[[RetrievalStep], object] | None = None
     """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
     show: Callable[[ImagePart], object] = _unshown
-    """Shows an image beside the answer: to the person, and to a model that sees."""
+    """Shows an image next to the answer: to the person, and to a model that takes images."""
     code: CodeContext | None = None
     """For tools that run code in a kernel; `None` outside a run."""
     ask: Callable[[str, Sequence[str]], Coroutine[Any, Any, str | None]] | None = None
-    """Asks the person a question with options while the call runs, who may refuse (`None`); `None` where
-    nobody is here to be asked.
+    """Asks the person a question with options during the call; returns `None` if they decline.
+
+    `None` without a person.
     """
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
-"""What a call with these arguments would change, as a unified diff, or why it would fail. Reads only."""
+"""Returns what a call would change, as a unified diff, or why it would fail. Reads only."""
 Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | None] | None"]
 """The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers.
 
@@ -207,9 +196,7 @@ Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | No
 may be used now.
 """
 CacheScope = Literal["run", "workspace", "global"]
-"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the
-cache.
-"""
+"""Who shares stored answers: one run, all runs in a folder on one machine, or all users of the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,23 +205,22 @@ class Tool:
 
     name: str
     description: str
-    """What the model is told it is for."""
+    """What the tool is for, for the model."""
     function: Callable[..., Any]
     arguments: Arguments
     danger: Danger = Danger.LOW
-    """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing.
-    """
+    """LOW by default: somebody offered the tool on purpose, but nobody said that it changes nothing."""
     danger_of: Callable[[dict[str, Json]], Danger] | None = None
-    """How much harm a call with these arguments can do, where that is not always the same."""
+    """Danger of a call with these arguments, if it varies."""
     effect: Effect = "opaque"
     version: str = "1"
     """Changes when answers may change; stored answers of other versions are not used."""
     parallel_safe: bool = True
-    """Whether it may run beside other calls: of the same turn, and of other steps of the run."""
+    """True if it may run in parallel with other calls, of the same turn and of other steps."""
     timeout_s: float | None = None
-    """Seconds after which whoever runs the tool gives up; `None` for no bound of its own."""
+    """Time limit of a call in seconds; `None` for no limit of its own."""
     max_chars: int = 20_000
-    """How much of an answer a model is shown."""
+    """Most characters of an answer that a model gets."""
     thread: bool = False
     """A synchronous function runs in a worker thread, not on the event loop's; one with `timeout_s` always
     does.
@@ -244,35 +230,27 @@ class Tool:
     fingerprint: Fingerprint | None = None
     """`None`: answers are never reused, unless they are for `cache_ttl_seconds`."""
     cache_ttl_seconds: float | None = None
-    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal.
+    """How long a stored answer may be used; `None` while its fingerprint is equal.
 
-    Of pure tools only.
+    For pure tools only.
     """
     cache_scope: CacheScope = "workspace"
     parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     preview: Preview | None = None
-    """Shown to whoever is asked to allow a call."""
+    """Shown to the approver."""
     dry_run: Callable[[dict[str, Json], ToolContext], Awaitable[DryRun | None]] | None = None
-    """Finds out before a call is decided on how dangerous it is and where it has its effect; `None` for a
-    call of which it says nothing.
-    """
+    """Finds out a call's danger and place of effect before it is decided on; `None` if it has no opinion."""
     filled: Callable[[dict[str, Json]], Mapping[str, str]] | None = None
-    """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow
-    a call.
-    """
+    """Sources of the arguments the tool fills in itself, by name, for the approver."""
     asks_person: bool = False
-    """The call is a question: where a person can be asked, what they say is its answer, and the function is
-    not called.
-    """
+    """The call is a question: a person's answer, if there is one, replaces the function."""
     reads: tuple[str, ...] | None = None
-    """What its answers may hold, see `tools.data_flow.Reads`; `None`: what is private."""
+    """What its answers may contain, see `tools.data_flow.Reads`; `None`: private data."""
     reaches: str | None = None
     """How far a call reaches, see `tools.data_flow.Reach`; `None`: anything from MEDIUM on, else nothing."""
     content: tuple[str, ...] = ()
-    """Arguments that only carry what is written, such as the body of a message; all others say whom, where or
-    how much.
-    """
+    """Arguments that are only content, such as a message body; others say whom, where or how much."""
     own: tuple[str, ...] = ()
     """Fields of its answers, each an object or a list of objects, that nobody but the user or the service
     writes, such as `id` and `filename`.
@@ -280,17 +258,17 @@ class Tool:
     Where the goal names an object by a text in one of them, the others belong to what it names.
     """
     shown: Callable[[Json], str] | None = None
-    """How an answer is written for the model; as `tools.results.render_result` does if left out."""
+    """Writes an answer for the model; by default `tools.results.render_result`."""
     unsaid: frozenset[str] = frozenset()
-    """What its author has not said and is only supposed, see `tools.data_flow.undeclared_flow`."""
+    """Properties its author did not declare, see `tools.data_flow.undeclared_flow`."""
     shows: Shows = ""
-    """What its answers have of the files they are about, see `tools.data_flow.Shows`."""
+    """What answers show of the files they are about, see `tools.data_flow.Shows`."""
     asks: bool = False
-    """Its arguments are told to a service, also where it changes nothing there."""
+    """True if its arguments are sent to a service, even if it changes nothing there."""
     group: str = ""
-    """What it is named together with others by.
+    """Group name.
 
-    One with a group is offered only to runs that name it or its group.
+    Tools with a group are offered only to runs that name the tool or the group.
     """
     sandbox: Level | None = None
     """The least level that its commands may run at; `None` for a tool that starts none."""
@@ -299,7 +277,7 @@ class Tool:
 
     @cached_property
     def flow(self) -> Flow:
-        """What goes in and out by it, as declared or as its effect and danger suggest."""
+        """Data it reads and sends, as declared or as its effect and danger suggest."""
         reads = self.reads if self.reads is not None else ("private",)
         reaches = self.reaches or ("anything" if self.danger >= Danger.MEDIUM else "nothing")
         return Flow(frozenset(reads), reaches, self.unsaid, self.own)
@@ -310,7 +288,7 @@ class Tool:
         return self.arguments.schema
 
     def spec(self) -> ToolSpec:
-        """The tool as a model is told of it."""
+        """The tool's description for a model."""
         return self._spec
 
     @cached_property
@@ -329,7 +307,7 @@ class Tool:
         }
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The arguments as JSON, converted to the declared types and completed with defaults.
+        """Return the arguments as JSON, converted to the declared types and completed with defaults.
 
         Raises `ToolArgumentsError`, whose message is for the model.
         """
@@ -364,7 +342,7 @@ class Tool:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """Lets `help`, `inspect.signature` and completion see the plain function."""
+        """Shows the plain function to `help`, `inspect.signature` and completion."""
         return self.function
 
     def __repr__(self) -> str:
@@ -372,7 +350,7 @@ class Tool:
 
     @cached_property
     def in_thread(self) -> bool:
-        """Whether a call runs in a thread, which nothing can stop."""
+        """True if a call runs in a thread, which cannot be stopped."""
         return (self.thread or self.timeout_s is not None) and not self._is_async
 
     @cached_property
@@ -394,7 +372,7 @@ class Toolbox:
             self._tools[tool.name] = tool
         self._specs: tuple[ToolSpec, ...] | None = None
         self.find: Callable[[str], Tool | None] = self._tools.get
-        """Return the tool of that name; `None` where there is none."""
+        """Return the tool of that name; `None` if there is none."""
 
     @property
     def names(self) -> tuple[str, ...]:

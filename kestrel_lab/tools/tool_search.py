@@ -1,6 +1,4 @@
-"""Tool search: full text over split names, descriptions and parameters, and embeddings where they are
-available.
-"""
+"""Tool search: full text over names, descriptions and parameters, and embeddings if available."""
 
 from __future__ import annotations
 
@@ -38,23 +36,21 @@ class ToolDescription:
     parameters: str = ""
     """Names and descriptions of what it takes."""
     server: str = ""
-    """Whose it is, with what that says of itself."""
+    """Its server and the server's description."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """How much each part counts."""
+    """Weight of each part."""
 
     name: float = 2.0
     description: float = 1.0
     parameters: float = 0.5
     server: float = 0.5
     pairs: float = 0.3
-    """Words that stand side by side, written as one: `time zone` is found by `timezone`, and the other way
-    round.
-    """
+    """Adjacent words written as one: `timezone` finds `time zone`, and the other way round."""
     meaning: float = 0.3
-    """Beside the words, both from 0 to 1."""
+    """Added to the score by words; both are from 0 to 1."""
 
 
 class ToolIndex:
@@ -70,7 +66,7 @@ class ToolIndex:
         weights: Weights | None = None,
         embedder: Callable[[], Embedder] | None = None,
     ) -> None:
-        """Read nothing yet; with several tools of one name the first counts."""
+        """Read nothing yet; of several tools with one name the first counts."""
         self._tools = {tool.name: tool for tool in reversed(tuple(tools))}
         self._names = sorted(self._tools)
         self._weights, self._embedder = weights or Weights(), embedder
@@ -175,7 +171,7 @@ def tool_from_definition(
 
 
 def tool_index(tools: Iterable[ToolDescription]) -> ToolIndex:
-    """Return an index that knows meanings where the extra `semantic` is installed."""
+    """Return an index, with embeddings if the extra `semantic` is installed."""
     return ToolIndex(tools, embedder=default_embedder())
 
 
@@ -202,16 +198,12 @@ def _pairs(said: Sequence[str]) -> list[str]:
 
 
 def telling_stems(text: str) -> frozenset[str]:
-    """Return what the words of a need or of a description are forms of, those left out that say nothing of
-    what a tool does.
-    """
+    """Return the stems of a need's or description's words, without those that do not describe a tool."""
     return frozenset(map(stem, _words(text)))
 
 
 def count_covered(need: str, said: str) -> tuple[int, int]:
-    """Return how many of the telling words of `need` are in `said`, be it as a part of two words written as
-    one; and how many there are.
-    """
+    """Return how many of the stems in `need` are in `said`, also inside joined words, and their number."""
     wanted, known = telling_stems(need), telling_stems(said) | frozenset(map(stem, _pairs(name_parts(said))))
     words = name_parts(need)
     joined = {stem(one + other): (stem(one), stem(other)) for one, other in pairwise(words)}
@@ -220,8 +212,6 @@ def count_covered(need: str, said: str) -> tuple[int, int]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing
-    else.
-    """
+    """Return the words of `text`, with names split and common words dropped unless there are no others."""
     found = name_parts(text)
     return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found

@@ -63,9 +63,9 @@ _BARE: Final = re.compile(
 _PASSIVE: Final = re.compile(
     rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{_ANY})\b", re.IGNORECASE
 )
-"""What follows a file that something was done with."""
+"""Text after a file that was changed."""
 _SHOWN: Final = re.compile(r"\b(?:below|above|here|following)\b|:\W*$", re.IGNORECASE)
-"""What the answer itself shows, which no call needs to have made."""
+"""Content that the answer itself shows, which needs no call."""
 DONE: Final = frozenset({"done", "unknown", "open"})
 """Outcomes of calls that had, or may have had, their effect."""
 SUPPOSED: Final = re.compile(
@@ -81,9 +81,7 @@ _SPEAKS: Final = re.compile(
 
 
 def mentions_actions(answer: str) -> bool:
-    """Whether an answer has a word of those that the checks of actions read: where it has none, the log need
-    not be read.
-    """
+    """Return true if an answer has a word that the action checks read; if not, the log need not be read."""
     return _SPEAKS.search(answer) is not None
 
 
@@ -99,7 +97,7 @@ class ClaimedAction:
 
 
 def deeds_were_done(subject: Subject) -> Iterator[Issue]:
-    """What the answer says that its author did was done."""
+    """Yield an issue for each claimed action that the log refutes."""
     if subject.acts is None:
         return
     for said in subject.paid():
@@ -150,8 +148,8 @@ def _is_in(claimed: ClaimedAction, done: Sequence[Action]) -> bool:
 
 
 def _has_changed(action: Action, path: str) -> bool:
-    """Whether a call changed a file for certain: its tool says so, or it names it and it was another one when
-    the call ended.
+    """Return true if a call certainly changed a file: its tool says so, or it names a file that changed
+    during it.
     """
     return is_among(path, action.files) or (
         action.touched is not None and is_among(path, action.touched) and names_file(action, path)
@@ -187,7 +185,7 @@ def claimed_actions(said: Statement) -> Iterator[ClaimedAction]:
 
 
 def _refutation(claimed: ClaimedAction, actions: Sequence[Action], subject: Subject) -> str:
-    """Why a claim is not true; empty where it is, or where nobody can know."""
+    """Return why a claim is false; empty if it is true or unknown."""
     done = [action for action in actions if action.outcome in DONE]
     if claimed.files and claimed.kind not in ("run", "send"):
         return next(
@@ -211,7 +209,7 @@ _TESTS: Final = re.compile(r"\btests?\b|\bsuite\b", re.IGNORECASE)
 
 
 def may_have_done(claimed: ClaimedAction, action: Action) -> bool:
-    """Whether a call can have done what is claimed without naming a file or a command."""
+    """Return true if a call can have done what a claim without file or command says."""
     if claimed.kind == "send":
         return may_send(action, claimed.words)
     if claimed.kind == "run":
@@ -233,7 +231,8 @@ def _file_refuted(
     if any(names_file(action, path) for action in acting):
         return ""
     if acting and (not subject.files.whole_listing or there != (claimed.kind == "delete")):
-        return ""  # a command or another tool may have done it
+        # A command or another tool may have done it.
+        return ""
     refused = [action for action in actions if action not in done and names_file(action, path)]
     return failure_text(refused) if refused else f"no call of this run did that with {path}"
 
@@ -254,9 +253,7 @@ def _command_refuted(claimed: ClaimedAction, actions: Sequence[Action], done: Se
 
 
 def _may_run(action: Action, program: str) -> bool:
-    """Whether a call may have run a program: its command does, what it printed has the name, or another tool
-    was called with it.
-    """
+    """Return true if a call may have run a program: by command, output, or another tool's arguments."""
     if action.kind == "command":
         command = str(action.args.get("command", ""))
         return runs_program(command, program) or (may_run_tests(action) and program in action.output)

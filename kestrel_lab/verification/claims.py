@@ -1,9 +1,8 @@
-"""An answer split into what it claims (sentences, items, rows of tables, blocks of code), and what a claim
-mentions: files, code and names.
+"""Splits an answer into claims (sentences, items, table rows, code blocks) and finds the files and names in
+them.
 
-The rules are our own: answers are Markdown in which dots stand in paths, names and calls, which libraries for
-prose take for ends of sentences. What is in backticks or an address is therefore covered before a sentence is
-looked for.
+The rules are our own: in Markdown answers dots occur in paths, names and calls, which prose libraries take
+for sentence ends. Text in backticks and addresses is masked before sentences are split.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _POLITE: Final = re.compile(
     r"(?:i )?hope (?:this|that|it) helps|let me know if .{0,80}|(?:i(?:'|’)m )?happy to help)[.!,]*",
     re.IGNORECASE,
 )
-"""What is said to be polite, or that the work is over: nothing that evidence could show."""
+"""Courtesies, and reports that the work is done: no evidence could show these."""
 MOST_CHARS: Final = 1_000
 """Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time
 that grows with its square.
@@ -57,16 +56,16 @@ _SHORT: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """One thing that an answer says."""
+    """One claim of an answer."""
 
     text: str
     at: int
-    """Where it begins in the answer, in characters."""
+    """Offset in the answer, in characters."""
     kind: Kind = "sentence"
     lead: str = ""
-    """What introduces it: the line before a list or a block, or the heading."""
+    """Introduction: the line before a list or block, or the heading."""
     language: str = ""
-    """Of a block of code, as its fence says it."""
+    """Language of a code block, by its fence."""
     header: str = ""
     """Of a row, the first of its table."""
     shown: str = ""
@@ -74,9 +73,7 @@ class Statement:
 
 
 def claims_of(answer: str) -> tuple[Statement, ...]:
-    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not
-    claims.
-    """
+    """Return the claims of `answer` in order; headings, list labels and courtesies are none."""
     every = [*answer_pieces(answer)]
     for place, said in enumerate(every[1:]):
         if said.kind == "code" and every[place].kind != "code":
@@ -130,13 +127,14 @@ def answer_pieces(answer: str) -> Iterator[Statement]:
             yield from found
         elif block.kind == "code":
             yield replace(block, lead=lead or heading)
-            shown = lead  # a paragraph that goes on with it has the same introduction
+            # A paragraph that goes on with it has the same introduction.
+            shown = lead
         else:
             yield from _split_long(replace(block, lead=lead or heading))
 
 
 def _split_long(said: Statement) -> Iterator[Statement]:
-    """What is longer than a claim may be, in parts that end between words where that can be."""
+    """Split an overlong claim, between words if possible."""
     start = 0
     while len(said.text) - start > MOST_CHARS:
         end = max(
@@ -151,10 +149,9 @@ def _split_long(said: Statement) -> Iterator[Statement]:
 
 @cache
 def _markdown() -> MarkdownIt:
-    """Return a parser that finds blocks only; text that other rules would drop or hide from the checks stays
-    a paragraph.
-    """
-    from markdown_it import MarkdownIt  # only where an answer is checked
+    """Return a parser for blocks only; text that other rules would drop or hide stays a paragraph."""
+    # Only where an answer is checked.
+    from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference", "lheading"])
     parser.core.ruler.enableOnly(["normalize", "block"])
@@ -163,9 +160,8 @@ def _markdown() -> MarkdownIt:
 
 def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  # noqa: C901
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
-    if (
-        answer[:1].isalpha() and "\n" not in answer and "\r" not in answer
-    ):  # nothing but a paragraph: spares the parser
+    # Nothing but a paragraph: spares the parser.
+    if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:
         yield Statement(text=answer, at=0, kind="paragraph")
         return
     lines = [*io.StringIO(answer, newline="")]
@@ -234,9 +230,7 @@ def _sentences(text: str, at: int, lead: str) -> Iterator[Statement]:
 
 
 def _is_sentence_end(covered: str, match: re.Match[str], start: int) -> bool:
-    """Whether a sentence ends here: before a letter that is not small, a figure, a sign that opens something,
-    or a name of code.
-    """
+    """Return true if a sentence ends here: no lower-case letter follows."""
     if match[0][0] in "。！？":
         return True
     follows = covered[match.end()]
@@ -264,11 +258,11 @@ _BEFORE: Final = re.compile(
     rf"`(?P<quoted>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\([^`\n]*\))?`|{_PLAIN}(?:\(\))?(?![\w/`.-])"
 )
 _NEAR: Final = 80
-"""Characters before a citation in which the name stands that it is about."""
+"""Most characters between a citation and the name it is about."""
 _BREAK: Final = re.compile(
     r"[;:]|`[^`\s]*[^`\w./][^`]*`|\b(?:and|but|which|when|calls?|uses?|by|with|via|from)\b"
 )
-"""What parts a citation from the name before it."""
+"""Separates a citation from the name before it."""
 _USUAL: Final = frozenset(
     {
         "self",
@@ -288,7 +282,7 @@ _USUAL: Final = frozenset(
         "False",
     }
 )
-"""Names that stand anywhere."""
+"""Common names that prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +307,7 @@ def files_in(said: Statement) -> Iterator[Mention]:
 
 
 def folders_in(said: Statement) -> Iterator[Mention]:
-    """Yield what stands in backticks and reads as a path without an ending, such as `src/app`."""
+    """Yield text in backticks that reads as a path without extension, such as `src/app`."""
     for code, at in code_in(said):
         if _FOLDER.fullmatch(code) and "." not in code.rstrip("/").rpartition("/")[2]:
             yield Mention(code.rstrip("/"), at, at + len(code))
@@ -325,7 +319,7 @@ def file_names(text: str) -> list[str]:
 
 
 def code_in(said: Statement) -> Iterator[tuple[str, int]]:
-    """Yield what stands in backticks, and where."""
+    """Yield text in backticks, with its offset."""
     for match in _CODE.finditer(said.text):
         yield match[1].strip(), match.start(1)
 
@@ -351,9 +345,7 @@ def _is_place(code: str) -> bool:
 
 
 def preceding_name(text: str, at: int) -> str:
-    """Return the name of code that stands last before a place of a sentence, such as `Flask.run`; empty where
-    there is none near.
-    """
+    """Return the last code name before an offset in a sentence, such as `Flask.run`; empty if none."""
     found = [
         match
         for match in _BEFORE.finditer(text, max(0, at - _NEAR), at)

@@ -1,8 +1,6 @@
-"""Effects that a call of a run can have had, at most: by what was recorded of it, by its tool, by its command
-or code, by its sandbox.
+"""Possible effects of a call: by its record, tool, command or code, and sandbox.
 
-An effect that an answer claims is excused only by a call that can have had it. What nobody knows of a call
-counts as possible.
+A claimed effect is excused only by a call that can have had it. Unknown effects count as possible.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ _HIDDEN: Final = re.compile(
 )
 """Paths that are not compared when a call touches files."""
 _NEEDS_NO_NETWORK: Final = re.compile(r"push|publish|deploy|schedul", re.IGNORECASE)
-"""Words for sending that may be done on this machine: to a repository beside this one, or by its own
-scheduler.
-"""
+"""Verbs of sending that may work without network: to a local repository, or by a local scheduler."""
 _CELL_TOOL: Final = re.compile(r"cell|notebook", re.IGNORECASE)
 
 
@@ -34,20 +30,19 @@ def may_change_file(action: Action, path: str) -> bool:
         return is_among(path, action.touched)
     if action.kind == "command":
         return "files" in line_effects(_command(action))
+    # Unless it is a file of another place, such as a drive.
     if action.reaches in (
         "nothing",
         "address",
         "others",
-    ):  # unless it is a file of another place, such as a drive
+    ):
         return action.reaches != "nothing" and names_file(action, path)
     code = code_of(action)
     return code is None or "files" in code_effects(code)
 
 
 def may_change_anything(action: Action) -> bool:
-    """Return whether a call can have had an effect on anything that lasts: a file, a variable, a cell,
-    something elsewhere.
-    """
+    """Return true if a call can have changed anything lasting: file, variable, cell, or something remote."""
     if action.files or action.variables or action.cells:
         return True
     if action.kind == "command":
@@ -63,7 +58,7 @@ def may_run_tests(action: Action) -> bool:
 
 
 def may_send(action: Action, verb: str) -> bool:
-    """Return whether a call can have sent something, as `verb` says."""
+    """Return true if a call can have sent something in the sense of `verb`."""
     if action.files or (action.reaches in ("nothing", "workspace") and action.kind != "command"):
         return False
     held = action.sandbox in HELD and not _NEEDS_NO_NETWORK.match(verb)
@@ -71,9 +66,7 @@ def may_send(action: Action, verb: str) -> bool:
 
 
 def may_change_variable(action: Action, name: str) -> bool:
-    """Return whether a call can have changed a variable of the kernel: its code names it, or the comparison
-    found it changed.
-    """
+    """Return true if a call can have changed a kernel variable: its code names it, or it was seen changed."""
     if action.files or action.kind == "command":  # another process
         return False
     if name in (action.variables or ()):
@@ -99,7 +92,7 @@ def changes_cells(action: Action) -> bool:
 
 
 def is_unknown(action: Action) -> bool:
-    """Return whether nobody knows what a call can have had as effects: its tool says nothing of them."""
+    """Return true if a call's effects are unknown: its tool does not declare them."""
     known = (
         action.reaches in ("nothing", "workspace", "address", "others")
         or code_of(action) is not None
@@ -136,6 +129,6 @@ def _command(action: Action) -> str:
 
 
 def code_of(action: Action) -> str | None:
-    """The code that a call runs; `None` where it runs none, or it is not known."""
+    """Return the code that a call runs; `None` if there is none or it is unknown."""
     code = action.args.get("code")
     return code if isinstance(code, str) else None

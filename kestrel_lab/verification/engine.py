@@ -30,16 +30,15 @@ CHECKS: Final[Mapping[Kind, tuple[Check, ...]]] = MappingProxyType(
 )
 """The checks, by what they look at; each is named after what it holds true."""
 UNFINISHED: Final = "unfinished"
-"""The check of the issue that says that a review stopped early."""
+"""Check name of the issue that a review stopped early."""
 ORDER: Final = {"critical": 0, "major": 1, "minor": 2}
 
 
 def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CHECKS) -> tuple[Issue, ...]:
-    """Return what is wrong with an answer by its workspace and its log, the worst first, each place once for
-    each check.
+    """Return what is wrong with an answer by workspace and log, worst first, each place once per check.
 
-    Nothing is run, changed or fetched. A review takes so much work and, where the ground says so, so much
-    time: what was found until then is kept, and an issue of its own says where the review stopped.
+    Nothing is run, changed or fetched. Work, and optionally time, are limited: issues found so far are kept,
+    and one more says where the review stopped.
     """
     found: dict[tuple[str, str], Issue] = {}
     stopped: list[Issue] = []
@@ -68,6 +67,6 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
 
 
 def unfinished_issue(why: str) -> Issue:
-    """Return the issue that says that an answer was not checked to its end."""
+    """Return the issue that an answer was not checked completely."""
     fix = "nothing is known of the rest; ask for a shorter answer"
     return make_issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)

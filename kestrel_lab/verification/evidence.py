@@ -21,9 +21,7 @@ from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
-"""Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when
-it was read; it is not there.
-"""
+"""State of a claim: all citations are valid; none given; unreadable; valid when read; invalid."""
 STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 """Of a citation, the best first: a claim is as good as the worst of its citations."""
 
@@ -35,12 +33,12 @@ class CheckedCitation:
     citation: Citation
     quote: str = ""
     span: Span | None = None
-    """`None` where there is nothing of the kind."""
+    """`None` if it does not exist."""
     state: State = "cited"
     why: str = ""
-    """What is wrong, or not known."""
+    """Why it is wrong or unknown."""
     standing: Standing = "current"
-    """Whether lines that the run read are still as they were."""
+    """Tells if lines that the run read have changed since."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +62,10 @@ class CitedClaim:
 
 
 def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> tuple[CitedClaim, ...]:
-    """Return every claim of an answer: `claims` where it was given as claims with citations, else its
-    sentences with what they cite in brackets.
+    """Return the claims of an answer: the structured `claims` if given, else sentences with bracketed
+    citations.
 
-    Claims that come when the work is spent are left out: `Subject.unseen` then says so.
+    Claims beyond the work limit are left out, which `Subject.unseen` reports.
     """
     found: list[CitedClaim] = []
     with subject.files.work.allowed():
@@ -140,18 +138,14 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
 
 
 def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
-    """Return what a citation points at as it is now: lines that changed since the run read them are read
-    anew; `None` where they are gone.
-    """
+    """Return a citation's target as it is now, read again if it changed; `None` if it is gone."""
     if one.span is None or not one.span.path or one.standing == "current":
         return one.span
     return resolve_citation(one.citation, (), subject.files.read)
 
 
 def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
-    """The state of a cited place by the file as it is now; what the run read before decides only whether it
-    has changed.
-    """
+    """Return the state of a cited place by the current file; the earlier reading only tells if it changed."""
     files, name = subject.files, cited.path
     texts = {path: text for path in files.named(name) if (text := files.read(path)) is not None}
     if not texts:
@@ -181,7 +175,7 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
 
 
 def _lines(cited: Citation, text: str) -> str | None:
-    """The cited lines, all of the text where none are named; `None` where they are not there."""
+    """Return the cited lines, the whole text if none are named; `None` if they do not exist."""
     lines = split_lines(text)
     if not cited.first:
         return text
@@ -193,7 +187,7 @@ def _lines(cited: Citation, text: str) -> str | None:
 
 
 def _contains_quote(quote: str, text: str, subject: Subject) -> bool:
-    """Whether a text has a quote, however it is broken into lines; an empty one is anywhere."""
+    """Return true if a text contains a quote, ignoring line breaks; an empty quote is in any text."""
     subject.pay(PARSED * len(text))
     wanted = " ".join(quote.strip().strip('`"“”').split())
     return (

@@ -1,4 +1,4 @@
-"""What is wrong with an answer: how bad, where, what, and what would put it right."""
+"""Issues of an answer: severity, place, problem and fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 
 Severity = Literal["critical", "major", "minor"]
-"""`critical` and `major` refuse the answer, `minor` is said beside it."""
+"""`critical` and `major` refuse the answer, `minor` is only reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,13 +21,13 @@ class Issue:
     """The sentence or the block that it is in, in one line."""
     what: str
     fix: str
-    """What to do about it."""
+    """How to fix it."""
     check: str = ""
     """The check that found it."""
 
     @property
     def refuses(self) -> bool:
-        """Whether an answer with it does not pass."""
+        """True if it refuses the answer."""
         return self.severity != "minor"
 
     def __str__(self) -> str:

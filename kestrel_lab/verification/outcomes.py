@@ -1,4 +1,4 @@
-"""Hold what an answer says of tests and exit codes against the commands of its run."""
+"""Compares what an answer says of tests and exit codes with the commands of its run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ _EXIT: Final = re.compile(
 
 
 def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
-    """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they
-    gave any.
-    """
+    """Yield an issue for test counts and exit codes that differ from those of the run's commands."""
     ended = [action for action in subject.acts or () if action.kind == "command" and action.outcome == "done"]
     if subject.acts is not None:
         yield from _tests_pass(subject, subject.acts, ended)
@@ -48,7 +46,8 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
             word = "failed" if word.startswith("fail") else word
             given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
             subject.checked.update([match[0]] if number.isdigit() and given else [])
-            of_several = number.isdigit() and int(number) == sum(map(int, given))  # runs of tests, added up
+            # Runs of tests, added up.
+            of_several = number.isdigit() and int(number) == sum(map(int, given))
             if number.isdigit() and given and number not in given and not of_several:
                 shown = ", ".join(sorted(given, key=int))
                 what = f"the answer says {match[0]}; the output of the command says {shown} {word}"
@@ -61,8 +60,9 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
 
 
 def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Action]) -> Iterator[Issue]:
-    """Whoever says that tests pass has run them, and the last time they passed; where a tool may have run
-    them unseen, or told of it, nothing is said.
+    """Yield an issue for a claim that tests pass, unless they were run and passed last.
+
+    No issue if another tool may have run them unseen, or the run read that they pass.
     """
     last = next(
         (action for action in reversed(ended) if _TESTING.search(str(action.args)) and may_run_tests(action)),
@@ -113,9 +113,9 @@ _ORDERED: Final = re.compile(
     r"\b(?:make|ensure|until|so|sure|check|verify|whether|if|get|let|have|see|should|must|need|confirm|want|please|run|fix)\b",
     re.IGNORECASE,
 )
-"""A goal that asks for tests to pass does not say that they do."""
+"""A goal that asks for passing tests is no evidence that they pass."""
 _READ_PASS: Final = re.compile(rf"{_GREEN.pattern}|\bpass(?:ed|ing)\b", re.IGNORECASE)
-"""What was read says that something passed."""
+"""Text read by the run that says something passed."""
 _CODE: Final = re.compile(r"`[^`\n]+`")
 _OWN: Final = re.compile(r"\b(?:I|we|all|now)\b", re.IGNORECASE)
 """A sentence that speaks of this run, not of how some code works."""

@@ -1,8 +1,7 @@
-"""Check the places that an answer names: files are there, lines are in the file, cited calls were made.
+"""Checks the places in an answer: files exist, files have the cited lines, cited calls were made.
 
-A file that is named is judged by the workspace alone: that some text mentions it does not make it exist.
-Nothing is said of a file that the goal names, that the run itself wrote or deleted, that the sentence
-proposes to create, or that the sentence says does not exist.
+Only the workspace decides whether a file exists; text that mentions it does not. No issue for files that the
+goal names, the run wrote or deleted, or the sentence proposes or calls missing.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _ABSENT: Final = re.compile(
     r"|\b(?:exist\w*|there|find|found|present|such)\b.*(?:\b(?:no|not|never)\b|n['’]t\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""A sentence that may say that a file does not exist."""
+"""Sentences that may say that a file does not exist."""
 _PROPOSED: Final = re.compile(
     r"\b(?:creat(?:e|es|ing)|add(?:ing)?|new|sav(?:e|es|ing)|writ(?:e|es|ing)|put|plac(?:e|ing)"
     r"|generat(?:e|es|ing)|touch|mkdir|rename|call "
     r"it|name it|output)\b(?:\W+[\w'’-]+){0,7}\W*$",
     re.IGNORECASE,
 )
-"""What stands before a file that is to be made."""
+"""Text before a file that is to be created."""
 _LOCATES: Final = re.compile(
     r"\b(?:in|see|from|at|inside|file|module)\s+(?:the\s+)?(?:file\s+)?$", re.IGNORECASE
 )
@@ -43,7 +42,7 @@ _EXAMPLE: Final = re.compile(
     r"\b(?:you|your|yours|you're|if|example|e\.g|such as|like|say|suppose\w*|imagine|would|could)\b",
     re.IGNORECASE,
 )
-"""A sentence whose bare file names need not be of the workspace."""
+"""Sentences whose bare file names need not be in the workspace."""
 _CODE: Final = re.compile(r"`[^`\n]*`")
 _PATTERN: Final = frozenset("*<{[")
 
@@ -64,9 +63,8 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
 def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
-    if (
-        not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path)
-    ):  # citations are in brackets
+    # Citations are in brackets.
+    if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):
         return False
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
@@ -80,8 +78,8 @@ def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool
 
 
 def _is_of_workspace(subject: Subject, path: str) -> bool:
-    """Whether the path begins with a folder that the workspace has, in capitals or not, or is absolute and in
-    a folder that exists.
+    """Return true if the path starts with a workspace folder in any case, or is absolute in an existing
+    folder.
     """
     folder, _, _ = path.removeprefix("./").rpartition("/")
     if path.startswith(("~", "../")):
@@ -92,24 +90,24 @@ def _is_of_workspace(subject: Subject, path: str) -> bool:
 
 
 def _is_located(subject: Subject, said: Statement, name: Mention) -> bool:
-    """Whether a bare file name is what something is said to be in; one of the reader's or of an example is
-    not meant.
+    """Return true if a sentence locates something in a bare file name; the reader's and example files do not
+    count.
     """
     if "/" in name.text or _EXAMPLE.search(said.text) or _EXAMPLE.search(said.lead):
         return False
-    if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
+    # A module, such as `flask.json`.
+    if subject.files.has_folder(name.text.partition(".")[0]):
         return False
     here = {span.call for span in subject.spans if span.path}
-    if any(
-        name.text in span.text for span in subject.whole_spans if span.call not in here
-    ):  # a file of another place, such as a drive
+    # A file of another place, such as a drive.
+    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):
         return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None
 
 
 def _is_of_run(subject: Subject, path: str) -> bool:
-    """Whether the goal names the file, or a call of the run was made with it."""
+    """Return true if the goal names the file, or a call of the run used it."""
     ends = re.compile(rf"(?:^|[\s/'\"`(=]){re.escape(path.removeprefix('./'))}(?:$|[\s'\"`),:;]|\.(?:\s|$))")
     return ends.search(subject.goal) is not None or any(
         isinstance(value, str) and ends.search(value) is not None
@@ -129,10 +127,10 @@ def _similar_path(subject: Subject, path: str) -> str:
 
 
 def citations_resolve(subject: Subject) -> Iterator[Issue]:
-    """Every cited line is in the file, and says something of what the sentence names; every cited call was
-    made.
+    """Yield an issue for cited lines that do not exist or lack what the sentence names, and for unknown
+    calls.
 
-    A bare file name stands for all files of that name: one of them has to hold what is said.
+    A bare file name stands for all files of that name: one of them must match.
     """
     for said in (one for one in subject.paid() if one.kind != "code"):
         found = citations_in(said.text)
@@ -154,9 +152,9 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
 
 
 def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: bool = False) -> str:
-    """Say what is wrong with cited lines; empty where nothing is, or where it cannot be known.
+    """Return what is wrong with cited lines; empty if nothing is or it is unknown.
 
-    Where `others` of the same file hold what the sentence names, these lines may be about anything.
+    If `others` in the same file contain what the sentence names, these lines may be about anything.
     """
     texts = {
         path: text
@@ -199,9 +197,7 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
 
 
 def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> str:
-    """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it
-    is not defined.
-    """
+    """Return where a name is defined if the cited lines neither contain nor are inside it; else empty."""
     short, places = (
         name.rpartition(".")[2],
         [(path, one) for path, text in texts.items() for one in definitions_in(path, text)],
@@ -238,7 +234,7 @@ def _first_line(name: str, text: str) -> int:
 
 
 def _words_elsewhere(said: Statement, cited: Citation, texts: Mapping[str, str]) -> str:
-    """A quote of a sentence with one citation that the file has, but not in or around the cited lines; else
+    """Return a quote of a sentence's only citation that the file has elsewhere than the cited lines; else
     empty.
     """
     if sum(bool(one.path) for one in citations_in(said.text)) != 1:

@@ -1,9 +1,7 @@
-"""Check that quotes are exact: text in quotation marks, in a block quote or in a block of code that comes
-from a file or a tool.
+"""Checks that quotes from files and tools are exact: quotation marks, block quotes and code blocks.
 
-Words that are nowhere prove nothing, since quotation marks have other uses. A quote is wrong where it is
-nearly, but not quite, what a named file or a tool's answer says; and where it is given as the words of a
-cited place and that place does not have them.
+A text found nowhere proves nothing, as quotation marks have other uses. A quote is wrong if it nearly, but
+not exactly, matches a named file or tool answer, or is given as the words of a cited place that lacks them.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
 
 _FILLED: Final = "filledin"
-"""Stands for what a text fills in."""
+"""Placeholder for filled-in text."""
 _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 _HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
 _QUOTE: Final = re.compile(
@@ -40,23 +38,23 @@ _NEAR: Final = 0.7
 _LOOKED_THROUGH: Final = 400_000
 """Characters of a text that is searched for something like a quote."""
 _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
-"""What Python puts before the message of an exception."""
+"""What Python prints before the message of an exception."""
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
 _ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbruFBRU]{0,2}[\"']")
-"""Where a string goes on in the next line."""
+"""Continuation of a string on the next line."""
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A character as JSON and strings of code write it."""
 _TAG: Final = re.compile(
     r"</?(?:a|b|i|u|em|strong|span|small|code|p|br|div|li|ul|ol|td|th|tr|h[1-6])(?:\s[^<>\n]{0,200})?/?>"
 )
-"""Marks of HTML, which nobody reads as words."""
+"""HTML tags, which are not words."""
 _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
-"""Where something is put into a string by `+`."""
+"""String concatenation with `+`."""
 
 
 def quote_words(text: str) -> list[str]:
-    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references
-    aside.
+    """Return the words of a text in lower case, without marks of emphasis and references: a quote must keep
+    them.
     """
     return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
 
@@ -84,7 +82,7 @@ def quotes_in(said: Statement) -> Iterator[str]:
 
 
 def contains_quote(quote: str, texts: Iterable[str]) -> bool:
-    """Whether the words of the quote stand in one of the texts, what it leaves out or fills in aside."""
+    """Return true if a text contains the quote's words, apart from its gaps and insertions."""
     quote = _RAISED.sub("", quote)
     parts = [
         " ".join(words)
@@ -101,10 +99,9 @@ _MOST_ALIKE: Final = 200
 
 
 def changed_quote(quote: str, texts: Iterable[str]) -> str:
-    """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing
-    like it.
+    """Return the text that the quote is a changed form of; empty if there is none.
 
-    Empty too where something is filled in at that place of the text: then nobody can know what it becomes.
+    Empty too if the text has a placeholder there: its value is unknown.
     """
     words = quote_words(quote)
     if len(words) < 4:
@@ -125,9 +122,8 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
                 ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
-                if ratio >= best[0] and (
-                    (ratio, alike) > best[:2] or not best[2]
-                ):  # of two, the one with more words in their places
+                # Of two, the one with more words in their places.
+                if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):
                     best = (ratio, alike, " ".join(found))
         if best[2]:
             return "" if _FILLED in best[2] else best[2]
@@ -175,9 +171,7 @@ def _of_file(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def contains_code(code: str, texts: Iterable[str]) -> bool:
-    """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out
-    aside.
-    """
+    """Return true if a text contains the code's tokens in sequence, apart from gaps."""
     parts = [part for one in _GAP.split(code) if (part := " ".join(normalised_code(one)).rstrip(" ,:"))]
     names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
     return any(
@@ -188,11 +182,9 @@ def contains_code(code: str, texts: Iterable[str]) -> bool:
 
 
 def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
-    """What stands in one of the texts in place of the code, if they differ in just one value, operator or
-    unheard-of name.
+    """Return the text in place of the code if they differ in one value, operator or unknown name.
 
-    `known` are names that may stand for others: a piece of code that only names something differently is not
-    a different one.
+    `known` names may replace others: code that only renames something is not different.
     """
     wanted = normalised_code(code)
     if len(wanted) < 4 or _GAP.search(code):
@@ -213,9 +205,7 @@ def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozens
 def _similar_stretches(
     wanted: tuple[str, ...], known: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield stretches of the same length that differ in one token, with that token in them and in what is
-    `wanted`.
-    """
+    """Yield equally long stretches that differ in one token, with that token and the `wanted` one."""
     size = len(wanted)
     first, second = wanted[0], wanted[1]
     for place in range(len(known) - size + 1):
@@ -231,9 +221,7 @@ _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
 
 
 def operator_changed_in(code: str, text: str) -> bool:
-    """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be
-    marks of prose.
-    """
+    """Return true if text and code differ in one operator; `**` for `*` may be prose marks."""
     wanted = normalised_code(code)
     changes = _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ()
     return any(
@@ -261,7 +249,7 @@ _FIX: Final = "quote it word by word, or say it without quotation marks"
 
 
 def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
-    """What is quoted from a file or a tool's answer stands there word by word."""
+    """Yield an issue for each quote that is not exact."""
     for said in subject.paid():
         if said.kind == "code":
             yield from _block(subject, said)
@@ -272,9 +260,7 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
 
 
 def _named_texts(subject: Subject, said: Statement) -> list[str]:
-    """The texts of the files that a claim or its introduction names, then those that the rest of the answer
-    names.
-    """
+    """Return texts of the files that a claim or its introduction names, then of the rest of the answer."""
     near = [name.text for text in (said.text, said.lead) for name in files_in(Statement(text=text, at=0))]
     names = dict.fromkeys((*near, *subject.file_names))
     paths = dict.fromkeys(path for name in names for path in subject.files.named(name))
@@ -286,16 +272,12 @@ def _span_texts(subject: Subject) -> list[str]:
 
 
 def _own_texts(subject: Subject) -> list[str]:
-    """What a person or the model itself wrote, which may be quoted with changes: the goal, and what calls
-    were made with.
-    """
+    """Return texts by person or model, which may be quoted freely: the goal and arguments of calls."""
     return [subject.goal, *(str(value) for made in subject.calls or () for value in made.args.values())]
 
 
 def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
-    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer
-    has.
-    """
+    """Yield an issue for each quote in a claim that is a changed form of a file's or tool's text."""
     for quote in quotes_in(said):
         every = [*_named_texts(subject, said), *_span_texts(subject)]
         known = [*every, *_own_texts(subject)]
@@ -330,9 +312,7 @@ def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
 
 
 def _known_names(code: str, texts: list[str]) -> frozenset[str]:
-    """The names of a piece of code that the texts have: another of them in a place is not a mistake in
-    copying.
-    """
+    """Return names in the code that the texts contain: swapping them is no copying mistake."""
     return frozenset(
         token
         for token in normalised_code(code)
@@ -341,9 +321,7 @@ def _known_names(code: str, texts: list[str]) -> frozenset[str]:
 
 
 def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
-    """Where most lines of a block are in one file or answer, a line that differs from it in one token is
-    misquoted.
-    """
+    """Return misquoted lines of a block: if most lines are in one source, those that differ in one token."""
     if said.language in _NO_SOURCE:
         return
     body = [

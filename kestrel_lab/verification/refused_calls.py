@@ -1,6 +1,4 @@
-"""Hold reports of changes against calls that were denied or failed: of variables, cells and messages, and
-that the task is done.
-"""
+"""Compares reported changes with denied and failed calls: variables, cells, messages, the task itself."""
 
 from __future__ import annotations
 
@@ -35,10 +33,9 @@ from kestrel_lab.verification.subject import Subject
 
 
 def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
-    """What only calls could have done that were denied or failed is not reported as done: of variables,
-    cells, messages, of the whole task.
+    """Yield an issue for reported changes that only denied or failed calls could have made.
 
-    Nothing is said where the answer tells of a refusal or a failure itself.
+    No issue if the answer mentions a refusal or failure itself.
     """
     acts = subject.acts or ()
     refused = [
@@ -71,7 +68,7 @@ _ADMITS: Final = re.compile(
     r"(?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
     re.IGNORECASE,
 )
-"""An answer that tells of a refusal, a failure, or of what was not done."""
+"""Answers that mention a refusal, a failure, or undone work."""
 _COMPLETED: Final = re.compile(
     r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|(?:the|your) "
     r"(?:task|request|change|work|job)s? (?:is|are|has been|have been))\s+)?"
@@ -89,7 +86,7 @@ _READS: Final = (
     "mentioned|asked|explained|reported|noted|observed|noticed|discussed|suggested|proposed|planned|intended|tried|attempted|wanted|red|shared|"
     "indexed|typed|stored|held|related|limited|interested|detailed|provided|requested|attached|embedded|unused|nested|measured|counted"
 )
-"""Words in -ed that tell of no change."""
+"""Words in -ed that report no change."""
 _CHANGE: Final = re.compile(
     r"\b(?:was|were|has been|have been|is now|are "
     rf"now|got)\s+(?:\w+ly\s+|now\s+|also\s+)*(?!(?:{_READS})\b)(?:\w+ed|{_IRREGULAR})\b"
@@ -98,11 +95,11 @@ _CHANGE: Final = re.compile(
     r"|\b(?:has|is|contains?|holds?) now\b",
     re.IGNORECASE,
 )
-"""A report of a change, whoever is said to have made it."""
+"""Reports of a change, by anybody."""
 
 
 def _claimed_change(said: Statement) -> str:
-    """The words by which a sentence reports a change; empty where it reports none."""
+    """Return the words with which a sentence reports a change; empty if it reports none."""
     found = _CHANGE.search(re.sub(r"`[^`\n]*`", lambda match: "x" * len(match[0]), said.text))
     return said.text[found.start() : found.end()] if found else ""
 
@@ -110,7 +107,7 @@ def _claimed_change(said: Statement) -> str:
 def _only_refused(
     said: Statement, claimed: str, refused: Sequence[Action], done: Sequence[Action]
 ) -> list[Action]:
-    """The refused calls that would have made the change, where no other call can have made it."""
+    """Return the refused calls that would have made the change, if no other call can have made it."""
     for name in _variables_in(said, refused):
         if not any(may_change_variable(action, name) or action.files or action.touched for action in done):
             return [action for action in refused if name in variables_of(action)]
@@ -119,7 +116,8 @@ def _only_refused(
         return cells
     verb = claimed.rsplit(maxsplit=1)[-1].lower()
     kind = next((kind for kind, verbs in VERBS.items() if verb in verbs.split("|")), "")
-    if not kind or claimed.lower() == verb or kind == "run":  # only what was, or has been, done
+    # Only what was, or has been, done.
+    if not kind or claimed.lower() == verb or kind == "run":
         return []
     one = ClaimedAction(kind=kind, words=f"{verb} {said.text}", files=(), command="")
     alike = [action for action in refused if TOOLS[kind].search(action.tool)]
@@ -135,9 +133,7 @@ def _variables_in(said: Statement, refused: Sequence[Action]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _names_changed(code: str) -> frozenset[str]:
-    """The variables that a piece of code assigns, deletes or calls a method of; empty for what is not
-    Python.
-    """
+    """Return variables that code assigns, deletes or calls methods of; empty if it is not Python."""
     try:
         nodes = [*ast.walk(tree_of(code))]
     except (SyntaxError, ValueError, RecursionError):

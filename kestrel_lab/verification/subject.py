@@ -1,6 +1,4 @@
-"""An answer with everything that it may be held against: the files of the workspace, what tools answered,
-what was called.
-"""
+"""An answer with the evidence to check it: workspace files, tool answers, calls."""
 
 from __future__ import annotations
 
@@ -33,31 +31,28 @@ class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
     args: Mapping[str, Json]
     ok: bool
     denied: str = ""
-    """Who denied it, in words; empty for a call that was made."""
+    """Who denied it; empty for a call that was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the checks read; what they find out on the way is cached, so a subject serves one answer at one
-    time.
-    """
+    """Input of the checks. It caches results, so a subject serves one answer at one time."""
 
     answer: str
     goal: str = ""
     spans: Sequence[Span] = ()
     calls: Sequence[AnsweredCall] | None = None
-    """`None` where it is not known what was called."""
+    """`None` if the calls are unknown."""
     actions: Sequence[Action] | None = None
-    """What the run did; `None` where that is not known."""
+    """The run's actions; `None` if unknown."""
     ground: Files | None = None
-    """`None` where there is no workspace."""
+    """`None` without a workspace."""
     checked: set[str] = field(default_factory=set, compare=False)
-    """What the checks could compare so far: places, quotes and actions that are right or wrong for certain.
-    """
+    """Places, quotes and actions found right or wrong for certain."""
 
     @cached_property
     def claims(self) -> tuple[Statement, ...]:
-        """What the answer says, as far as it is checked."""
+        """Claims of the answer, up to the limit of checked text."""
         return tuple(said for said in self._every[:MOST_CLAIMS] if len(said.text) <= MOST_BLOCK)
 
     @cached_property
@@ -66,7 +61,7 @@ class Subject:
 
     @cached_property
     def left_out(self) -> str:
-        """What of the answer is not checked, in words; empty if all of it is."""
+        """Parts of the answer that are not checked; empty if all of it is."""
         if len(self._every) > MOST_CLAIMS:
             return f"only the first {MOST_CLAIMS:,} of its claims were checked"
         if len(self.answer) > MOST_CHARS:
@@ -79,7 +74,7 @@ class Subject:
 
     @property
     def unseen(self) -> str:
-        """What was not checked so far, in words; empty if nothing was left out."""
+        """What was not checked so far; empty if all was."""
         return self.left_out or (
             "a review may take no more work and time than that" if self.files.work.spent else ""
         )
@@ -107,14 +102,12 @@ class Subject:
 
     @cached_property
     def files(self) -> Files:
-        """The workspace; without one nothing can be said to be missing."""
+        """Files of the workspace; without one, nothing counts as missing."""
         return Files(Path("/nonexistent"), known=False) if self.ground is None else self.ground
 
     @cached_property
     def acts(self) -> tuple[Action, ...] | None:
-        """The calls that act, those that a rule denied with the arguments that the model asked for; `None`
-        where they are not known.
-        """
+        """Calls with effects, those denied by a rule with the model's arguments; `None` if unknown."""
         asked = {made.call: made.args for made in self.calls or ()}
         every = self.actions
         return (

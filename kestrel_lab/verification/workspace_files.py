@@ -14,14 +14,14 @@ from typing import Final
 from kestrel_lab.host.log_files import open_no_log
 
 MOST: Final = 200_000_000
-"""What a look may cost.
+"""Cost limit of a review.
 
-A unit is about the time a regular expression takes for a character: all of it is a few seconds.
+One unit is about the time of a regular expression per character: the limit is a few seconds.
 """
 CLAIM: Final = 1_500
 """One claim for one check."""
 PARSED: Final = 20
-"""A character of code that is parsed and gone through."""
+"""Cost of a character of parsed code."""
 TOKEN: Final = 4
 """A character that is cut into words or tokens."""
 ALIKE: Final = 200
@@ -35,14 +35,14 @@ class WorkSpent(Exception):
 
 
 class WorkAllowance:
-    """An allowance that is spent only while something is `allowed`; outside of that nothing is counted."""
+    """A work limit that is spent only inside `allowed`."""
 
     def __init__(self, seconds: float | None = None) -> None:
         """`seconds` from now on everything that is allowed stops."""
         self._until = math.inf if seconds is None else time.monotonic() + seconds
         self._left = math.inf
         self.spent = False
-        """Whether something stopped for want of work or time."""
+        """True if a check stopped for want of work or time."""
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -64,7 +64,7 @@ class WorkAllowance:
 
 
 MAX_FILES: Final = 50_000
-"""Files and folders that are listed; in a workspace with more nothing is said to be missing."""
+"""Most files and folders listed; in larger workspaces nothing counts as missing."""
 MAX_FILE: Final = 4_000_000
 """Bytes of one file that is read."""
 _SKIPPED_TEXT: Final = (
@@ -76,12 +76,10 @@ _SKIPPED: Final = frozenset(_SKIPPED_TEXT.split())
 
 
 class Files:
-    """What a folder holds; nothing outside of it is read, whatever links lead there."""
+    """Files of a folder; nothing outside is read, whatever the links."""
 
     def __init__(self, root: Path, seconds: float | None = None, *, known: bool = True) -> None:
-        """`seconds` is how long it may be searched; where the folder is not `known`, nothing can be said to
-        be missing.
-        """
+        """`seconds` limits the search; unless the folder is `known`, nothing counts as missing."""
         self.root = root.resolve()
         self.work = WorkAllowance(seconds)
         self._paths: tuple[str, ...] | None = None
@@ -92,7 +90,7 @@ class Files:
 
     @property
     def whole_listing(self) -> bool:
-        """Whether every file is known by name: only then does absence show anything."""
+        """True if every file is known by name: only then absence proves something."""
         self.paths  # the listing decides  # noqa: B018
         return self._listed
 
@@ -102,6 +100,8 @@ class Files:
         if self._paths is None:
             found: list[str] = []
             for place, folders, names in os.walk(self.root):
+                # In place: `os.walk` then does not enter the others. Sorted, so that a limit cuts at the same
+                # file each time.
                 folders[:] = sorted(name for name in folders if name not in _SKIPPED)
                 base = os.path.relpath(place, self.root)
                 below = "" if base == "." else f"{base}/"
@@ -115,7 +115,7 @@ class Files:
         return self._paths
 
     def named(self, name: str) -> tuple[str, ...]:
-        """Return the files that `name` may mean: the one of that path, or else all whose path ends so."""
+        """Return the files `name` may mean: the one with that path, else all whose path ends with it."""
         exact = name.removeprefix("./")
         if (
             not Path(exact).is_absolute()
@@ -123,7 +123,8 @@ class Files:
             and (real := self._real(exact)) is not None
             and real.is_file()
         ):
-            return (exact,)  # spares listing a large workspace
+            # Spares listing a large workspace.
+            return (exact,)
         known = self.paths
         name = self._relative(name)
         if name in self._known:
@@ -132,14 +133,14 @@ class Files:
         return tuple(path for path in known if path.endswith(f"/{name}"))
 
     def has_folder(self, name: str, *, any_case: bool = False) -> bool:
-        """Whether there is a folder of that path, or whose path ends so."""
+        """Return true if a folder has that path, or a path that ends with it."""
         known = self._folders if self.paths else set()
         if any_case:
             name, known = name.lower(), {path.lower() for path in known}
         return name in known or any(path.endswith(f"/{name}") for path in known)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of that name, or whose path ends so."""
+        """Return true if a file or folder has that name, or a path that ends with it."""
         if self.named(name):
             return True
         name = self._relative(name)
@@ -149,13 +150,14 @@ class Files:
         return self.has_folder(name) or self._real(name) is not None
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file; `None` where there is none of that name, or it is not text."""
+        """Return a file's text; `None` if it is missing or not text."""
         found = self.named(name)
         path = found[0] if found else self._relative(name)
         if path not in self._texts:
             self._texts[path] = self._text(path)
         text = self._texts[path]
-        self.work.spend(len(text or "") / SEARCHED)  # by whoever asks for it, to go through it
+        # By whoever asks for it, to go through it.
+        self.work.spend(len(text or "") / SEARCHED)
         return text
 
     def _relative(self, name: str) -> str:
@@ -188,5 +190,5 @@ class Files:
 
 
 def whole_word(word: str) -> re.Pattern[str]:
-    """Return a pattern for `word` where it is not a part of a longer one."""
+    """Return a pattern for `word` as a whole word."""
     return re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")

@@ -60,11 +60,12 @@ class Registry:
                 # The longest words are the most specific.
                 for word in sorted(set(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]:
                     await self._pages(word, found)
+        # TimeoutError, ConnectionError and PermissionError are OSErrors.
         except (
             ValueError,
             OSError,
             RecursionError,
-        ) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
+        ) as error:
             if not found:
                 why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
                 raise ConnectionError(f"the registry at {self.service.base} did not answer: {why}") from error

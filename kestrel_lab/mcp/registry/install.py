@@ -166,7 +166,8 @@ async def install_package(
     """
     folder = folder_of(root, locked.package)
     await asyncio.to_thread(private_folder, root)
-    async with file_lock(root / f".{folder.name}.lock"):  # released by the kernel when the process ends
+    # Released by the kernel when the process ends.
+    async with file_lock(root / f".{folder.name}.lock"):
         known = own_installation(folder, env)
         if (
             known is not None
@@ -335,6 +336,7 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
         nonlocal taken
         taken += len(piece)
         said.extend(piece)
+        # The cause of a failure is at the end.
         del said[:-_KEPT]
         return taken < _MOST_OUTPUT
 
@@ -347,9 +349,8 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
     }
     try:
         program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
-        launch = Launch(
-            argv=(program, *argv[1:]), cwd="/", env=ours
-        )  # what is killed with us must not go on writing
+        # What is killed with us must not go on writing.
+        launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)
         ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
         raise InstallError(

@@ -49,7 +49,8 @@ class InstalledServer:
         package = self.package
         env = {**dict(package.settings), **{name: f"${{{name}}}" for name in package.variables}}
         if package.kind == "pypi":
-            env["PYTHONDONTWRITEBYTECODE"] = "1"  # it must leave its folder as it is
+            # It must leave its folder as it is.
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
         command, *args = start_of(package, self.folder, workspace)
         return ServerConfig(
             name=self.server,
@@ -114,10 +115,12 @@ def write_installed(found: InstalledServer) -> None:
         "packages": found.packages,
         **{name: getattr(found, name) for name in _TEXTS},
     }
+    # The mark appears at once and complete: an installation without one is ignored.
     unfinished = found.folder / f"{MARK}.new"
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(dumps(said))
         file.flush()
+        # Else a power cut could leave the name with an empty file.
         os.fsync(file.fileno())
     unfinished.replace(found.folder / MARK)
 
@@ -132,6 +135,7 @@ def tree_of(folder: Path) -> str:
     """Return a hash of names, contents and execute bits below `folder`, without the mark."""
     whole = hashlib.sha256()
     for path, kind, content in _entries(folder):
+        # File names need not be UTF-8.
         whole.update(f"{kind}\0{path}\0{content}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
 

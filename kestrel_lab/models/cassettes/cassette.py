@@ -157,7 +157,8 @@ class Cassette:
             fd = os.open(self.path, flags, 0o644)
             try:
                 status = os.fstat(fd)
-                if status.st_ino != self._inode:  # sorted by another process, which may have removed lines
+                # Sorted by another process, which may have removed lines.
+                if status.st_ino != self._inode:
                     self._inode, self._written = status.st_ino, set()
                 missing = [line for line in lines if line.get("hash") not in self._written]
                 # A line that was cut off must not take the next one with it.
@@ -228,7 +229,8 @@ class Cassette:
         """Sort the lines and remove outdated ones, atomically."""
         fresh, renewed = self._fresh, self._renewed
         with _lock_exclusively(self.path.parent):
-            self._read()  # other processes may have added to it
+            # Other processes may have added to it.
+            self._read()
             for place in [place for place in self._calls if place[1] in renewed and place not in fresh]:
                 del self._calls[place]
             _replace(self.path, self._whole())
@@ -309,7 +311,8 @@ def _hash(value: Json) -> str:
 
 
 def _text(line: dict[str, Json]) -> str:
-    import json  # the `dumps` of the package writes ASCII, and people read these files
+    # The `dumps` of the package writes ASCII, and people read these files.
+    import json
 
     text = json.dumps(line, ensure_ascii=False, allow_nan=False)
     # Some programs treat these characters as line ends; a lone surrogate is not UTF-8.

@@ -26,11 +26,12 @@ def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, repor
     usage = Usage(tokens_in=read, tokens_out=written, model_calls=1, **_details(reported))
     try:
         paid = litellm.cost_per_token(model=model, **priced)
+    # No price, or an unknown provider.
     except (
         litellm.ModelNotMappedError,
         litellm.NotFoundError,
         litellm.BadRequestError,
-    ):  # no price, or an unknown provider
+    ):
         return usage + Usage(unpriced=1)
     return usage + Usage(cost_usd=sum(paid))
 

@@ -47,7 +47,8 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
             caller=True,
         )
     if status == 429 and "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None)):
-        status = 402  # said with the status of a rate limit, and does not pass
+        # Said with the status of a rate limit, and does not pass.
+        status = 402
     advice = {
         400: "The request was refused; a shorter conversation or another model may help.",
         401: f"Check the key in {key_name}.",
@@ -141,7 +142,8 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds_until(date: str | None) -> float | None:
-    from email.utils import parsedate_to_datetime  # with all of `email`: for a header that few answers have
+    # With all of `email`: for a header that few answers have.
+    from email.utils import parsedate_to_datetime
 
     try:
         when = parsedate_to_datetime(date or "")

@@ -88,4 +88,5 @@ async def _close_clients_at_end() -> AsyncGenerator[None]:
             kept.delete_cache(key)
             if isawaitable(closing := client.close()):
                 await closing
-        await asyncio.sleep(0)  # a transport closes a moment later
+        # A transport closes a moment later.
+        await asyncio.sleep(0)

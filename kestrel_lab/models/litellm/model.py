@@ -128,7 +128,8 @@ class LiteLLMModel:
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         temperature = request.temperature if request.temperature is not None else self.temperature
         if request.reasoning_effort not in (None, "none") and dialect_of(self.name).signed_thinking:
-            temperature = None  # Anthropic refuses any but its own with thinking
+            # Anthropic refuses any but its own with thinking.
+            temperature = None
         wanted = {
             "temperature": temperature,
             "top_p": request.top_p,

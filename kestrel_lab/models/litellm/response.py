@@ -73,7 +73,8 @@ class Response:
             # Usage that was asked for through `extra_body` is added by litellm when a stream is over.
             self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
         except Exception:
-            if self._wrong is not None:  # litellm makes another error of it, without the server's words
+            # Litellm makes another error of it, without the server's words.
+            if self._wrong is not None:
                 raise self._wrong from None
             raise
         finally:
@@ -194,7 +195,8 @@ class Response:
             self._add_block(block)
             if not reasoning and (thought := block.get("thinking")):
                 self._on_delta(ThinkingDelta(thought))
-        for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
+        # Only the calls of a stream have an index.
+        for place, call in enumerate(said.tool_calls or ()):
             own = getattr(call, "provider_specific_fields", None) or {}
             signature = own.get("thought_signature") or ""
             self._calls.add(

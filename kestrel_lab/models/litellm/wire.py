@@ -64,7 +64,8 @@ async def repaired_events(lines: AsyncIterator[str], what: str = "") -> AsyncIte
     reader, came = _Reader(), False
     async for line in lines:
         for text in reader.take(line):
-            if text == _DONE and not came:  # whoever reads it reads no further
+            # Whoever reads it reads no further.
+            if text == _DONE and not came:
                 raise reader.nothing(what)
             came = True
             yield text
@@ -93,16 +94,16 @@ class _Reader:
             return self._flush()
         name, colon, value = line.partition(":")
         if name == "data" and colon:
-            if (
-                self._data and _parsed("\n".join(self._data)) is not None
-            ):  # a server that leaves no blank line between events
+            # A server that leaves no blank line between events.
+            if self._data and _parsed("\n".join(self._data)) is not None:
                 return [*self._flush(), *self._with(value)]
             return self._with(value)
         if colon and name in _FIELDS:
             self._event = value.strip() if name == "event" else self._event
             return []
         found = _parsed(line)
-        if isinstance(found, dict | list):  # an event without its field name, or a whole answer
+        # An event without its field name, or a whole answer.
+        if isinstance(found, dict | list):
             return [*self._flush(), *self._chunk(line, found)]
         self._keep(line)
         return []
@@ -207,7 +208,8 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
         delta = message if isinstance(message, dict) else {}
     calls, one = delta.get("tool_calls"), delta.get("function_call")
     given = [calls] if isinstance(calls, dict) else calls if isinstance(calls, list) else []
-    if isinstance(one, dict):  # the format before there were several
+    # The format before there were several.
+    if isinstance(one, dict):
         given = [*given, {"type": "function", "function": one}]
     complete = [_call(call, place, len(given)) for place, call in enumerate(given) if isinstance(call, dict)]
     if complete != (calls or []):

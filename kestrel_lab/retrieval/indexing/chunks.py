@@ -82,7 +82,8 @@ def _code(language: str, text: str, lines: list[str]) -> Parsed:
     symbols = symbols_of(language, text)
     spans = [(each.first, min(each.last, len(lines)), each) for each in symbols if each.kind not in UNCUT]
     owner: list[Symbol | None] = [None] * (len(lines) + 2)
-    for first, last, symbol in spans:  # inner ones come behind outer ones and take their lines
+    # Inner ones come behind outer ones and take their lines.
+    for first, last, symbol in spans:
         owner[first : last + 1] = [symbol] * (last + 1 - first)
     chunks: list[Chunk] = []
     start = 1
@@ -91,7 +92,8 @@ def _code(language: str, text: str, lines: list[str]) -> Parsed:
             held = owner[start]
             kind, name = ("code", "") if held is None else (held.kind, held.qualified)
             if chunks and held is None and not any(line.strip() for line in lines[start - 1 : number - 1]):
-                chunks[-1] = replace(chunks[-1], last=number - 1)  # empty lines belong to what is above them
+                # Empty lines belong to what is above them.
+                chunks[-1] = replace(chunks[-1], last=number - 1)
             else:
                 chunks += _windows(start, number - 1, kind, name)
             start = number

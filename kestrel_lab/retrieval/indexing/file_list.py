@@ -194,8 +194,10 @@ def is_secret(path: str) -> bool:
 def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
     """Return the text of a file and its bytes, or why it cannot be read as text."""
     try:
+        # Between listing and opening the name may have become a link out of the folder.
         fd = open_no_log(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         with os.fdopen(fd, "rb") as file:
+            # The file may have grown since its stamp.
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
@@ -206,6 +208,7 @@ def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
     if b"\0" in content:
         return "binary"
     text = content.decode("utf-8", "replace")
+    # Not UTF-8: text of Latin-1 has few control characters, binary files have many.
     if text.count("\ufffd") > max(8, len(text) // 50):
         try:
             text = content.decode("latin-1")

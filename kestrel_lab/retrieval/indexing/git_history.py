@@ -125,6 +125,7 @@ def recent_changes(connection: apsw.Connection, files: Mapping[str, int]) -> dic
         "SELECT seq, path, many FROM commit_files WHERE seq > ?", (newest - 4 * _HALF,)
     ):
         if path in files:
+            # A commit's weight is divided among its files: a sweep over many says little of each.
             found[files[path]] += 0.5 ** ((newest - seq) / _HALF) / many
     return {file: math.log1p(score) for file, score in found.items()}
 

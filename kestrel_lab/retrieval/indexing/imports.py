@@ -20,9 +20,8 @@ def resolve_import(path: str, kind: str, target: str, names: str, known: frozens
         return _python(here, target, names.split(), known)
     if language in {"javascript", "typescript", "tsx"}:
         endings = ("", ".ts", ".tsx", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js")
-        plain = re.sub(
-            r"\.[cm]?jsx?$", "", target
-        )  # TypeScript is imported under the name of what it is compiled to
+        # TypeScript is imported under the name of what it is compiled to.
+        plain = re.sub(r"\.[cm]?jsx?$", "", target)
         return (
             _first_known([posixpath.join(here, each) for each in (target, plain)], endings, known)
             if target.startswith(".")
@@ -36,10 +35,11 @@ def resolve_import(path: str, kind: str, target: str, names: str, known: frozens
     if language == "rust":
         return _rust(path, target, known)
     if language == "java":
+        # The latter for what is imported from a class.
         options = [
             target.replace(".", "/"),
             target.rpartition(".")[0].replace(".", "/"),
-        ]  # the latter for what is imported from a class
+        ]
         return next(
             (
                 [each]

@@ -86,9 +86,11 @@ class CodeIndex:
     def __init__(self, workspace: str | Path, home: str | Path) -> None:
         """Prepare without reading or writing; the database is created under `home` on first use."""
         self.workspace = Path(workspace).resolve()
+        # A path may be too long for a file name, or not UTF-8.
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
         self.path = Path(home).resolve() / "index" / f"{name}.db"
         self.building = BuildProgress()
+        # A connection of SQLite must not be used by two threads at once.
         self._held = threading.local()
         self._thread: _Build | None = None
         self._starting = threading.Lock()
@@ -145,6 +147,7 @@ class CodeIndex:
                 found = self._refresh(reporter, began)
                 self._note = ""
             except UNUSABLE as error:
+                # A second damage at once is the disk's, and rebuilding would go on forever.
                 if attempt == 2:
                     msg = (
                         f"the index {self.path} is damaged again after it was rebuilt ({error}): check "
@@ -188,7 +191,8 @@ class CodeIndex:
         until = time.monotonic() + patience_s
         with self._starting:
             before = self._thread
-        if before is not None:  # it may have listed the files before the edit that matters here
+        # It may have listed the files before the edit that matters here.
+        if before is not None:
             before.join(patience_s)
         thread = self.start(reporter)
         thread.join(max(0.0, until - time.monotonic()))
@@ -225,7 +229,7 @@ class CodeIndex:
         try:
             note = self.refresh(reporter).note
             self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
-        except Exception as error:  # the end of a thread: whoever waits for it is told  # noqa: BLE001
+        except Exception as error:  # the end of a thread: the waiting caller gets it  # noqa: BLE001
             self.building = BuildProgress(error=error)
         finally:
             self._let_go()
@@ -318,6 +322,7 @@ class CodeIndex:
         """This thread's connection, to the database that is there now."""
         held: tuple[apsw.Connection, int] | None = getattr(self._held, "one", None)
         with suppress(OSError):
+            # Another process may have replaced a damaged index: the old file stays open without a name.
             if held is not None and self.path.stat().st_ino == held[1]:
                 return held[0]
         self._let_go()
@@ -329,7 +334,8 @@ class CodeIndex:
         self._held.one = (connection, self.path.stat().st_ino)
         if self._files is None:
             self._files = OpenDatabase(self.path)
-            weakref.finalize(self, self._files.close)  # other threads may keep their connections until then
+            # Other threads may keep their connections until then.
+            weakref.finalize(self, self._files.close)
         self._files.look_again()
         return connection
 

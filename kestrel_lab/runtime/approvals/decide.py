@@ -89,7 +89,8 @@ class RunApprovals:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
-        if call.unsandboxed:  # an approval of a sandboxed command does not cover an unsandboxed one
+        # An approval of a sandboxed command does not cover an unsandboxed one.
+        if call.unsandboxed:
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared
         # with.
@@ -98,9 +99,8 @@ class RunApprovals:
             if state.decisions or state.questions
             else ""
         )
-        if bound and not decision_applies(
-            state, question, call, bound
-        ):  # another call than the one that was decided on
+        # Another call than the one that was decided on.
+        if bound and not decision_applies(state, question, call, bound):
             question += f"@{bound[:8]}"
         if state.questions:
             await self._withdraw(call, question, again=False)
@@ -110,7 +110,8 @@ class RunApprovals:
         if contained or carried or state.questions:
             contained, call = await self._judged(call, contained, carried)
         if contained and not self._nobody_decides():
-            async with self._grouping:  # who answers for one call of a turn may answer for the others
+            # Who answers for one call of a turn may answer for the others.
+            async with self._grouping:
                 return await self._decided(call, question, bound, self._contained(call)[0], unknown=unknown)
         return await self._decided(call, question, bound, contained, unknown=unknown)
 
@@ -125,9 +126,8 @@ class RunApprovals:
         forbidden = ruling.how == "rule" and ruling.verdict == "deny"
         if tool is not None and tool.asks_person and not forbidden:
             return await self._put(self._asked(call, "question"), call)
-        each_for_itself = (
-            tool is not None and tool.danger_of is not None
-        )  # an approval of one call does not cover another
+        # An approval of one call does not cover another.
+        each_for_itself = tool is not None and tool.danger_of is not None
         always = not forbidden and not each_for_itself and is_allowed_for_run(state, call, bound)
         needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
         if not needed and question not in state.questions:
@@ -146,9 +146,8 @@ class RunApprovals:
                     for open_one in state.questions.values()
                     for one in further_calls(open_one.contained)
                 ):
-                    raise ApprovalRequired(
-                        self.ctx.run_id, call.target, call.args
-                    )  # the question that waits is about it too
+                    # The question that waits is about it too.
+                    raise ApprovalRequired(self.ctx.run_id, call.target, call.args)
                 asked = replace(asked, contained={**contained, **self._task(call)})
             return await self._ask(asked, call)
         if always:
@@ -162,7 +161,8 @@ class RunApprovals:
         state = self.ctx.state
         if (shown := state.shows.get(call.id)) is None:
             return None
-        if not shown:  # a person has said what to run instead
+        # A person has said what to run instead.
+        if not shown:
             return next(
                 given
                 for given in reversed(state.decisions.values())
@@ -199,7 +199,8 @@ class RunApprovals:
                     contained, carried = self._contained(call)
                     if not contained or not await self._declare(call):
                         break
-        for asked in tuple(self.ctx.state.questions.values()):  # of an earlier session, and no longer asked
+        # Of an earlier session, and no longer asked.
+        for asked in tuple(self.ctx.state.questions.values()):
             if asked.call.startswith(f"{call.id}?"):
                 await self._deny(asked, "nobody is here to answer")
         if not contained and carried:  # as dangerous as sending it
@@ -219,7 +220,7 @@ class RunApprovals:
             return {}, []
         carried: list[str] = []
         if sends_arguments(call, tool):
-            # A tool that is told what another one of its service answered learns nothing new.
+            # A service learns nothing new from the answer of another of its own tools.
             service = _service(tool)
             carried = private_sources(
                 call.args,
@@ -250,7 +251,8 @@ class RunApprovals:
                 continue
             try:
                 other = replace(call, id=request.id, target=request.name, args=tool.validate(request.args))
-            except ToolArgumentsError:  # it is answered with what is wrong with it
+            except ToolArgumentsError:
+                # It is answered with what is wrong with it.
                 continue
             if self._contained(other)[0]:
                 found.append({"call": other.id, "tool": other.target, "args": other.args})
@@ -374,7 +376,8 @@ class RunApprovals:
         waiting = self._answers.get(question)
         if waiting is not None and not waiting.done():
             waiting.set_result(given)
-        elif waiting is None and question in self.ctx.state.questions:  # nobody was here to be asked
+        elif waiting is None and question in self.ctx.state.questions:
+            # Nobody was here to be asked.
             self.ctx.emit(replace(given, question=question), urgent=True)
 
     def checked(self, asked: ApprovalAsked, given: ApprovalGiven) -> ApprovalGiven:
@@ -383,7 +386,8 @@ class RunApprovals:
         """
         if given.args is None or not given.granted:
             return given
-        if asked.call in self.of_programs:  # our tools say nothing about its arguments
+        # Our tools say nothing about its arguments.
+        if asked.call in self.of_programs:
             if not self.of_programs[asked.call]:
                 raise UsageError(
                     "this program takes no other arguments: allow the call as it is, or deny it and "

@@ -37,9 +37,8 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
 
     def keep(content: bytes) -> str:
         text = content.decode("utf-8", "replace")
-        return (
-            ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
-        )  # what is kept holds no secret
+        # What is kept holds no secret.
+        return ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
 
     return Versions(
         known=conversation.files, since=conversation.began, other=other, as_shown=as_shown, keep=keep
@@ -72,7 +71,7 @@ def preview_of(call: Call, ctx: RunContext) -> str:
         return ""
     try:
         return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
-    except Exception as error:  # the boundary to a tool's own code; the person is told  # noqa: BLE001
+    except Exception as error:  # the boundary to a tool's own code; the person sees it  # noqa: BLE001
         return f"no preview: {error_text(error)}"
 
 

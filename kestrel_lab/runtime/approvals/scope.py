@@ -45,7 +45,8 @@ def decision_applies(state: RunState, question: str, call: Call, bound: str) -> 
     known = state.decisions.get(question)
     if known is None or not known.granted or known.args is not None or known.answer is not None:
         return True
-    return state.bound.get(question, bound) in (bound, call.key)  # logs of earlier versions have the latter
+    # Logs of earlier versions have the latter.
+    return state.bound.get(question, bound) in (bound, call.key)
 
 
 def is_allowed_for_run(state: RunState, call: Call, bound: str) -> bool:

@@ -228,7 +228,8 @@ class _Undo:
                 if content is not None:
                     file.write_bytes(content)
                 elif file.status() is not None:
-                    os.unlink(file.name, dir_fd=file.directory)  # pathlib knows no descriptors of folders
+                    # Pathlib knows no descriptors of folders.
+                    os.unlink(file.name, dir_fd=file.directory)
         except (OSError, ValueError, StoreError) as error:
             return str(error)
         return ""

@@ -87,9 +87,8 @@ def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
             event.call in called or (event.cached and event.call in asked)
         ):
             place = (event.step, event.tool)
-            if (
-                args := called.pop(event.call, None)
-            ) is None:  # the cache answered: what the model left out is as it was
+            # The cache answered: what the model left out is as it was.
+            if (args := called.pop(event.call, None)) is None:
                 args = {**(failed[place].args if place in failed else {}), **asked[event.call]}
             why = _failure(event)
             if why:

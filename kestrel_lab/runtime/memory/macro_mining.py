@@ -229,7 +229,8 @@ def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro
             },
             steps=tuple(steps),
         )
-    except UsageError:  # arguments too long or too deep for a template
+    except UsageError:
+        # Arguments too long or too deep for a template.
         return None
 
 

@@ -80,7 +80,8 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _with_calibration(ctx, end)
-    except UsageError as error:  # the answer is not lost to a file that somebody edited
+    except UsageError as error:
+        # The answer is not lost to a file that somebody edited.
         return replace(
             end,
             concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()],
@@ -88,7 +89,7 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
 
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
-    """Return what the last verdict on the answer's form found wrong; shown beside the answer."""
+    """Return the issues of the last verdict on the answer's form, as notes: they refuse no answer."""
     # As nearly always: spares reading the log.
     if "'form'" not in str(ctx.state.plan):
         return []

@@ -85,7 +85,7 @@ def evidence_table(
 
 
 def claims_in(state: RunState) -> Claims:
-    """Return the claims of a run's answer, if asked for: those of the last agent that gave it."""
+    """Return the claims of an answer in the form of claims with citations, from the last agent."""
     # As nearly always: spares making the plan.
     if TITLE not in str(state.plan):
         return []
@@ -152,7 +152,8 @@ async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | Non
     """Return the run's actions from its log; `None` if the answer mentions none and no call was refused or
     failed.
     """
-    from kestrel_lab.verification.claimed_actions import mentions_actions  # only where an answer is checked
+    # Only where an answer is checked.
+    from kestrel_lab.verification.claimed_actions import mentions_actions
 
     if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
         return None
@@ -219,7 +220,8 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
     """Return the issues of an answer as warnings without effect; a crashed check is one of them."""
     try:
         return _check_subject(subject)
-    except KestrelError as error:  # an answer is not lost to a defect of a check
+    except KestrelError as error:
+        # An answer is not lost to a defect of a check.
         return (
             make_issue(
                 "minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"

@@ -132,9 +132,11 @@ def contained_flows(
         return {}
     private = list(context.private)
     if tool.unsaid and context.doubted == {tool.name} and context.private_tools <= {tool.name}:
-        return {}  # it is asked again what it answered: of one tool alone nothing is known to have met
+        # It is asked again what it answered: of one tool alone nothing is known to have met.
+        return {}
     match "others" if doubted else reach:
-        case "nothing":  # what it tells is what counts, not what is known
+        case "nothing":
+            # What it sends counts, not what is known.
             private = private if taint.strict and not _in_users_words(call, taint) else list(carried)
         case "address":
             if taint.named_by_user(call.args) or is_like_allowed(call, tool, taint, reads=True):
@@ -157,7 +159,8 @@ def undeclared_questions(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[s
     taint = flow.now()
     asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
     context = taint.context(call)
-    if "" not in context.doubted:  # in the order of their coming
+    # In the order of their coming.
+    if "" not in context.doubted:
         asked += [
             (name, "reads")
             for name in dict.fromkeys(taint.doubts.get(source, "") for source in context.untrusted)

@@ -163,11 +163,12 @@ class FileTaint:
             rows = self.store.query(_TAINTS, (self._number,))
             for number, run, body, root, call, began in rows:
                 self._number = number
+                # Else it was this session, which takes its events at once.
                 if (
                     run,
                     call,
                     began,
-                ) not in self._ended:  # else it was this session, which takes its events at once
+                ) not in self._ended:
                     self.take(
                         str(run),
                         str(root),
@@ -260,10 +261,11 @@ class FileTaint:
         content, runs = self._content(place, status), self._word_runs(place, status)
         whole = {one.content for one in self._written if one.sketch.is_within(runs)}
         sql = "INSERT OR REPLACE INTO file_trust(content, path, at) VALUES (?, ?, unixepoch('subsec'))"
+        # What it was made of, or its next edit would not be trusted.
         for one in (
             content,
             *sorted(whole - {content}),
-        ):  # what it was made of, or its next edit would not be trusted
+        ):
             self.store.execute(sql, (one, str(place)), f"trust in {place}").result()
         with self._lock:
             self._trusted |= {content, *whole}
@@ -399,7 +401,8 @@ class FileTaint:
         """
         if not self._home:
             self._home = str(self.store.path.resolve().parent)
-        home = self._home.removeprefix(f"{workspace.root}/")  # still absolute where it lies outside
+        # Still absolute where it lies outside.
+        home = self._home.removeprefix(f"{workspace.root}/")
         stamps = workspace.stamps(() if everything else SKIPPED, home, most)
         return Snapshot(stamps, whole=len(stamps) <= most)
 
@@ -458,17 +461,21 @@ class FileTaint:
         stamp = stamp_of(status)
         if (known := self._hashes.get(stamp)) is not None:
             return known
+        # The size is hashed too, as only the ends of long files are.
         made = hashlib.sha256(f"{status.st_size}:".encode())
         try:
             with os.fdopen(open_no_log(place), "rb") as file:
                 made.update(file.read(_EDGE))
+                # Reading large files whole would take longer than the call; their ends and size differ in
+                # practice.
                 if status.st_size > 2 * _EDGE:
                     file.seek(-_EDGE, os.SEEK_END)
                 made.update(file.read(_EDGE))
         except OSError:
             return ""
         content = made.hexdigest()[:32]
-        if not is_fresh(stamp):  # else a second change may leave the same stamp
+        # Else a second change may leave the same stamp.
+        if not is_fresh(stamp):
             if len(self._hashes) > MOST_ENTRIES:
                 self._hashes.clear()
             self._hashes[stamp] = content

@@ -308,7 +308,8 @@ class Taint:
 
     def _begun(self, event: StepStarted) -> None:
         name, step = event.step, self._plan.get(event.step)
-        if event.parent:  # its goal was written by a model that read what its parent had read
+        # Its goal was written by a model that read what its parent had read.
+        if event.parent:
             self._into(name, self._steps.get(event.parent, ()))
             self._branches[event.call] = name
         if step is None:
@@ -321,7 +322,8 @@ class Taint:
             if maker != name
         ]
         operation = str(step.get("operation") or "")
-        if operation:  # it is told how the steps went that it waits for
+        # It gets the outcomes of the steps it waits for.
+        if operation:
             givers += cast("list[str]", step.get("depends_on") or [])
             if parent := step.get("parent"):
                 givers.append(str(parent))
@@ -365,9 +367,10 @@ class Taint:
                 self.stated_values.setdefault(tool, []).extend(values)
         path = event.args.get("path")
         if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
-            # what it wrote is told when it is known; only a server may write when nobody looks any more
+            # what it wrote is recorded when it is known; only a server may write unobserved
             return
-        if flow.reaches == "workspace" and isinstance(path, str):  # in the log of an earlier version
+        # In the log of an earlier version.
+        if flow.reaches == "workspace" and isinstance(path, str):
             if foreign:
                 self._files[self._file(path)] = f"a file written after {foreign[-1]}"
         elif flow.reaches in {"workspace", "anything"} and (foreign or "untrusted" in flow.reads):
@@ -485,7 +488,8 @@ class Taint:
             del self.doubts[source]
             for sources in self._steps.values() if not yes else ():
                 sources.pop(source, None)
-        for step, seen in self._seen.items():  # also what was computed from its doubts
+        # Also what was computed from its doubts.
+        for step, seen in self._seen.items():
             kept = self._steps.get(step, ())
             self._seen[step] = Context(
                 tuple(source for source in seen.untrusted if source in kept), seen.private, self.doubts

@@ -29,14 +29,16 @@ def definition_hash(tool: Tool) -> str:
     """A hash of the tool's definition, the source of its function included."""
     try:
         source = _source(tool.function)
-    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+    except (OSError, TypeError):
+        # Typed in a plain interpreter, or built in.
         source = ""
     return content_key(tool.name, tool.version, tool.description, tool.schema, source)
 
 
 @lru_cache(maxsize=1_000)
 def _source(function: Callable[..., Any]) -> str:
-    return inspect.getsource(function)  # which reads and parses a file, and each run begins with its tools
+    # Which reads and parses a file, and each run begins with its tools.
+    return inspect.getsource(function)
 
 
 def with_declarations(tools: Iterable[Tool], store: SessionStore) -> Toolbox:

@@ -27,6 +27,7 @@ _WORD = re.compile(r"[^\W぀-鿿가-힣]+|[぀-鿿가-힣]")
 
 def word_runs(content: bytes) -> frozenset[int]:
     """Return hashes of all runs of three words, ignoring case and separators; empty for what is not text."""
+    # Like git's test for a binary file.
     if b"\0" in content[:8_192]:
         return frozenset()
     words = _WORD.findall(content.decode("utf-8", "ignore").casefold())
@@ -51,6 +52,7 @@ class Sketch:
         """Return true if a text with these runs, `common` of them shared, was made of this one."""
         if not self.runs or common < min(2, len(self.runs)):
             return False
+        # A sketch has the smallest hashes: above its largest, nothing is known of the source.
         bound = max(self.runs)
         reached = len(runs) if self.whole else sum(run <= bound for run in runs)
         return common >= _SHARE_OF_SOURCE * len(self.runs) or common >= _SHARE_OF_TEXT * reached

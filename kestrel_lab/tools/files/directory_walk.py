@@ -12,12 +12,12 @@ from typing import Literal
 from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_open_here
 
 _BELOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a directory is opened that must not be reached through a symlink."""
+"""Flags to open a directory that must not be reached through a symlink."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Something in a directory; `path` is relative to where the listing began."""
+    """An entry of a directory; `path` is relative to the start of the listing."""
 
     path: str
     kind: Literal["file", "directory", "symlink", "other"]
@@ -66,9 +66,8 @@ def walk_directory(
             continue
         try:
             below = os.open(entry.name, _BELOW, dir_fd=directory)
-        except (
-            OSError
-        ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+        # Removed, replaced or closed to us since it was listed: it was named, it is not entered.
+        except OSError:
             continue
         with closing_fd(below):
             yield from walk_directory(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
@@ -96,9 +95,8 @@ def stamps_below(
                 found[path] = stamp
         elif item.name not in skip:
             found[path] = ()
-            with suppress(
-                OSError
-            ):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+            # Removed, replaced or closed to us since it was listed: it was named, it is not entered.
+            with suppress(OSError):
                 below = os.open(item.name, _BELOW, dir_fd=directory)
                 try:
                     found |= stamps_below(below, skip, leave, most - len(found), f"{path}/")
@@ -125,13 +123,11 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 SIZE = 2
-"""Where the size of a file stands in its stamp."""
+"""Index of the size in a stamp."""
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when the file does, even if its size and its time of modification are put back: see
-    `Entry.stamp`.
-    """
+    """Return what changes with a file even if its size and times are restored: see `Entry.stamp`."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

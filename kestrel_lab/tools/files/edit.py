@@ -59,9 +59,9 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
 
 
 def _places(text: str, old: str) -> list[re.Match[str]]:
-    """Where `old` is in `text`: with its exact line ends, else with any.
+    """Return where `old` is in `text`: with exact line ends, else with any.
 
-    A match never begins or ends within a CRLF.
+    A match never starts or ends within a CRLF.
     """
     if "\n" not in old and "\r" not in old:
         return list(re.finditer(re.escape(old), text))
@@ -85,24 +85,21 @@ def _same_words(old: str, new: str) -> bool:
 
 
 def _fitted(new: str, text: str, place: re.Match[str]) -> str:
-    """`new` with the line ends of what it replaces, and for further lines with that of the line where it is
-    put.
-    """
+    """Return `new` with the line ends of what it replaces; extra lines get those of the place."""
     if "\n" not in new and "\r" not in new:
         return new
     ends = re.compile(end_pattern(text))
     there = ends.findall(place[0])
     if (here := ends.search(text, place.end())) is not None:
         there.append(here[0])
-    elif not there:  # the last line has no end: as the line before it
+    elif not there:
+        # The last line has no end: as the line before it.
         there = [found[0] for found in ends.finditer(text, 0, place.start())][-1:]
     return with_line_ends(new, there, lone=line_end(text) == "\r") if there else new
 
 
 def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
-    """`text` after all edits, each made in what the ones before it left; raises `ValueError` that says which
-    one failed.
-    """
+    """Return `text` after all edits in order; raises `ValueError` that names the failed edit."""
     if not edits:
         raise ValueError("edits is empty: give at least one")
     for number, edit in enumerate(edits, 1):
@@ -114,9 +111,7 @@ def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file
-    costs little.
-    """
+    """Return a unified diff; equal beginnings and ends are skipped, so large files cost little."""
     a, b = lines_with_ends(before), lines_with_ends(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
@@ -139,21 +134,20 @@ def unified_diff(before: str, after: str, name: str) -> str:
 
 
 def _marked_line(mark: str, line: str) -> str:
-    if line.endswith("\r"):  # the line end of a text that has no other
+    # The line end of a text that has no other.
+    if line.endswith("\r"):
         return mark + line
     return mark + (line.removesuffix("\n") if line.endswith("\n") else line + _NO_NEWLINE)
 
 
 def _range(begin: int, end: int, skipped: int) -> str:
-    """Lines of a hunk as the format wants them: counted from 1, and from 0 for none."""
+    """Return the range of a hunk: lines count from 1, and from 0 if there are none."""
     length = end - begin
     return f"{begin + skipped + (1 if length else 0)},{length}"
 
 
 def _common(a: list[str], b: list[str], taken: int) -> int:
-    """Return how many lines are equal from the beginning, where `taken` of each are spoken for at the other
-    end.
-    """
+    """Return the number of equal lines at the start, excluding the `taken` lines at the end."""
     most = min(len(a), len(b)) - taken
     for number in range(most):
         if a[number] != b[number]:

@@ -105,9 +105,10 @@ def _state(workspace: Workspace, path: str) -> str | None:
 
 
 def is_fresh(stamp: tuple[int, ...]) -> bool:
-    """Return whether a second change might leave this stamp of a file as it is, see `Entry.stamp`."""
+    """Return true if another change might leave this stamp of a file the same, see `Entry.stamp`."""
     changed_ns = stamp[-1]
-    coarse = changed_ns % 1_000_000_000 == 0  # a file system that keeps whole seconds
+    # A file system that keeps whole seconds.
+    coarse = changed_ns % 1_000_000_000 == 0
     return time.time() - changed_ns / 1e9 < (_COARSE_FRESH_S if coarse else _FRESH_S)
 
 

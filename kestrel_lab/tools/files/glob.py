@@ -47,9 +47,7 @@ def _translate(pattern: str) -> str:
 
 
 def _translate_name(pattern: str) -> str:
-    """Translate a name; each `*` matches as little as it can and never backtracks, so that a pattern of many
-    stars stays fast.
-    """
+    """Translate a name; each `*` is minimal and atomic, so that many stars stay fast."""
     pieces = [""]
     for token in _TOKENS.findall(pattern):
         if token.startswith("*"):

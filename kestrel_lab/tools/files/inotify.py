@@ -29,7 +29,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class OpenWatch:
-    """Tells whether one of `files` was opened since. Where that cannot be known, it says that one was."""
+    """Tells whether one of `files` was opened since; true if unknown."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = tuple(files)
@@ -47,6 +47,7 @@ class OpenWatch:
             return
         self._fd = fd
         for file in self._files:
+            # A file that cannot be watched counts as opened, unless it does not exist.
             if libc.inotify_add_watch(
                 fd, os.fsencode(file), _ACCESS | _OPEN | _DONT_FOLLOW
             ) < 0 and os.path.lexists(file):
@@ -70,7 +71,7 @@ class OpenWatch:
 
 
 class ChangeWatch:
-    """Tells which entries of watched folders changed since it was asked last."""
+    """Tells which entries of watched folders changed since the last question."""
 
     def __init__(self) -> None:
         libc = _libc()
@@ -81,11 +82,9 @@ class ChangeWatch:
         if poller is not None:
             poller.register(self._fd, select.POLLIN)
             self.poll: Callable[[int], object] = poller.poll
-            """Called with 0, returns something true where there is anything to be told; a function written in
-            C.
-            """
+            """Call with 0: true if there are changes to read; a function written in C."""
         self.reliable = self._fd >= 0
-        """False where changes may go unnoticed: no inotify here, or no more watches."""
+        """False if changes may go unnoticed: no inotify, or no more watches."""
 
     def add(self, folder: str, name: str) -> None:
         """Watch the entries of `folder`, not those below; `name` is how `changed` calls it."""
@@ -97,12 +96,13 @@ class ChangeWatch:
         )
         if number >= 0:
             self._folders[number] = name
-        elif os.path.isdir(folder) and not os.path.islink(folder):  # not one that has gone meanwhile
+        elif os.path.isdir(folder) and not os.path.islink(folder):
+            # Not one that has gone meanwhile.
             self.reliable = False
 
     def changed(self) -> tuple[dict[str, set[str]], bool]:
-        """Return the names of changed entries by folder, and whether the kernel lost some; an empty name is
-        the folder itself.
+        """Return names of changed entries by folder, and whether the kernel lost some; an empty name is the
+        folder.
         """
         found: dict[str, set[str]] = {}
         lost = False

@@ -32,11 +32,11 @@ MAX_READ_BYTES = 32_000_000
 MISSING = ""
 """The version of a file that does not exist."""
 WAIT_S = 10.0
-"""How long a writer waits for others at most: each takes milliseconds."""
+"""Longest wait for other writers, which take milliseconds each."""
+# What `flock` reports on file systems without locks; any other error is one of the disk.
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 _HERE = threading.Lock()
-"""Where a file system has no such locks, as some network ones: keeps the threads of this process apart, no
-more can be had.
+"""Fallback for file systems without locks, such as some network ones: excludes only threads of this process.
 """
 
 
@@ -59,9 +59,9 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """Return what is under the name, a symlink not followed; `None` for nothing.
+        """Return the status of a name without following symlinks; `None` if missing.
 
-        Raises `OSError` for what is not a regular file.
+        Raises `OSError` if it is no regular file.
         """
         found = stat_entry(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
@@ -75,6 +75,7 @@ class LockedFile:
         """
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
+            # The name may have become a link since it was looked at.
             with closing_fd(open_no_log(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.directory)) as fd:
                 self._stamp = stamp_of(os.fstat(fd))
                 content = read_whole(fd, self.path)
@@ -98,6 +99,7 @@ class LockedFile:
         temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
         fd = os.open(
             temporary,
+            # `O_EXCL`: a file or link put there under that name by somebody else is never written to.
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o666,
             dir_fd=self.directory,
@@ -117,6 +119,7 @@ class LockedFile:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=self.directory)
             raise
+        # The rename itself has to be on disk, not only the content.
         os.fsync(self.directory)
         self._read, self._stamp = False, None
         self.workspace.note(self.relative, version_of(content))
@@ -130,12 +133,13 @@ class LockedFile:
 
 @contextmanager
 def lock_directory(directory: int, what: str) -> Iterator[None]:
-    """Hold the lock of an open directory; `TimeoutError` if others hold it for more than `WAIT_S` seconds."""
+    """Hold the lock of an open directory; `TimeoutError` after `WAIT_S` seconds."""
     import fcntl  # not on every system
 
     until, pause = time.monotonic() + WAIT_S, 0.0005
     while True:
         try:
+            # Not blocking: `flock` has no time limit.
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
@@ -146,6 +150,7 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
                 )
                 raise TimeoutError(msg) from None
             time.sleep(pause)
+            # Short at first, as other writers take milliseconds.
             pause = min(2 * pause, 0.02)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -156,17 +161,18 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(
-            directory, fcntl.LOCK_UN
-        )  # closing alone would not do while a child that was forked meanwhile has the handle too
+        # Closing alone would not do while a child that was forked meanwhile has the handle too.
+        fcntl.flock(directory, fcntl.LOCK_UN)
 
 
 def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     """Return the content of an open file; `ValueError` for one larger than `limit` bytes."""
     size = os.fstat(fd).st_size
     file = os.fdopen(fd, "rb", closefd=False)
-    content = file.read(min(size, limit) + 1)  # the size first: a read reserves what it asks for
-    if len(content) > size:  # it grows, or lies about its size as files in /proc do
+    # The size first: a read reserves what it asks for.
+    content = file.read(min(size, limit) + 1)
+    # It grows, or lies about its size as files in /proc do.
+    if len(content) > size:
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:
         raise ValueError(
@@ -182,7 +188,7 @@ def version_of(content: bytes | None) -> str:
 
 
 def stat_entry(name: str, directory: int) -> os.stat_result | None:
-    """Return what a name in an open directory is, a symlink not followed; `None` if there is nothing."""
+    """Return the status of a name in an open directory without following symlinks; `None` if missing."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

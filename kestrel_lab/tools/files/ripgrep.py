@@ -1,4 +1,4 @@
-"""Text search with ripgrep, which is given an open file or directory and never a path that could leave it."""
+"""Text search with ripgrep, which gets open descriptors and never a path that could leave them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _LINE_CHARS = 300
 _MAX_RECORD = 8_000_000
 _FLAGS = (
     "--json",
-    "--sort=path",  # equal searches give equal answers
+    # Equal searches give equal answers.
+    "--sort=path",
     "--hidden",
     "--no-follow",
     "--no-require-git",
-    "--no-config",  # and nothing from outside the workspace has a say in them
+    # And nothing from outside the workspace has a say in them.
+    "--no-config",
     "--no-ignore-global",
     "--no-ignore-exclude",
     "--no-ignore-parent",
@@ -46,11 +48,11 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchMatches:
-    """What a search found."""
+    """Results of a search."""
 
     matches: tuple[Match, ...]
     incomplete: str = ""
-    """Why there may be more, in words; empty when this is all."""
+    """Why there may be more matches; empty if complete."""
 
 
 async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
@@ -128,9 +130,8 @@ def _match(found: Mapping[str, Any]) -> Match:
     text = _text(found["lines"]).rstrip("\r\n")
     if len(text) > _LINE_CHARS:
         begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)
-        shown = text[
-            begin : begin + _LINE_CHARS
-        ]  # offsets count bytes: in other scripts the window begins a little late
+        # Offsets count bytes: in other scripts the window begins a little late.
+        shown = text[begin : begin + _LINE_CHARS]
         text = ("…" if begin else "") + shown + "…"
     return Match(
         path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text
@@ -143,9 +144,7 @@ def _text(field: Mapping[str, str]) -> str:
 
 
 def _directory_path(directory: int) -> str:
-    """Return a path that names an open directory whatever happens to its name; the name itself where the
-    system has none.
-    """
+    """Return a path that denotes an open directory even after a rename; its name if the system has none."""
     if sys.platform.startswith("linux"):
         return f"/proc/self/fd/{directory}"
     import fcntl  # not on every system
@@ -154,7 +153,7 @@ def _directory_path(directory: int) -> str:
 
 
 def rg_path() -> str:
-    """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install
+    """Return the path of ripgrep, next to this Python or on PATH; `FileNotFoundError` tells how to install
     it.
     """
     if found := beside_python("rg"):

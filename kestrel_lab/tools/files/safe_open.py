@@ -15,9 +15,8 @@ _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _AT_FDCWD = -100
 _RETRIES = 64
-_ALWAYS = (
-    os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
-)  # a FIFO must not block the opener
+# A FIFO must not block the opener.
+_ALWAYS = os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class _OpenHow(ctypes.Structure):
@@ -31,7 +30,8 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
     (Linux 5.6 and later); elsewhere, and without it, every symlink is refused. Raises `OSError`, with
     `EXDEV` or `ELOOP` for a path that leads out or through a symlink, and `ValueError` for a NUL.
     """
-    if "\0" in path:  # ctypes would cut the path there
+    # Ctypes would cut the path there.
+    if "\0" in path:
         raise ValueError("a path cannot contain a NUL character")
     if has_openat2():
         return _openat2(
@@ -41,9 +41,7 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
 
 
 def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
-    """Open a path on kernels without `openat2`: one component at a time, refusing every symlink and every
-    `..`.
-    """
+    """Open a path on kernels without `openat2`: component by component, refusing symlinks and `..`."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -56,7 +54,8 @@ def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
             os.close(here)
             here = below
         fd = os.open(parts[-1], flags | os.O_NOFOLLOW | _ALWAYS, mode, dir_fd=here)
-        if stat.S_ISLNK(os.fstat(fd).st_mode):  # with O_PATH the symlink itself is opened
+        # With O_PATH the symlink itself is opened.
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return fd
@@ -101,6 +100,7 @@ def _openat2(root_fd: int, path: str, flags: int, mode: int, resolve: int) -> in
         if fd >= 0:
             return fd
         code = ctypes.get_errno()
-        if code not in {errno.EAGAIN, errno.EINTR}:  # EAGAIN: something was renamed on the way, look again
+        # EAGAIN: something was renamed on the way, look again.
+        if code not in {errno.EAGAIN, errno.EINTR}:
             break
     raise OSError(code, os.strerror(code), path)

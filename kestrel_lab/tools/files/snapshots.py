@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     """`f` for a file, `d` for a folder, `l` for a symlink."""
     mode: int = 0
     content: str = ""
-    """Of a file the name of its content, empty where that is not kept; of a symlink its target."""
+    """Name of a file's stored content, empty if not stored; target of a symlink."""
     size: int = 0
     mtime: int = 0
     ctime: int = 0
@@ -46,9 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def same(self) -> tuple[object, ...]:
-        """Equal for entries that are the same to whoever reads them; of a file that is not kept, as far as
-        size and times tell.
-        """
+        """Equal for entries with the same content; files not stored are compared by size and times."""
         if self.kind == "f" and not self.content:
             return (self.kind, self.mode & 0o777, self.size, self.mtime)
         return (self.kind, 0 if self.kind == "l" else self.mode & 0o777, self.content)
@@ -82,25 +80,24 @@ class SnapshotStore:
     def __init__(
         self, home: Path, is_secret: Callable[[str], bool] = lambda _: False, *, writes: bool = True
     ) -> None:
-        """`is_secret` tells contents that the home must not have; unless it `writes`, contents are named and
-        not kept.
-        """
+        """`is_secret` detects contents that must not be stored; without `writes` contents are only named."""
         self.home = home.resolve()
         self._is_secret, self._writes = is_secret, writes
         self.contents = ResultStore(self.home / "snapshots", room_bytes=ROOM_BYTES)
         self._places: dict[str, tuple[str, int, int]] = {}
-        """By name of a content, the bundle it is in, where it begins there, and its length."""
+        """By content name: its bundle, offset and length."""
         self._bundles: set[str] = set()
         self._listed = False
         self._used: set[str] = set()
         """Files that were marked as used, so that they are not those that go first."""
+        # Reentrant: `drop` keeps the rest of a bundle while it holds the lock.
         self._lock = threading.RLock()
 
     def keep(self, content: bytes, batch: Batch | None = None) -> str:
-        """Keep a content; returns its name, empty for one with a secret. In a `batch` it is kept once that
-        is.
+        """Store a content and return its name, empty if it has a secret. In a `batch` it is stored at the
+        end.
 
-        Raises `OSError` where it cannot be kept.
+        Raises `OSError` on failure.
         """
         name = hashlib.sha256(content).hexdigest()[:32]
         if self._writes and not self.has(name):
@@ -133,7 +130,7 @@ class SnapshotStore:
         batch.clear()
 
     def read(self, name: str) -> bytes | None:
-        """Return a content; `None` where it is not kept any more, or is not what was kept."""
+        """Return a content; `None` if it is missing or damaged."""
         with self._lock:
             place = self._find(name)
         try:
@@ -145,6 +142,7 @@ class SnapshotStore:
                     content = file.read(place[2])
         except OSError:
             return None
+        # The name is the hash of the content: a damaged or changed file is none.
         return content if hashlib.sha256(content).hexdigest()[:32] == name else None
 
     def keep_index(self, entries: Mapping[str, Entry]) -> str:
@@ -152,7 +150,7 @@ class SnapshotStore:
         return self.keep(json.dumps(entries_as_json(entries), separators=(",", ":")).encode())
 
     def index(self, name: str) -> Snapshot | None:
-        """Return a whole snapshot; `None` where it is not kept any more."""
+        """Return a whole snapshot; `None` if it is missing."""
         content = self.read(name)
         return None if content is None else entries_from_json(json.loads(content))
 
@@ -172,9 +170,7 @@ class SnapshotStore:
             return True
 
     def drop(self, names: Collection[str]) -> int:
-        """Remove contents for good, and return how many there were; what lies in a bundle with one of them is
-        kept in another.
-        """
+        """Delete contents and return their number; others in the same bundles are moved."""
         dropped = set[str]()
         with self._lock:
             for name in names:
@@ -213,7 +209,7 @@ class SnapshotStore:
         return self._places.get(name)
 
     def _read_bundles(self) -> None:
-        """Take up bundles that another process has written."""
+        """Load bundles written by other processes."""
         self._listed = True
         with suppress(OSError):
             for file in os.listdir(self.contents.folder):
@@ -223,7 +219,7 @@ class SnapshotStore:
                     self._places |= self._places_in(bundle)
 
     def _places_in(self, bundle: str) -> dict[str, tuple[str, int, int]]:
-        """Return where the contents of a bundle are; nothing for one that is gone or cannot be read."""
+        """Return where the contents of a bundle are; empty if it is missing or unreadable."""
         with suppress(OSError, ValueError), self._file(bundle).open("rb") as opened:
             head = opened.readline()
             return {name: (bundle, len(head) + at, length) for name, (at, length) in json.loads(head).items()}
@@ -232,6 +228,7 @@ class SnapshotStore:
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         private_folder(self.contents.folder)
         temporary, size = self.contents.folder / f".{secrets.token_hex(8)}.part", 0
+        # 0600: a snapshot may contain files that only their owner can read.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:

@@ -31,21 +31,20 @@ from kestrel_lab.tools.sandbox.autorun_watch import with_autorun_warning
 from kestrel_lab.tools.tool import ToolContext
 
 _READ_CHARS = 18_000
-"""What one read returns at most: less than a model is shown, so that the note on the range is never cut off.
-"""
+"""Most characters of one read: less than a model is shown, so that the note on the range is never cut off."""
 _MOST_ENTRIES = 500
 _MOST_PATHS = 200
 _MOST_RESULTS = 1_000
 _DIFF_CHARS = 4_000
 _MARKS: Final = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}
-"""By the kind of an entry, what stands behind its name in a listing."""
+"""Suffix of a name in a listing, by kind of entry."""
 _READING: Final[dict[str, Any]] = {
     "danger_level": Danger.SAFE,
     "effect": "pure",
     "reads": "workspace",
     "reaches": "nothing",
 }
-"""How a tool is declared that only reads files of the workspace."""
+"""Declaration of tools that only read the workspace."""
 _WRITING: Final[dict[str, Any]] = {
     "danger_level": Danger.MEDIUM,
     "reads": "workspace",
@@ -297,9 +296,8 @@ async def grep(
         + ([f"--glob={files}"] if files else [])
     )
     base = ctx.workspace.relative(path)
-    fd = ctx.workspace.open(
-        path
-    )  # the search gets the open file or directory, so that nothing can be swapped for it
+    # The search gets the open file or directory, so that nothing can be swapped for it.
+    fd = ctx.workspace.open(path)
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             found = await search_tree(fd, pattern, flags, max_results)
@@ -371,7 +369,7 @@ def _held(file: LockedFile) -> bytes | None:
 
 
 def _text(content: bytes | None, path: str) -> Text | None:
-    """Return the text of a file; `None` where there is none, or no text."""
+    """Return the text of a file; `None` if missing or not text."""
     try:
         return None if content is None else decode_text(content, path)
     except ValueError:
@@ -379,7 +377,7 @@ def _text(content: bytes | None, path: str) -> Text | None:
 
 
 def _change(before: str | None, after: str, path: str) -> str:
-    """Return what changed, as a diff; empty where nothing did, or where it is unknown."""
+    """Return the change as a diff; empty if there is none or it is unknown."""
     return "" if before is None or before == after else unified_diff(before, after, path)
 
 

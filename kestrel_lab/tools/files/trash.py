@@ -1,4 +1,4 @@
-"""Trash: a deleted file is moved into a folder of the run in the workspace, from where it can be restored."""
+"""Trash: deleted files are moved to a folder of the run in the workspace and can be restored."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
 TRASH = ".kestrel/trash"
-"""Where deleted files go: a folder for each run, in it a numbered one for each deletion, in that the file
-under its old path.
-"""
+"""Folder of deleted files: one folder per run, in it a numbered one per deletion with the old path."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def preview_delete(args: dict[str, Json], ctx: ToolContext) -> str:
-    """Return what `delete_file` would take away, as a diff where it is text."""
+    """Return what `delete_file` would delete, as a diff if it is text."""
     path = str(args.get("path"))
     try:
         return unified_diff(ctx.workspace.read_text(path).text, "", path)
@@ -62,7 +60,8 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     workspace, relative = ctx.workspace, ctx.workspace.relative(path)
     workspace.check_writable(relative)
     if kept := _kept_by(ctx, relative):
-        return f"deleted {relative} (kept as {kept})"  # done before, by this very call, whose answer was lost
+        # Done before, by this very call, whose answer was lost.
+        return f"deleted {relative} (kept as {kept})"
     workspace.check_settings(relative, b"")
     with workspace.locked(path) as file:
         status = stat_entry(file.name, file.directory)
@@ -116,9 +115,7 @@ def restore_file(path: str, ctx: ToolContext) -> str:
 
 
 def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
-    """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there
-    now.
-    """
+    """Move the file `kept` from the trash to `path`; raises `FileExistsError` if `path` exists."""
     with (
         workspace.locked(path, make=True) as file,
         workspace.directory(posixpath.dirname(kept), make=False) as trash,
@@ -127,12 +124,12 @@ def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
         if stat_entry(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
-            os.link(
-                name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False
-            )  # unlike a rename it replaces nothing
+            # Unlike a rename it replaces nothing.
+            os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)
         except (FileExistsError, FileNotFoundError):
             raise
-        except OSError:  # a file system without hard links
+        except OSError:
+            # A file system without hard links.
             os.rename(name, name, src_dir_fd=trash, dst_dir_fd=directory)
         else:
             os.unlink(name, dir_fd=trash)
@@ -159,9 +156,7 @@ def _old_path(kept: str) -> str:
 
 
 def _kept_by(ctx: ToolContext, relative: str) -> str:
-    """Return where this very call has put the file already; empty if it has not, or if there is a new one in
-    its place.
-    """
+    """Return where this call already moved the file; empty if it did not, or a new file is in its place."""
     mark = f"-{_UNSAFE.sub('_', ctx.call_id)}"
     if not ctx.call_id or ctx.workspace.exists(relative):
         return ""
@@ -193,6 +188,7 @@ def _new_folder(ctx: ToolContext) -> str:
         while True:
             number += 1
             name = f"{number:05}-{call}"
-            with suppress(FileExistsError):  # another call of this turn was faster
+            # Another call of this turn was faster.
+            with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=place)
                 return f"{folder}/{name}"

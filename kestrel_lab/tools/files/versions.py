@@ -8,7 +8,7 @@ A call that replaces or removes a whole file (`write_file`, `delete_file`) is re
 
 So the first write of a file that was there before needs no reading. Edits name the text that they replace and
 are made in whatever the file holds by then; a step that did not know the file before an edit does not know it
-afterwards. What a person was shown with the question for leave is what is done, or nothing is.
+afterwards. What a person approved is what is done, or nothing is.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class Versions:
     known: Mapping[str, str] = field(default_factory=dict)
     """By path as seen from the workspace, the version that the step knows."""
     since: float = 0.0
-    """When the step began; 0 where unknown."""
+    """Start of the step; 0 if unknown."""
     other: Callable[[str], str] = lambda _path: ""
     """The step that changed a path and that this one does not come after; empty for none."""
     as_shown: Callable[[], None] = lambda: None
     """Raises `ConflictError` if the call would not do any more what a person was shown."""
     knows: dict[str, str] = field(default_factory=dict)
-    """What the step knows from now on."""
+    """Versions the step knows from now on."""
     changed: list[str] = field(default_factory=list)
     """The paths that the call changed."""
     keep: Callable[[bytes], str] = lambda _content: ""
-    """Keeps what a file held beside the log; returns the name under which it is kept, empty where it is not.
-    """
+    """Stores a file's old content next to the log; returns its name, or an empty text."""
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By changed path, what undoes the change: see `ToolAnswered.before`."""
 
     def check(self, file: LockedFile) -> bytes | None:
-        """Return what the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may
-        not be replaced unseen.
+        """Return the file's content, `None` if missing or unreadable; `ConflictError` if the step has not
+        seen it.
         """
         status = file.status()
         try:
             before = file.read_bytes()
-        except (OSError, ValueError):  # too large, or closed to us: nobody knows it
+        except (OSError, ValueError):
+            # Too large, or closed to us: nobody knows it.
             before, version = None, "?"
         else:
             version = version_of(before)
@@ -80,9 +80,7 @@ class Versions:
         )
 
     def replaced(self, file: LockedFile, before: bytes | None, content: bytes, *, new: bool) -> None:
-        """Keep that the call put `content` in place of `before`, which is `None` for a `new` file and for one
-        that cannot be read.
-        """
+        """Record that the call replaced `before` by `content`; `None` for a `new` or unreadable file."""
         self.knows[file.relative] = version_of(content)
         self.changed.append(file.relative)
         if new or before is not None:
@@ -110,5 +108,5 @@ class Versions:
 
 
 def preview_key(preview: str) -> str:
-    """Equal for previews that show the same change, also where it has moved to other lines."""
+    """Equal for previews that show the same change, also if it moved to other lines."""
     return content_key(_HUNK.sub("@@", preview))

@@ -1,4 +1,4 @@
-"""Workspace: the directory an agent works in; files are reached through it, and nothing outside can be."""
+"""Workspace: the directory of an agent; all file access goes through it, and nothing outside is reachable."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ from kestrel_lab.tools.files.safe_open import open_beneath
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
 """Directories that are not searched or listed recursively unless named."""
 PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json", *LOG_NAMES})
-"""Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs,
-this one included.
-"""
+"""Names, at any depth, that file tools never write: other programs, and this one, run or trust them."""
 
 _MOST_SUGGESTED = 30
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -83,9 +81,7 @@ class Workspace:
         exclude_folder(self.root)
 
     def also_known_as(self, original: Path) -> Workspace:
-        """The same directory, whose files may also be named by absolute paths in `original`, of which it is a
-        copy.
-        """
+        """Return this directory with absolute paths in `original`, of which it is a copy, accepted too."""
         if self.root == original:
             return self
         view = Workspace(self.root, self.read_only)
@@ -93,9 +89,7 @@ class Workspace:
         return view
 
     def relative(self, path: str | Path) -> str:
-        """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the
-        root.
-        """
+        """Return `path` relative to the root, without `.` and `..`; `PermissionError` if it is outside."""
         text = os.fspath(path)
         if "\0" in text:
             raise ValueError(f"the path {text!r} contains a NUL character")
@@ -134,20 +128,16 @@ class Workspace:
         return fd
 
     def _check_no_log(self, path: str | Path, relative: str) -> None:
-        """Raise `PermissionError` for a file of a log, by its name or because it is open here, without
-        opening it.
-        """
+        """Raise `PermissionError` for a log's file, by its name or because it is open here; opens nothing."""
         if posixpath.basename(relative).casefold() in LOG_NAMES:
             raise log_refused(path)
-        with suppress(OSError):  # told by whoever opens it
+        with suppress(OSError):  # whoever opens it reports it
             status = self.stat(relative)
             if is_open_here(status.st_dev, status.st_ino):
                 raise log_refused(path)
 
     def stat(self, path: str | Path) -> os.stat_result:
-        """Return what the path names, a symlink that stays inside followed; opens nothing that could
-        block.
-        """
+        """Return the status of a path, following symlinks that stay inside; opens nothing that may block."""
         relative = self.relative(path)
         with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             if not hasattr(os, "O_PATH"):
@@ -214,12 +204,9 @@ class Workspace:
             yield LockedFile(self, str(path), relative, directory)
 
     def for_call(self) -> Workspace:
-        """The same directory for one call of a tool: a file that it has read and that has changed since is
-        not replaced by it.
-        """
-        view = object.__new__(
-            type(self)
-        )  # as `copy` does, in a tenth of its time: there is one for each call
+        """Return the directory for one tool call: files it read that changed since are not replaced."""
+        # As `copy` does, in a tenth of its time: there is one for each call.
+        view = object.__new__(type(self))
         for name, value in (
             ("root", self.root),
             ("read_only", self.read_only),
@@ -251,15 +238,13 @@ class Workspace:
             yield from walk_directory(fd, skip, depth)
 
     def stamps(self, skip: Collection[str], leave: str, most: int) -> dict[str, tuple[int, ...]]:
-        """Return the stamps of everything in the workspace but `leave`, see `stamps_below`."""
+        """Return the stamps of the workspace except `leave`, see `stamps_below`."""
         with closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as fd:
             return stamps_below(fd, skip, leave, most)
 
     @contextmanager
     def directory(self, parent: str, *, make: bool = True) -> Iterator[int]:
-        """A handle of the directory of that relative path, made if missing unless told otherwise, reached
-        without any symlink.
-        """
+        """Return a handle of a relative directory, reached without symlinks; created by default."""
         with closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             made = ""
             for part in parent.split("/") if parent and make else ():
@@ -273,9 +258,7 @@ class Workspace:
                 yield fd
 
     def check_writable(self, relative: str) -> None:
-        """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must
-        not write.
-        """
+        """Raise `PermissionError` or `IsADirectoryError` for a path that tools must not write."""
         if self.read_only:
             raise PermissionError(f"cannot write {relative}: this workspace is read-only")
         if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
@@ -295,10 +278,9 @@ class Workspace:
             raise IsADirectoryError("the workspace itself cannot be written, name a file in it")
 
     def check_settings(self, relative: str, content: bytes) -> None:
-        """Raise `PermissionError` if `content` would change the settings of this package that a
-        `pyproject.toml` holds.
+        """Raise `PermissionError` if `content` changes this package's settings in `pyproject.toml`.
 
-        They say what an agent may do unasked. The rest of the file is as free as any other.
+        They decide what an agent may do unasked. The rest of the file is free.
         """
         if posixpath.basename(relative).casefold() != "pyproject.toml":
             return
@@ -310,16 +292,12 @@ class Workspace:
 
 
 def quoted_path(path: str) -> str:
-    """`path` as it is shown: as a JSON text, which is how a model writes it in a call, where it has a line
-    end or cannot be shown.
-    """
+    """Return `path` for display; as JSON text, as a model writes it in a call, if it has odd characters."""
     return path if path.isprintable() and not path.startswith('"') else json.dumps(path)
 
 
 def settings_in(content: bytes) -> object:
-    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is
-    not TOML.
-    """
+    """Return this package's settings in a `pyproject.toml`; `None` if there are none or it is invalid."""
     try:
         tool = loads_toml(content.decode("utf-8")).get("tool")
     except ValueError:
@@ -329,7 +307,7 @@ def settings_in(content: bytes) -> object:
 
 @contextmanager
 def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
-    """Turn an `OSError` into one of the same class whose message a model can act on."""
+    """Return an `OSError` of the same class with a message that a model can act on."""
     try:
         yield
     except OSError as error:
@@ -348,9 +326,7 @@ def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
-    """Return a clause naming what is in the directory of a path that does not exist; empty where that does
-    not help.
-    """
+    """Return a hint on what the directory of a missing path contains; empty if that does not help."""
     parent = posixpath.dirname(workspace.relative(path))
     with suppress(OSError), closing_fd(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
         with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:

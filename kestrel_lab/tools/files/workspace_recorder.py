@@ -31,7 +31,7 @@ from kestrel_lab.tools.sandbox.mounts import LinkedRepository, linked_repository
 CACHES: Final = frozenset({"__pycache__", ".ipynb_checkpoints"})
 DEPENDENCIES: Final = frozenset({".venv", "node_modules"})
 REMADE: Final = CACHES | DEPENDENCIES | {".kestrel"}
-"""Folders whose files are not kept: programs make them again, and they are large."""
+"""Folders whose files are not stored: large, and recreated by programs."""
 MOST_ENTRIES: Final = 50_000
 """A workspace with more is not kept at all."""
 MOST_FILE: Final = 32_000_000
@@ -43,13 +43,13 @@ _GIT_LEFT: Final = frozenset(
         *("worktrees", "commondir", "gitdir", "locked"),
     }
 )
-"""What is not read of a git folder: shared by reference, able to start programs, or about worktrees."""
+"""Parts of a git folder that are skipped: shared, able to start programs, or about worktrees."""
 _OURS: Final = frozenset(
     {"results", "snapshots", "forks", "cache", "trials", "commits", "eval-runs", "logs", "mcp", "index"}
 )
-"""Folders of a home, which are left out where the workspace is the home."""
+"""Folders of a home, skipped if the workspace is the home."""
 _TEMPORARY: Final = (".kestrel-", ".tmp")
-"""How names of files begin and end that file tools are writing."""
+"""Prefix and suffix of temporary names of file tools."""
 _BATCH_BYTES: Final = 32_000_000
 _FEW: Final = 64
 _FEW_BYTES: Final = 1_000_000
@@ -71,9 +71,9 @@ class Recorder:
         self.root, self.store = root, store
         self.entries: Snapshot = {}
         self.problem = ""
-        """Why there is no snapshot; empty while there is one."""
+        """Why there is no snapshot; empty if there is one."""
         self.runs = 0
-        """How many runs use it."""
+        """Number of runs that use it."""
         self.journal: list[set[str]] = []
         """The paths that changed, for each time that something had."""
         self.listeners: list[Callable[[], object]] = []
@@ -95,9 +95,7 @@ class Recorder:
 
     @property
     def poll(self) -> Callable[[int], object]:
-        """A function that is called with 0 and returns something false while nothing has changed, as cheap as
-        can be.
-        """
+        """Function to call with 0: false if nothing has changed; as cheap as possible."""
         return _always if self._watch is None or not self._watch.reliable else self._watch.poll
 
     @property
@@ -107,7 +105,7 @@ class Recorder:
 
     @property
     def current(self) -> bool:
-        """Whether it can be used still: the folder is the one that it began with, and it has no problem."""
+        """True if it is still valid: same folder, no problem."""
         if self.problem or not self._began or self._fd < 0:
             return not (self.problem or self._began)
         found = os.fstat(self._fd)
@@ -115,9 +113,7 @@ class Recorder:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing changed since the last `refresh`, for certain; what changed is noted for the next
-        one.
-        """
+        """Return true if surely nothing changed since the last `refresh`; changes are noted for the next."""
         if not self._began or self._watch is None or not self._watch.reliable:
             return False
         with self.lock:
@@ -205,7 +201,8 @@ class Recorder:
         changed: set[str] = set()
         for folder, names in sorted(dirty.items()):
             if folder and folder not in self.entries:
-                continue  # it is gone, or is scanned with the folder it was moved into
+                # It is gone, or is scanned with the folder it was moved into.
+                continue
             for name in sorted(filter(None, names)):
                 path = f"{folder}/{name}" if folder else name
                 before = {one: self.entries[one] for one in self._below(path)}
@@ -235,7 +232,8 @@ class Recorder:
                 raise
             return
         with closing_fd(fd):
-            if self._watch is not None:  # before it is listed: what comes later is told
+            # Before it is listed: later changes are reported.
+            if self._watch is not None:
                 self._watch.add(f"/proc/self/fd/{fd}/." if folder else str(self.root), folder)
             found: dict[str, os.stat_result] = {}
             with os.scandir(fd) as listed:
@@ -276,9 +274,7 @@ class Recorder:
                 self.entries[path] = self._file(path, status)
 
     def _add_linked(self, path: str) -> None:
-        """Take in the state of the repository of which the workspace is a worktree, as if its git folder lay
-        in the workspace.
-        """
+        """Add the state of a worktree's repository, as if its git folder were in the workspace."""
         if path == ".git" and self._linked is not None:
             self.entries[path] = Entry("d", 0o755)
             self._scan(path)
@@ -301,7 +297,8 @@ class Recorder:
             try:
                 fd = self._open(path, os.O_RDONLY)
                 refuse_open_log(fd, path)
-            except OSError:  # closed to us, a log, or another thing since
+            except OSError:
+                # Closed to us, a log, or another thing since.
                 content = ""
             else:
                 with os.fdopen(fd, "rb") as file:
@@ -334,7 +331,7 @@ class Recorder:
     # Reaching files: never through a symlink, so that nothing outside of the workspace is read.
 
     def _place(self, path: str) -> tuple[Path | None, str]:
-        """Where a path really is: below another folder for the repository of a worktree."""
+        """Return the real location of a path: elsewhere for a worktree's repository."""
         if self._linked is None or not (path == ".git" or path.startswith(".git/")):
             return None, path
         inner = path.removeprefix(".git").removeprefix("/")
@@ -351,7 +348,8 @@ class Recorder:
 
     def _status(self, path: str) -> os.stat_result:
         if self._linked is not None and path == ".git":
-            raise FileNotFoundError(path)  # a file that says where the repository is: see `_add_linked`
+            # A file that says where the repository is: see `_add_linked`.
+            raise FileNotFoundError(path)
         with closing_fd(self._open(path, os.O_RDONLY | os.O_DIRECTORY, parent=True)) as fd:
             return os.stat(path.rpartition("/")[2], dir_fd=fd, follow_symlinks=False)
 
@@ -377,9 +375,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def read_snapshot(root: Path, store: SnapshotStore) -> Snapshot:
-    """Return what a workspace holds now; raises `OSError` where that cannot be kept, and `ValueError` for one
-    with too many files.
-    """
+    """Return the content of a workspace; raises `OSError` on failure, `ValueError` if it is too large."""
     recorder = Recorder(root, store, watch=False)
     try:
         recorder._refresh()
@@ -407,7 +403,8 @@ def _known_stamps(store: SnapshotStore, root: Path) -> dict[str, tuple[tuple[int
 
 
 def _keep_stamps(store: SnapshotStore, root: Path, stamps: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    with suppress(OSError):  # the next process reads the files again
+    # The next process reads the files again.
+    with suppress(OSError):
         private_folder(store.contents.folder)
         temporary = store.contents.folder / f".{secrets.token_hex(8)}.part"
         temporary.write_bytes(json.dumps(stamps, separators=(",", ":")).encode())

@@ -142,9 +142,8 @@ def capture_output(shell: Any) -> Iterator[Output]:
     streams = sys.stdout, sys.stderr
     hooks = shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook
     shell.display_pub, shell.displayhook = Publisher(shell=shell), _keeping_results(shell, Hook)
-    shell.display_trap.hook = sys.displayhook = (
-        shell.displayhook
-    )  # in a cell that awaits, the trap has set it already
+    # In a cell that awaits, the trap has set it already.
+    shell.display_trap.hook = sys.displayhook = shell.displayhook
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
     sys.stdout, sys.stderr = _Stream("stdout", output), _Stream("stderr", output)

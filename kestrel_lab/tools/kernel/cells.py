@@ -265,7 +265,8 @@ def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
 async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
     """Apply an approved change to the notebook as it is now and record it; return it with a note."""
     live, about = _require_live(ctx), context_of(ctx)
-    turn = ctx.run_id, ctx.call_id.rpartition(".")[0]  # a call is named `step.turn.place`
+    # A call is named `step.turn.place`.
+    turn = ctx.run_id, ctx.call_id.rpartition(".")[0]
 
     def work() -> tuple[Document, Swap, str]:
         document, cells = _read(live, str(args.get("cell", "")))

@@ -192,9 +192,8 @@ def shared_document(server: JupyterServer) -> Document | None:
 
     try:
         with jupyter_client(server.url, server.token) as client:
-            served = client.get(
-                "api/collaboration/room/"
-            ).status_code  # a websocket: a plain request is refused, but not as unknown
+            # A websocket: a plain request is refused, but not as unknown.
+            served = client.get("api/collaboration/room/").status_code
     except httpx.HTTPError:
         return None
     return None if served == httpx.codes.NOT_FOUND else SharedDocument(server)
@@ -347,13 +346,14 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
             for session in sessions:
                 if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
                     yield JupyterServer(stored["url"], stored.get("token", ""), session["path"])
+        # Gone, being written, or another user's.
         except (
             OSError,
             ValueError,
             KeyError,
             TypeError,
             httpx.HTTPError,
-        ):  # gone, being written, or another user's
+        ):
             continue
 
 
@@ -368,7 +368,8 @@ class NotebookFile:
         """Return what the file holds."""
         content = self.path.read_bytes()
         notebook = json.loads(decode_text(content, self.path.name).text)
-        for cell in notebook["cells"]:  # in a file texts may be lists of lines
+        # In a file texts may be lists of lines.
+        for cell in notebook["cells"]:
             cell["source"] = "".join(cell["source"])
         return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 
@@ -469,7 +470,8 @@ class NextInput:
                 "only new cells can be proposed here: neither a page nor a Jupyter server gives access "
                 "to the notebook"
             )
-        if not is_attended(self._shell):  # nbclient, papermill and nbconvert drop the proposal
+        # Nbclient, papermill and nbconvert drop the proposal.
+        if not is_attended(self._shell):
             raise ToolError(
                 "a program executes this notebook, so no cell can be added to it: nothing was changed; "
                 "put it into the answer"

@@ -40,6 +40,7 @@ def fork_problem() -> str:
     if reason := lockdown_problem():
         return reason
     torch = sys.modules.get("torch")
+    # CUDA does not work in a forked process.
     if torch is not None and torch.cuda.is_initialized():
         return "a copy of the kernel would lose its graphics processor (CUDA is in use)"
     return ""
@@ -61,14 +62,12 @@ class Fork:
         waiting, self._starter = os.pipe()
         drawn = random.getstate()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # newer Pythons warn of forking beside threads: what is locked then ends in a time limit
+            # Newer Pythons warn of forking beside threads: what is locked then ends in a time limit.
+            warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
-            random.setstate(
-                drawn
-            )  # Python seeds it anew in a copy, which then would draw other numbers than the kernel will
+            # Python seeds it anew in a copy, which then would draw other numbers than the kernel will.
+            random.setstate(drawn)
             _child(work, places, self._scratch, self._fd, waiting, paused=paused)
         os.close(waiting)
         self._watch = os.pidfd_open(self.pid)
@@ -104,6 +103,7 @@ class Fork:
             if self._watch < 0:
                 return
             with contextlib.suppress(ChildProcessError):
+                # Else the ended copy would stay as a zombie.
                 os.waitpid(self.pid, 0)
             for fd in (self._fd, self._starter, self._watch):
                 os.close(fd)
@@ -122,13 +122,15 @@ class Fork:
 def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
     """Run as the copy. It always exits here, without running the parent's cleanup."""
     try:
-        gc.freeze()  # what was there is not looked at again, which would copy its pages
+        # What was there is not looked at again, which would copy its pages.
+        gc.freeze()
         lock_down({fd, waiting}, places, scratch)
         tempfile.tempdir = scratch
         buffers, names = Buffers(), list[str]()
         if paused:
             with os.fdopen(waiting, "rb") as asked:
-                if not (line := asked.readline()):  # the kernel is gone, or needs this copy no more
+                # The kernel is gone, or needs this copy no more.
+                if not (line := asked.readline()):
                     os._exit(0)
             names = json.loads(line)
         write_values(fd, work(scratch, buffers, names), buffers)

@@ -94,7 +94,8 @@ def _column(name: object, column: Any) -> str:
         sample = column if len(column) <= 50_000 else column.iloc[:: len(column) // 50_000]
         try:
             common = sample.value_counts().head(3)
-        except TypeError:  # values that cannot be counted
+        except TypeError:
+            # Values that cannot be counted.
             return f"{name}: {', '.join(facts)}"
         facts.append("often " + ", ".join(short_repr(item)[:_CELL] for item in common.index))
     return f"{name}: {', '.join(facts)}"

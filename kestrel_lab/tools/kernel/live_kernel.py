@@ -109,7 +109,8 @@ def stop_button() -> Iterator[threading.Event]:
         cancelled = task.cancel() or cancelled
 
     def stop(*_: object) -> None:
-        __tracebackhide__ = True  # this frame is no part of what the person's code did
+        # This frame is no part of what the person's code did.
+        __tracebackhide__ = True
         pressed.set()
         if asyncio.current_task(loop) is task:
             raise KeyboardInterrupt
@@ -135,7 +136,8 @@ def stop_button() -> Iterator[threading.Event]:
         if main:
             signal.signal(signal.SIGINT, before)
         if cancelled and task.cancelling():
-            task.uncancel()  # the shell has shown it as an exception of the code
+            # The shell has shown it as an exception of the code.
+            task.uncancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,8 @@ class ExecutionResult:
         if self.stopped:
             return "the code was stopped"
         lines = self.error.strip().splitlines()
-        stopped = lines and lines[0].endswith(
-            STOPPED
-        )  # by a time limit; the exception that this took is no news
+        # By a time limit; the exception that this took is no news.
+        stopped = lines and lines[0].endswith(STOPPED)
         return "" if not lines else lines[0] if stopped else lines[-1]
 
     @property
@@ -325,7 +326,8 @@ class LiveKernel:
             return _DELETED
         if "same" in stored:
             return self.shell.user_ns[stored["same"]]
-        if "module" in stored:  # it is there already: importing one would run its code
+        # It is there already: importing one would run its code.
+        if "module" in stored:
             return sys.modules[stored["module"]]
         assert preview.store is not None
         return decode_value(stored["value"], preview.store)
@@ -357,7 +359,8 @@ class LiveKernel:
         if output.value is not None:
             self.given = run, output.value
         given = str(bundle.get("text/plain", ""))
-        stopped = pressed.is_set() and not late.is_set()  # the time limit sends the same signal
+        # The time limit sends the same signal.
+        stopped = pressed.is_set() and not late.is_set()
         ran = ExecutionResult(
             "executed", output, given, changes, before.key, tuple(given_up), bundle, stopped
         )
@@ -432,7 +435,8 @@ def time_limit(seconds: float) -> Iterator[threading.Event]:
         with lock:
             over.set()
         if late.is_set() and task.cancelling():
-            task.uncancel()  # the shell has shown it as an exception of the code: the task goes on
+            # The shell has shown it as an exception of the code: the task goes on.
+            task.uncancel()
 
 
 def _display_as_json(data: dict[str, Any]) -> dict[str, Any]:

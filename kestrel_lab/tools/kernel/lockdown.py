@@ -119,7 +119,8 @@ def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown`
     or `OSError` where something of it cannot be had: then the process must end at once.
     """
-    os.setpgid(0, 0)  # an interrupt of the kernel is not meant for its copies
+    # An interrupt of the kernel is not meant for its copies.
+    os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -177,9 +178,10 @@ def _unshare_memory() -> None:
     if (total := sum(one.size for one in shared)) > MOST_SHARED:
         raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
     for one in shared:
+        # As the kernel names it.
         if one.path.startswith("/dev/") and not one.path.startswith(
             ("/dev/shm/", "/dev/zero")  # noqa: S108
-        ):  # as the kernel names it
+        ):
             raise NoLockdown(f"the kernel works with a device ({one.path})")
         inside = one.readable()
         content = ctypes.string_at(one.start, inside)

@@ -197,7 +197,8 @@ class PreviewJob:
         before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
         effects = Effects(scratch, self.workspace)
         effects.install()
-        shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
+        # IPython gives cells an `open` of its own.
+        shell.user_ns["open"] = effects.opened
         state = ProcessState.of(self.code, shell, before, hidden=scratch)
         with capture_output(shell) as output:
             with state.watching():
@@ -270,12 +271,14 @@ def _adoptable_values(
 ) -> dict[str, Json]:
     """Return the adoptable values; raises `NotPlain` if one cannot be adopted."""
     if output.error:
-        return {}  # the model reads the exception; nothing of what was done before it is kept
+        # The model reads the exception; nothing of what was done before it is kept.
+        return {}
     found: dict[str, Json] = {}
     same = {id(value): name for name, value in before.values.items()}
     for name, module in namespace.items():
         if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
-            if module.__name__ not in loaded:  # taking it over would run its code, unseen
+            # Taking it over would run its code, unseen.
+            if module.__name__ not in loaded:
                 raise NotPlain(f"it imports {module.__name__}, which is not loaded yet")
             found[name] = {"module": module.__name__}
     for change in changes:
@@ -290,7 +293,8 @@ def _adoptable_values(
         place = len(buffers.arrays)
         try:
             found["_"] = {"value": encode_value(output.value, buffers)}
-        except NotPlain:  # its text is told, and nothing else goes on with it
+        except NotPlain:
+            # Its text is shown; nothing else uses it.
             buffers.drop(place)
     return found
 

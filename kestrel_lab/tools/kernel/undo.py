@@ -167,7 +167,8 @@ class UndoStack:
             self._namespace[name] = contents.get(id(old), old)
             if change.inside and name in one.before.states:
                 put_state(old, one.before.states[name])
-        one.new.clear()  # what is given up here may be what keeps a file open
+        # What is given up here may be what keeps a file open.
+        one.new.clear()
         missing |= _restore_state(one.state, force=force)
         for change in variables:
             if (wrong := self._not_back(change, one.before)) and change.name not in missing:
@@ -199,7 +200,7 @@ def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str
             continue
         try:
             one.restore()
-        except Exception as error:  # the boundary to libraries and to the system: the person is told  # noqa: BLE001
+        except Exception as error:  # the boundary to libraries and to the system: the person sees it  # noqa: BLE001
             missing[one.change.name] = f"{type(error).__name__}: {error}"
             continue
         tried.append(one)

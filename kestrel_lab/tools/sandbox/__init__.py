@@ -1,3 +1,1 @@
-"""Sandbox: levels that bound what a program started by an agent can reach, each tested before it is relied
-on.
-"""
+"""Sandbox: levels that limit what an agent's programs can reach, each probed before use."""

@@ -1,6 +1,4 @@
-"""What git runs or obeys of a repository's folder, and what keeps changes out of its sight: for the watch of
-files that run by themselves.
-"""
+"""What git runs or obeys in a repository, and what hides changes from it; for the autorun watch."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _REMOTES = ("remotes", "branches")
 _POINTS = re.compile(r"^\s*(path|hookspath)\s*=\s*\"?([^\"\n#;]+)", re.IGNORECASE | re.MULTILINE)
 """Lines of a repository's settings that name another file of settings, or a folder of hooks."""
 _EXEC = re.compile(rb"(?m)^\s*(?:x|exec)\s")
-"""A line of a list of commits that names a program; the others pick commits."""
+"""A line of a rebase list that names a program; other lines pick commits."""
 _STRATEGY = re.compile(rb"\s*(?:ort|recursive|resolve|octopus|ours|subtree)?\s*")
 """Ways to merge that git has itself; it runs any other as a program."""
 _STATE: dict[str, tuple[Callable[[bytes], bool], str]] = {
@@ -86,9 +84,8 @@ def files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
             (f"{place}/worktrees/{name}/{file}", _OBEYED[file])
             for file in ("commondir", "gitdir", "config.worktree")
         )
-    for folder, inner, files in os.walk(
-        f"{place}/modules"
-    ):  # each in a folder like the submodule's own, however deep
+    # Each in a folder like the submodule's own, however deep.
+    for folder, inner, files in os.walk(f"{place}/modules"):
         if {*inner, *files} >= BARE:
             inner.clear()
             yield from files_git_runs(folder, root)
@@ -159,9 +156,7 @@ _MOST_BYTES = 64 * 1024**2
 
 
 def hidden_changes(index: str) -> dict[str, str]:
-    """Return the files that an index marks as unchanged whatever they hold, each with a clause that says so;
-    none for what is no index.
-    """
+    """Return files an index marks as unchanged, each with a reason; empty if it is no index."""
     try:
         fd = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
@@ -177,9 +172,7 @@ def hidden_changes(index: str) -> dict[str, str]:
 
 
 def _marked_entries(content: bytes, hash_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield the marked entries, see gitformat-index(5); raises `ValueError` or `struct.error` where the
-    content is not such an index.
-    """
+    """Yield the marked entries, see gitformat-index(5); raises `ValueError` or `struct.error` if invalid."""
     signature, version, count = struct.unpack_from(">4sII", content)
     if signature != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("not an index")

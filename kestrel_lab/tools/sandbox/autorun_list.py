@@ -1,6 +1,4 @@
-"""Which files run by themselves: the list of `autorun_files.txt`, hidden files, modules and programs with the
-name of another one.
-"""
+"""Files that run by themselves: the list `autorun_files.txt`, hidden files, shadowed modules and programs."""
 
 from __future__ import annotations
 
@@ -35,14 +33,12 @@ _NO_MODULES = frozenset(
         "build",
     ]
 )
-"""Names that packages leave among the installed ones, or that many workspaces have."""
+"""Top-level names that packages install carelessly, or that many workspaces have."""
 _PROGRAM_FOLDERS = frozenset(["bin", ".bin", "sbin", "scripts"])
 
 
 def autorun_reason(path: str) -> str:
-    """Return what runs or obeys a file of the workspace without being told to, as a clause; empty for a file
-    that nobody knows of.
-    """
+    """Return what runs or obeys a workspace file unasked, as a clause; empty if nothing known does."""
     normal = posixpath.normpath(path)
     return listed_reason(normal.casefold()) or generic_reason(normal)
 
@@ -55,9 +51,7 @@ def listed_reason(path: str) -> str:
 
 
 def generic_reason(path: str) -> str:
-    """Return why a path may run by itself that is not on the list: hidden in the root, or in the place of a
-    module.
-    """
+    """Return why an unlisted path may run by itself: hidden in the root, or in a module's place."""
     parts = path.split("/")
     if parts[0] in ("", ".", ".."):
         return ""
@@ -71,9 +65,7 @@ def generic_reason(path: str) -> str:
 
 
 def shadowed_module(name: str, *, installed: bool) -> str:
-    """Return the module of the standard library, or `installed` one, in whose place Python would import a
-    file of that name.
-    """
+    """Return the standard or `installed` module that a file of that name would replace in an import."""
     found = _MODULE.fullmatch(name)
     known = _module_names() if installed else sys.stdlib_module_names
     return found[1] if found and found[1] in known and found[1] not in _NO_MODULES else ""
@@ -85,16 +77,12 @@ def shadows(module: str) -> str:
 
 
 def is_program_folder(folder: str, root: str) -> bool:
-    """Return whether programs may be searched there: in the root, in a folder named for them, and in one on
-    the search path.
-    """
+    """Return true if programs may be searched there: the root, folders named for it, or on PATH."""
     return folder == root or os.path.basename(folder) in _PROGRAM_FOLDERS or folder in _search_path()
 
 
 def program_reason(folder: str, name: str) -> str:
-    """Return why an executable file of that name in such a folder is run unasked; empty for a name that no
-    program has.
-    """
+    """Return why an executable file in such a folder runs unasked; empty if no program has its name."""
     if folder in _search_path():
         return "it lies where programs are searched"
     if name in _program_names():
@@ -119,7 +107,7 @@ class _Patterns:
     """Patterns of the end of a path, and of folders with signs."""
     shape: re.Pattern[str] = _NOTHING
     path: re.Pattern[str] = _NOTHING
-    """All of `shapes`, and of `paths`, in one: most names fit none, and are told so at once."""
+    """All of `shapes` and `paths` as one expression: most names match none, which this decides quickly."""
 
     def join(self) -> None:
         """Make these two, when all patterns are there."""
@@ -129,7 +117,7 @@ class _Patterns:
         )
 
     def add(self, pattern: str, reason: str) -> None:
-        """Take one pattern in; the first reason stands."""
+        """Add a pattern; the first reason wins."""
         whole = pattern.rstrip("/")
         if _SIGNS.search(whole) and "/" not in pattern:
             if pattern.startswith("*.") and not _SIGNS.search(pattern[1:]):
@@ -142,7 +130,8 @@ class _Patterns:
         elif pattern.endswith("/"):
             self.folders.setdefault(whole, reason)
             if "/" not in whole:
-                self.names.setdefault(whole, reason)  # a link or a file in its place
+                # A link or a file in its place.
+                self.names.setdefault(whole, reason)
         else:
             self.names.setdefault(pattern, reason)
 
@@ -158,7 +147,7 @@ class _Patterns:
         return _folder_reason(folder) or (_first(self.paths, path) if self.path.fullmatch(path) else "")
 
     def harmless(self, path: str) -> bool:
-        """Return whether it is one of those hidden files that nobody obeys."""
+        """Return true for a hidden file that no program obeys."""
         return any(_nobodys().by_name(part) for part in path.split("/"))
 
 
@@ -178,7 +167,7 @@ def _nobodys() -> _Patterns:
 
 @cache
 def _read_list() -> tuple[_Patterns, _Patterns]:
-    """Read the list: the patterns with a reason, and those of hidden files that nobody obeys."""
+    """Read the list: patterns with a reason, and hidden files that no program obeys."""
     found, nobodys, reason = _Patterns(), _Patterns(), ""
     for line in _LIST.read_text(encoding="utf-8").splitlines():
         if line.startswith("#") or not line.strip():

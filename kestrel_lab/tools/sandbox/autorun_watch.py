@@ -28,32 +28,28 @@ from kestrel_lab.tools.sandbox.autorun_list import (
 MOST_FOLDERS = 20_000
 """Folders that are watched beneath a workspace at most."""
 _TICK_NS = 50_000_000
-"""A folder that changed within this time may change again without a new time stamp, so it is read again next
-time.
-"""
+"""A folder that changed this recently may change again with the same time stamp, so it is read again."""
 _FEW = 500
 _MAX_NAMED = 10
 
 Marks = dict[str, tuple[str, int, int, int]]
-"""Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file
-does.
-"""
+"""Files by path, each with a clause on what runs or obeys it, and numbers that change with the file."""
 
 
 def with_autorun_warning(path: str, preview: str) -> str:
-    """Return a preview of a change to `path`, with a last line that says who will run it."""
+    """Return the preview of a change to `path` with a last line on what will run it."""
     said = autorun_reason(path) if preview else ""
     return f"{preview.rstrip(chr(10))}\nNote: {said}." if said else preview
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """What was found in a folder when its entries last changed."""
+    """Content of a folder when its entries last changed."""
 
     changed: tuple[int, int]
     inner: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
-    """Each with a clause that says what runs or obeys it."""
+    """Each with a clause on what runs or obeys it."""
     programs: tuple[tuple[str, str], ...]
     """Those that only matter while they are executable."""
     gitdirs: tuple[str, ...]
@@ -64,13 +60,11 @@ _Read = Callable[[str, str, tuple[int, int]], _Folder]
 
 @dataclass(slots=True)
 class AutorunWatch:
-    """The files beneath `root` that some program runs or obeys unasked; only changed folders are read
-    again.
-    """
+    """Watches files below `root` that some program runs or obeys unasked; reads only changed folders."""
 
     root: str
     full: bool = False
-    """Whether the workspace has more folders than are watched."""
+    """True if the workspace has more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
     _linked: dict[str, _Folder] = field(default_factory=dict)
     """The same of folders of repositories in which only links are looked for."""
@@ -80,7 +74,7 @@ class AutorunWatch:
 
     @property
     def quick(self) -> bool:
-        """Whether the next reading takes about a millisecond, because the folders are known and few."""
+        """True if the next reading takes about a millisecond: few folders, all known."""
         return 0 < len(self._known) <= _FEW
 
     def look(self) -> Marks:
@@ -113,7 +107,7 @@ class AutorunWatch:
             return found
 
     def _look_at_links(self, gitdir: str, found: Marks, linked: dict[str, _Folder]) -> None:
-        """Note links in folders where git makes none: what git writes there is written where they lead."""
+        """Record links in git folders where git makes none: git would write where they lead."""
         todo = [f"{gitdir}/{name}" for name in LINKS if not os.path.islink(f"{gitdir}/{name}")]
         while todo and len(linked) < MOST_FOLDERS:
             place = todo.pop()
@@ -124,7 +118,7 @@ class AutorunWatch:
                     _note(found, file, who)
 
     def _look_at_index(self, gitdir: str, found: Marks) -> None:
-        """Note the files whose changes the index hides from whoever asks git for them."""
+        """Record files whose changes the index hides from git."""
         for name in ("index", *(one for one in _entries(gitdir) if one.startswith("sharedindex."))):
             place = f"{gitdir}/{name}"
             try:
@@ -186,9 +180,11 @@ def _note(found: Marks, file: str, who: str, *, executable: bool = False) -> Non
         return
     if executable and not (stat.S_ISLNK(mark.st_mode) or mark.st_mode & 0o111):
         return
-    if is_state(file):  # carried over by links, which changes its times
+    # Carried over by links, which changes its times.
+    if is_state(file):
         found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
-    elif not stat.S_ISDIR(mark.st_mode):  # by ctime, which no command can set back
+    elif not stat.S_ISDIR(mark.st_mode):
+        # By ctime, which no command can set back.
         found[file] = (who, mark.st_ino, mark.st_ctime_ns, mark.st_size)
 
 
@@ -197,9 +193,8 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     with os.scandir(place) as entries:
         found = list(entries)
     names = {entry.name for entry in found}
-    own = SKIPPED.isdisjoint(
-        os.path.relpath(place, root).split("/")
-    )  # not what an installer or a cache put there
+    # Not what an installer or a cache put there.
+    own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
     runs_programs = own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
     for entry in found:
@@ -219,17 +214,13 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
 
 
 def _script_beside(name: str) -> str:
-    """Return why a file in a folder that is no package is run with the scripts there: they import it in place
-    of a module of Python.
-    """
+    """Return why a file next to scripts runs with them: they import it instead of a standard module."""
     module = shadowed_module(name, installed=False)
     return shadows(module) if module else ""
 
 
 def _read_links(place: str, root: str, changed: tuple[int, int]) -> _Folder:
-    """Read a folder of objects, refs or logs: its links, and refs that put other objects in the place of
-    those that are there.
-    """
+    """Read a folder of objects, refs or logs: links, and refs that replace objects."""
     inner, files = [], []
     replaces = place.endswith("/refs/replace")
     with os.scandir(place) as entries:

@@ -107,9 +107,8 @@ def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places
             )
         if code != 0 or not (workspace / "written").exists():
             raise OSError(_reason(output) or f"the probe ended with code {code}")
-        said = set(json.loads(output.strip().splitlines()[-1])) - {
-            "write outside"
-        }  # maybe into a folder that is gone with it
+        # Maybe into a folder that is gone with it.
+        said = set(json.loads(output.strip().splitlines()[-1])) - {"write outside"}
         if target.exists() and target.read_text(encoding="utf-8"):
             said.add("write outside")
         if level is not Level.S1 and _repository_now(workspace) != repository:
@@ -132,9 +131,7 @@ def _repository_now(workspace: Path) -> dict[str, str]:
 
 
 def _worktree(tree: Path, root: Path) -> Path:
-    """Make a worktree whose repository has a link to elsewhere in the place of its logs; returns a file that
-    is there.
-    """
+    """Make a worktree whose repository has a link in place of its logs; return a file outside."""
     repository, own, elsewhere = root / "repository", root / "repository/worktrees/tree", root / "elsewhere"
     for place in (tree, own, repository / "objects", repository / "refs", elsewhere):
         place.mkdir(parents=True)
@@ -161,9 +158,9 @@ def _reason(output: str) -> str:
 
 
 def probe_level(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here; empty where it can.
+    """Return why the level is unreliable here; empty if it is reliable.
 
-    A failure of the test is a reason, too.
+    A failure of the test itself is a reason too.
     """
     if level is Level.S0:
         return ""

@@ -75,10 +75,10 @@ def launch_with_places(
     sandbox: Sandbox,
     terminal: bool = False,
 ) -> Launch:
-    """Return how a program is started that sees any number of places: some to read, and some to write.
+    """Return the launch of a program that sees any number of places, to read or to write.
 
-    A `folder` that is not one of these places appears empty. With `terminal` its standard error is its
-    controlling terminal. At S1 it can open no others, since those of the person are in the same folder.
+    A `folder` that is not one of them appears empty. With `terminal` its standard error is its controlling
+    terminal.
     """
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env, terminal=terminal)
@@ -123,7 +123,7 @@ def check_workspace(
 
 @cache
 def bwrap_path() -> str | None:
-    """Return the path of bubblewrap; `None` where it is not installed."""
+    """Return the path of bubblewrap; `None` if it is not installed."""
     return find_program("bwrap")
 
 
@@ -159,18 +159,14 @@ def _landlock_launch(
 
 
 class _Source(str):
-    """Stands in the options of a mount for a path that the launcher opens; bubblewrap receives the number of
-    its descriptor.
-    """
+    """Placeholder in mount options for a path the launcher opens; bubblewrap gets the descriptor's number."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Mounts:
-    """Mounts in order of depth, so that an inner one follows the outer one; of two in the same place the
-    later one counts.
-    """
+    """Mounts by depth, so that inner ones come after outer ones; in the same place the later one wins."""
 
     found: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
     repositories: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
@@ -182,9 +178,7 @@ class _Mounts:
         self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
 
     def own(self, place: str | Path) -> None:
-        """Mount a file system in memory: no larger than the memory that the command may have, as a part of
-        which it counts.
-        """
+        """Mount a memory file system no larger than the command's memory limit, which it counts towards."""
         size = _MOST_IN_MEMORY if self.memory is None else min(_MOST_IN_MEMORY, self.memory)
         self.add(place, _SIZE, str(size), "--tmpfs")
 
@@ -217,9 +211,7 @@ class _Mounts:
             self.add(place, "--ro-bind", os.devnull)
 
     def options(self) -> tuple[list[str], list[str]]:
-        """Return the arguments for bubblewrap, and the paths to open for it, in the order of their descriptor
-        numbers.
-        """
+        """Return bubblewrap's arguments, and the paths to open for it, in order of descriptor numbers."""
         sources: list[str] = []
         words = []
         for word in (
@@ -252,9 +244,11 @@ def _bwrap_launch(
             *(() if terminal else ("--new-session",)),
             "--seccomp",
             str(FILTER_FD),
-        ),  # a session has its terminal
+            # A session has its terminal.
+        ),
         *options,
-        *("--remount-ro", "/"),  # anything else lies in memory without a limit
+        # Anything else lies in memory without a limit.
+        *("--remount-ro", "/"),
         *("--chdir", str(folder), "--"),
         *argv,
     ]
@@ -303,11 +297,10 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 
 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
-    """Protect what git runs or obeys; in the repository of a worktree a command can write only what a commit
-    writes.
-    """
+    """Protect what git runs or obeys; in a worktree's repository a command writes only what commits do."""
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
-        mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
+        # It says where the repository is.
+        mounts.opened(pointer, os.path.realpath(pointer))
     if (own := own_repository(workspace)) is not None:
         _mount_gitdir(mounts, own, _as_named(own, (workspace,)))
     elif (linked := linked_repository(workspace)) is not None:
@@ -318,9 +311,7 @@ def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
 
 
 def _as_named(found: Path, places: Iterable[Path]) -> Path:
-    """Return the name of `found` inside the sandbox: under the name of the place it lies in, which may lead
-    through links.
-    """
+    """Return the name of `found` inside the sandbox, by its place, which may lead through links."""
     for place in places:
         if is_within(found, real := Path(os.path.realpath(place))):
             return place / found.relative_to(real)
@@ -328,13 +319,12 @@ def _as_named(found: Path, places: Iterable[Path]) -> Path:
 
 
 def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
-    """Mount a private folder in place of the repository's; read-only where this user cannot write to the
-    repository.
-    """
+    """Mount a private folder over the repository's; read-only if the user cannot write the repository."""
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
-    (gitdir / "logs").mkdir(exist_ok=True)  # git makes it with the first commit, which may be the command's
+    # Git makes it with the first commit, which may be the command's.
+    (gitdir / "logs").mkdir(exist_ok=True)
     private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(mounted_names(str(gitdir)))
     mounts.repositories.append((str(gitdir), str(private), shown))
     mounts.opened(at, private, written=True)
@@ -343,9 +333,7 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
 
 
 def _settings(workspace: Path) -> Iterable[Path]:
-    """Return the settings files in the workspace; a `pyproject.toml` only if it contains settings of
-    kestrel.
-    """
+    """Return the settings files in the workspace; a `pyproject.toml` only if it has settings of kestrel."""
     found = [workspace / name for name in _SETTINGS]
     project = workspace / "pyproject.toml"
     if project.is_file() and settings_in(project.read_bytes()) is not None:
@@ -354,13 +342,14 @@ def _settings(workspace: Path) -> Iterable[Path]:
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
-    """Mount the machine read-only, without the files of others."""
+    """Mount the machine read-only, without other users' files."""
     mounts = _Mounts(memory=sandbox.memory)
     mounts.add("/", "--ro-bind", "/")
     for place in private_places():
         if place.is_dir() and place != Path("/") and not place.is_symlink():
             mounts.own(place)
-    if sandbox.network:  # where a resolver keeps it under /run
+    # Where a resolver keeps it under /run.
+    if sandbox.network:
         mounts.readable(Path("/etc/resolv.conf").resolve())
     return mounts
 
@@ -391,9 +380,7 @@ def _program_mounts() -> _Mounts:
 
 
 def _logs_in(places: Sequence[Path], hidden: Sequence[Path]) -> Iterator[Path]:
-    """Yield what is to be hidden, and the homes of all logs that are open here; of one that is a place
-    itself, its databases.
-    """
+    """Yield what to hide, and the homes of all logs open here; of a home that is a place, its databases."""
     roots = [os.path.realpath(place) for place in places]
     for folder in dict.fromkeys([*map(os.path.realpath, hidden), *open_folders()]):
         if folder in roots:

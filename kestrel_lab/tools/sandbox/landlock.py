@@ -68,12 +68,14 @@ def drop_privileges() -> None:
         for capability in range(_MOST_CAPABILITIES):
             try:
                 _prctl(_CAPBSET_DROP, capability)
-            except OSError:  # the kernel knows no more of them, or they cannot be dropped and go below
+            except OSError:
+                # The kernel knows no more of them, or they cannot be dropped and go below.
                 continue
         try:
             _prctl(_SECUREBITS, _NO_ROOT_LOCKED)
         except OSError:
-            pass  # root without the right to say so; with no_new_privs nothing comes back anyway
+            # Root without the right to say so; with no_new_privs nothing comes back anyway.
+            pass
     header = struct.pack("=II", 0x20080522, 0)
     _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
 

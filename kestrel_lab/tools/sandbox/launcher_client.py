@@ -30,7 +30,7 @@ _START = (
 
 
 Overgrown = Literal["", "processes", "memory"]
-"""The resource, processes or memory, of which a command used too much, so that it was killed."""
+"""Resource that a killed command used too much of: processes or memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Launch:
     It is applied to the command or, without `system`, passed to it as file descriptor 3.
     """
     system: tuple[str, ...] = ()
-    """Folders beneath which Landlock lets every command read; empty for no Landlock."""
+    """Folders that Landlock lets every command read; empty for no Landlock."""
     read: tuple[str, ...] = ()
     """Folders beneath which Landlock lets this command read, and below those that it may write; no part of
     these paths may be a link.
@@ -55,7 +55,7 @@ class Launch:
     """Folders of which Landlock lets this command read the names, and no content."""
     write: tuple[str, ...] = ()
     network: bool = False
-    """Whether Landlock lets it use TCP."""
+    """True if Landlock allows TCP."""
     private: bool = False
     """Gives the command a temporary folder of its own, which is also its HOME and is removed at the end."""
     sources: tuple[str, ...] = ()
@@ -70,9 +70,9 @@ class Launch:
     watched: str = ""
     """The workspace that is searched before and after for files that run by themselves."""
     terminal: bool = False
-    """Whether its standard error, which the caller opened as a terminal, becomes its controlling terminal."""
+    """True if its standard error, opened as a terminal by the caller, becomes its controlling terminal."""
     shifted: bool = False
-    """Whether its program reports a signal that ended the command as shells do: as 128 plus its number."""
+    """True if its program reports a signal as shells do: 128 plus its number."""
 
     def message(self) -> bytes:
         """Return the request to the launcher."""
@@ -115,7 +115,8 @@ class _Launcher:
     def send(self, fds: Sequence[int]) -> None:
         """Fork a keeper that receives these file descriptors."""
         with self.lock:
-            if self.control is None or self.owner != os.getpid():  # a forked process has its own
+            # A forked process has its own.
+            if self.control is None or self.owner != os.getpid():
                 self._start()
             assert self.control is not None
             try:
@@ -137,9 +138,8 @@ class _Launcher:
             command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
             os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
         self.control, self.owner = ours, os.getpid()
-        atexit.register(
-            ours.close
-        )  # the launcher ends with it; left open it is a warning where Python shows those
+        # The launcher ends with it; left open it is a warning where Python shows those.
+        atexit.register(ours.close)
 
 
 _LAUNCHER = _Launcher()
@@ -161,13 +161,11 @@ class LaunchedCommand:
         self.notes: list[str] = []
 
     async def wait(self) -> int:
-        """Return the exit code, negative for the signal that ended the command; raises `OSError` if it could
-        not be started.
-        """
+        """Return the exit code, negative for a signal; raises `OSError` if the command could not start."""
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Kill the command and all its descendants; does nothing when they are gone."""
+        """Kill the command and all descendants; no-op if they are gone."""
         self._killed = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
@@ -177,7 +175,8 @@ class LaunchedCommand:
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
         if self._ended.done():
-            self._ended.exception()  # a failed start was told by `wait`, if anybody wanted to know
+            # `wait` has reported a failed start, if anybody called it.
+            self._ended.exception()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

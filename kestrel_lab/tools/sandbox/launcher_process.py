@@ -35,14 +35,10 @@ FILTER_FD = 3
 """The file descriptor from which a command reads its filter of system calls, if it applies the filter itself.
 """
 REPORT_FD = 19
-"""The file descriptor through which a command may report to its caller beside its output; no program uses
-that number otherwise.
-"""
+"""Descriptor for reports of a command besides its output; programs do not use that number otherwise."""
 _SUBREAPER = 36
 SOURCE_FD = 40
-"""The first file descriptor of the paths that a program mounts; the program closes them before the command
-begins.
-"""
+"""First descriptor of the paths that a program mounts; it closes them before the command starts."""
 _HIGH = 300
 """Above the numbers that mean something to a command."""
 _PLACES = (0, 1, 2, REPORT_FD)
@@ -53,7 +49,7 @@ _CHECK_S = 0.05
 MAX_FILE = 10 * 1024**3
 """Bytes of one file that a command may write; a larger one fails, or ends the command."""
 MAX_PROCESSES = 500
-"""How many processes a command may have at once; one that forks without end is killed."""
+"""Most processes of a command at once; a fork bomb is killed."""
 
 Request = dict[str, Any]
 
@@ -65,12 +61,15 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
+    # A command that writes one file without end must not fill the disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > CONTROL_FD:  # inherited from the caller, and not for commands
+        # Inherited from the caller, and not for commands.
+        if fd > CONTROL_FD:
             with suppress(OSError):
                 os.set_inheritable(fd, False)
-    gc.disable()  # so that forked processes share memory
+    # So that forked processes share memory.
+    gc.disable()
     while True:
         taken, take = os.pipe()
         if os.fork() == 0:
@@ -80,9 +79,11 @@ def serve() -> None:
                 _serve_one(control, take)
                 code = 0
             finally:
-                os._exit(code)  # no cleaning up that is the launcher's
+                # No cleaning up that is the launcher's.
+                os._exit(code)
         os.close(take)
-        if not os.read(taken, 1):  # it ended without a command: nobody is left to give one
+        # It ended without a command: nobody is left to give one.
+        if not os.read(taken, 1):
             return
         os.close(taken)
 
@@ -91,13 +92,16 @@ def _serve_one(control: socket.socket, take: int) -> None:
     """Serve one command, from its request to the end of its last process."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
+    # `select` has to notice the end of a child too.
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Orphans of the command come to this process, so that none escapes by ending its parent.
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     message, fds, _, _ = socket.recv_fds(control, 16, 5)
     if not message:
         return
-    for fd in fds:  # `recv_fds` does not pass flags on: without this the command has them, and `control` too
+    # `recv_fds` does not pass flags on: without this the command has them, and `control` too.
+    for fd in fds:
         os.set_inheritable(fd, False)
     control.close()
     with suppress(OSError):  # the launcher may have ended
@@ -105,6 +109,7 @@ def _serve_one(control: socket.socket, take: int) -> None:
     os.close(take)
     connection = socket.socket(fileno=fds[0])
     with connection.makefile("rb") as received:
+        # The length comes first: the socket stays open for the command's control messages.
         (size,) = struct.unpack("=I", received.read(4))
         request: Request = json.loads(received.read(size))
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
@@ -179,7 +184,8 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
             kept.append((fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH), place))
             os.close(opened)
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
-        if request["terminal"]:  # a new session gets the first terminal that its leader opens
+        # A new session gets the first terminal that its leader opens.
+        if request["terminal"]:
             actions.append((os.POSIX_SPAWN_OPEN, 2, os.ttyname(streams[2]), os.O_RDWR, 0))
         return os.posix_spawnp(
             request["argv"][0],
@@ -195,7 +201,7 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
 
 
 def _exec_restricted(request: Request, private: str, streams: list[int], writing: int) -> NoReturn:
-    """Turn this forked process into the command, restricted by Landlock; an error goes to `tell`."""
+    """Become the command in this forked process, restricted by Landlock; errors go to `writing`."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -243,8 +249,8 @@ def _wait(
     repositories: list[PrivateGit],
     bound: MemoryBound | None,
 ) -> None:
-    """Report how the command ended; return when the caller wants it killed or is gone, or when no process of
-    it is left.
+    """Report how the command ended; return when it must be killed, the caller is gone, or all processes
+    ended.
     """
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
@@ -260,13 +266,13 @@ def _wait(
                 if not _send_message(connection, {"exit": os.waitstatus_to_exitcode(status)}):
                     return
                 _reap(child)
-        except ChildProcessError:  # as their subreaper this process would have whatever is left
+        except ChildProcessError:
+            # As their subreaper this process would have whatever is left.
             return
         if connection.fileno() in ready:
             return
-        if (
-            alive and time.monotonic() >= look
-        ):  # by the clock: a command can keep this process awake with children that end
+        # By the clock: a command can keep this process awake with children that end.
+        if alive and time.monotonic() >= look:
             for one in repositories:
                 one.carry()
             processes = list(_descendants(os.getpid()))
@@ -279,9 +285,7 @@ def _wait(
 
 
 def _reap(child: int) -> int | None:
-    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where
-    none is left.
-    """
+    """Reap ended processes up to `child`, return its status; raises `ChildProcessError` if none is left."""
     while (ended := os.waitpid(-1, os.WNOHANG))[0]:
         if ended[0] == child:
             return ended[1]
@@ -308,7 +312,8 @@ def _kill_descendants() -> None:
         except ChildProcessError:
             return
         found = list(_descendants(os.getpid()))
-        for what in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, none can start another in the meantime
+        # Stopped first, none can start another in the meantime.
+        for what in (signal.SIGSTOP, signal.SIGKILL):
             for process in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, what)
@@ -316,9 +321,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants(of: int) -> Iterator[int]:
-    """Yield the children of a process, their children, and so on, as far as they can be seen at this
-    moment.
-    """
+    """Yield all descendants of a process that are visible now."""
     todo = [of]
     while todo:
         for child in _children(todo.pop()):
@@ -361,9 +364,9 @@ class MemoryBound:
     _next: float = 0.0
 
     def exceeded(self, there: Sequence[int]) -> bool:
-        """Return whether these processes have more by now.
+        """Return true if these processes exceed the limit.
 
-        Files that are mapped count for nothing: the kernel can drop them.
+        Mapped files do not count: the kernel can drop them.
         """
         # Memory files are the command's or others': how many there are on the machine bounds what an exact
         # count can find.
@@ -388,7 +391,7 @@ def _shared_memory() -> int:
 
 
 def _resident(process: int) -> int:
-    """Return the bytes of memory of a process, shared memory included; 0 for one that is gone."""
+    """Return a process's resident memory in bytes, shared memory included; 0 if it is gone."""
     try:
         with open(f"/proc/{process}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -397,9 +400,7 @@ def _resident(process: int) -> int:
 
 
 def _proportional(process: int) -> tuple[int, int]:
-    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel
-    says so.
-    """
+    """Return private memory and the share of shared pages in bytes, if the kernel reports it."""
     for file, own, shared in (
         ("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"),
         ("status", b"RssAnon", b"RssShmem"),
@@ -408,15 +409,14 @@ def _proportional(process: int) -> tuple[int, int]:
             with open(f"/proc/{process}/{file}", "rb") as lines:
                 found = {name: rest for name, _, rest in (line.partition(b":") for line in lines)}
             return int(found[own].split()[0]) * 1024, int(found[shared].split()[0]) * 1024
-        except (OSError, KeyError):  # it ended, may not be asked, or the kernel is older
+        except (OSError, KeyError):
+            # It ended, may not be asked, or the kernel is older.
             continue
     return 0, 0
 
 
 def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
-    """Return the bytes that lie in file systems in memory that the processes see and this one does not, each
-    counted once.
-    """
+    """Return the bytes in memory file systems that the processes see and this one does not."""
     found: dict[int, int] = {}
     for place in places:
         try:
@@ -429,7 +429,8 @@ def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
                 if (device := os.stat(inside).st_dev) not in (own, *found):
                     held = os.statvfs(inside)
                     found[device] = (held.f_blocks - held.f_bfree) * held.f_frsize
-            except OSError:  # it ended, may not be asked, or has another root
+            except OSError:
+                # It ended, may not be asked, or has another root.
                 continue
     return sum(found.values())
 
@@ -446,6 +447,7 @@ def _memory_files(processes: Iterable[int]) -> int:
                 if os.readlink(f"{folder}/{fd}").startswith("/memfd:"):
                     mark = os.stat(f"{folder}/{fd}")
                     found[mark.st_dev, mark.st_ino] = mark.st_blocks * 512
-        except OSError:  # it ended, or may not be asked
+        except OSError:
+            # It ended, or may not be asked.
             continue
     return sum(found.values())

@@ -54,9 +54,7 @@ class Sandbox:
     level: Level | None = None
     """`None`: the highest that works here."""
     network: bool = False
-    """At S1 and above commands have a network only with this: that of the machine, including its local
-    services.
-    """
+    """True to give commands at S1 and above the machine's network, local services included."""
     hidden: tuple[Path, ...] = ()
     """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a place
     that commands may write.
@@ -81,17 +79,13 @@ class Sandbox:
         hidden: Iterable[Path] = (),
         memory_gib: float | None = DEFAULT_MEMORY_GIB,
     ) -> Sandbox:
-        """Read `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError` with the nearest for
-        anything else.
-        """
+        """Return the level for `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError`."""
         memory = None if memory_gib is None else int(memory_gib * GIB)
         return cls(level=parse_level(text), network=network, hidden=tuple(hidden), memory=memory)
 
 
 def parse_level(text: str) -> Level | None:
-    """Return the level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything
-    else.
-    """
+    """Return the level of that name, `None` for `auto`; raises `UsageError`."""
     word = text.strip()
     if word.lower() == AUTO:
         return None
@@ -114,9 +108,7 @@ _WRITING = re.compile(r"(?i)read-only file system")
 
 
 def denial_cause(level: Level, sandbox: Sandbox, said: str) -> str:
-    """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where
-    nothing sounds like it.
-    """
+    """Return the part of `said`, a failed command's output, that the sandbox caused; empty if none."""
     if level is Level.S0:
         return ""
     if not sandbox.network and NETWORK.search(said):

@@ -37,7 +37,7 @@ CONFIGURATION = tuple(
 """The files in /etc that programs need; no passwords, no server keys."""
 NETWORK = ("/etc/resolv.conf", "/etc/host.conf", "/etc/gai.conf")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""No disks, terminals or shared memory of others."""
+"""Safe devices: no disks, terminals or shared memory."""
 
 _KEYS = (
     *(
@@ -93,19 +93,16 @@ _PASSWORDS = (
 
 @cache
 def python_folders() -> tuple[Path, ...]:
-    """Return the folders of the running Python and of its base installation, where they are not system
-    folders.
-    """
+    """Return the folders of the running Python and its base installation that are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
-    named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
+    # Scripts in it name it as it was called.
+    named = {Path(os.path.abspath(sys.prefix))}
     kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
     return tuple(sorted(place for place in kept if not is_within(home_folder(), place)))
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to
-    drive them.
-    """
+    """Return files and folders with keys of the user and the machine, and Jupyter's connection files."""
     found = list(_usual_secrets(home_folder()))
     if folder := env.get("JUPYTER_RUNTIME_DIR"):
         found.append(Path(folder))
@@ -127,7 +124,7 @@ def _usual_secrets(home: Path) -> tuple[Path, ...]:
 
 
 def private_places() -> list[Path]:
-    """Return folders with the files of others: homes, temporary files, sockets."""
+    """Return folders with other users' data: homes, temporary files, sockets."""
     return [
         home_folder(),
         Path("/root"),
@@ -146,9 +143,8 @@ def is_within(place: Path, folder: Path) -> bool:
 
 def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
-    there = [
-        place for place in places if os.path.lexists(place)
-    ]  # most do not exist, and following links takes time
+    # Most do not exist, and following links takes time.
+    there = [place for place in places if os.path.lexists(place)]
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
     for place in there:
         real = os.path.realpath(place)
@@ -201,15 +197,15 @@ _MOST_ENTRIES = 5_000
 
 
 def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
-    """Return a folder with a copy of `CONFIGURATION`, and the names left out of it; `None` where none can be
-    made.
+    """Return a folder with a copy of `CONFIGURATION`, and the names left out; `None` on failure.
 
-    It is made anew when one of them was changed, and taken away when this process ends. Links stay links.
+    It is renewed after changes and removed at exit. Links stay links.
     """
     stamp = tuple((name, os.lstat(name).st_mtime_ns) for name in CONFIGURATION if os.path.lexists(name))
     try:
         return _copy_settings(os.getpid(), stamp)
-    except OSError:  # no room, or no right to read: each is mounted by itself then
+    except OSError:
+        # No room, or no right to read: each is mounted by itself then.
         return None
 
 
@@ -228,14 +224,16 @@ def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Pa
                 shutil.copytree(source, target, symlinks=True)
         else:
             shutil.copy2(source, target, follow_symlinks=False)
-    for name in NETWORK:  # where they are mounted for who has the network
+    # Where they are mounted for who has the network.
+    for name in NETWORK:
         (folder / Path(name).name).touch()
     folder.chmod(0o755)
     return folder, tuple(left_out)
 
 
 def _remove(folder: Path, process: int) -> None:
-    if process == os.getpid():  # not a process that was forked from the one which made it
+    # Not a process that was forked from the one which made it.
+    if process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -243,13 +241,13 @@ def _remove(folder: Path, process: int) -> None:
 # command must not write.
 
 WRITTEN = ("objects", "refs", "logs")
-"""What a commit writes of the repository that all its worktrees share."""
+"""Folders of the shared repository that a commit in a worktree writes."""
 _MOST = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkedRepository:
-    """Where the repository of a worktree is."""
+    """Location of a worktree's repository."""
 
     own: Path
     """The worktree's own folder in it."""
@@ -257,9 +255,7 @@ class LinkedRepository:
 
     @property
     def written(self) -> list[Path]:
-        """The folders of the shared repository that a commit writes; a link in the place of one may lead
-        anywhere.
-        """
+        """Folders of the shared repository that a commit writes; one may be a link to anywhere."""
         return [
             place for name in WRITTEN if (place := self.common / name).is_dir() and not place.is_symlink()
         ]
@@ -311,6 +307,7 @@ def linked_repository(workspace: Path) -> LinkedRepository | None:
 
 
 def _line(file: Path) -> str:
+    # The workspace may have put a link or a pipe there: a link is refused, and opening a pipe does not block.
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, encoding="utf-8") as opened:
         return opened.read(_MOST).rstrip("\n")

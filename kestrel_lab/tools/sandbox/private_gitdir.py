@@ -22,9 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 PREFIX = "kestrel-"
-"""Of private folders, which lie in the repository's own, so that files can be linked and renamed between the
-two.
-"""
+"""Prefix of private folders. They are in the repository's folder so that files can be linked and renamed."""
 LIVE = ("objects", "refs", "logs")
 """Folders that a command writes; git obeys nothing in them."""
 UNUSED = ("description",)
@@ -45,8 +43,7 @@ _PATIENCE_S = 1.0
 """Seconds to wait for a lock of git's after a command has ended; the lock may have been left behind."""
 _LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
-"""Suffixes of names beside a private folder's: of a file that will replace another, and of the replaced file.
-"""
+"""Suffixes next to a private folder: of a replacement file, and of the replaced one."""
 
 _Mark = tuple[int, int, int]
 
@@ -91,7 +88,8 @@ class PrivateGit:
         """Make the folder; what a command left whose keeper was killed is carried over first."""
         real = os.open(self.real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(real, fcntl.LOCK_EX)  # no other finds this one before it is locked
+            # No other finds this one before it is locked.
+            fcntl.flock(real, fcntl.LOCK_EX)
             for name in os.listdir(self.real):
                 if name.startswith(PREFIX) and not name.endswith(_NEW):
                     _recover(self.real, f"{self.real}/{name}")
@@ -103,7 +101,8 @@ class PrivateGit:
         try:
             os.chmod(self.private, stat.S_IMODE(os.stat(self.real).st_mode))
             for entry in os.scandir(self.real):
-                with suppress(FileNotFoundError):  # somebody's git took it away just now
+                # Somebody's git took it away just now.
+                with suppress(FileNotFoundError):
                     self._fill(entry)
         except OSError:
             remove_tree(self.private)
@@ -153,12 +152,13 @@ class PrivateGit:
                     self.marks[name] = (_put_in_place(outside, theirs, inside, mine, inside + _LOCK), theirs)
                 if ours and others:
                     self.both.add(name)
-            except OSError:  # one of the two changes it just now
+            except OSError:
+                # One of the two changes it just now.
                 done = False
         return done
 
     def end(self) -> list[str]:
-        """Carry over what is left, move the folder out of the repository, and return what to tell the caller.
+        """Carry over the rest, move the folder out of the repository, and return notes for the caller.
 
         The caller removes `rest` afterwards.
         """
@@ -236,9 +236,7 @@ def _put_in_place(
 
 
 def _transfer(source: str, target: str) -> None:
-    """A second name for a regular file, or a copy where the file system has no second names; raises `OSError`
-    for anything else.
-    """
+    """Hard-link a regular file, or copy it if the file system has no links; raises `OSError` for others."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:
@@ -249,7 +247,8 @@ def _transfer(source: str, target: str) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise
             shutil.copyfileobj(reading, writing)
-    if not stat.S_ISREG(os.lstat(target).st_mode):  # the command may have put a link there meanwhile
+    # The command may have put a link there meanwhile.
+    if not stat.S_ISREG(os.lstat(target).st_mode):
         os.unlink(target)
         raise OSError(f"{source} is not a regular file")
 
@@ -294,9 +293,7 @@ def _tree(folder: str) -> dict[str, _Mark | None]:
 
 
 def _recover(real: str, left: str) -> None:
-    """Carry over the last changes of a command whose keeper was killed before it could do so; folders in use
-    are left alone.
-    """
+    """Carry over changes of a command whose keeper was killed; skip folders in use."""
     try:
         fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -309,7 +306,8 @@ def _recover(real: str, left: str) -> None:
                 _put_in_place(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
         remove_tree(left, left + _OLD, left + _NEW)
     except OSError:
-        pass  # another command is at work in it
+        # Another command is at work in it.
+        pass
     finally:
         os.close(fd)
 
@@ -324,7 +322,8 @@ def _moved_away(folder: str) -> str:
     away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
     try:
         os.rename(folder, away)
-    except OSError:  # another disk, or a folder whose modes the command changed
+    except OSError:
+        # Another disk, or a folder whose modes the command changed.
         remove_tree(folder)
         return folder
     return away

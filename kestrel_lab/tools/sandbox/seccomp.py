@@ -32,9 +32,7 @@ _DENIED = {
         "clock_settime 227 112"
     ),
 }
-"""System calls by what they are for, each with its number on x86-64 and on 64-bit ARM; `-` for one that there
-is not.
-"""
+"""System calls by purpose, with their numbers on x86-64 and 64-bit ARM; `-` if there is none."""
 _EFFECTS = {
     "processes: started, signalled, slowed down": (
         "execve 59 221, execveat 322 281, fork 57 -, vfork 58 -, kill 62 129, tkill 200 130, tgkill 234 131, "
@@ -60,13 +58,11 @@ _OUTLIVES = (
     "semtimedop 220 192, "
     "msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181"
 )
-"""Shared memory, semaphores and queues that outlive a process, and that others on the machine can reach."""
+"""System V and POSIX memory, semaphores and queues, which outlive a process and which others can reach."""
 _OF_OTHERS = "process_madvise 440 440, process_mrelease 448 448"
-"""Calls that are there for the memory of other processes."""
+"""Shared memory, semaphores and queues that outlive a process and that others can reach."""
 _OWN_ONLY = ((302, 261), (256, 238), (279, 239))
-"""Calls that rule a process by its number: `prlimit64`, `migrate_pages` and `move_pages`; 0 is the process
-itself.
-"""
+"""Calls on a process by number: `prlimit64`, `migrate_pages` and `move_pages`; 0 is the caller."""
 _AFFINITY = (203, 122)
 """`sched_setaffinity`.
 
@@ -128,7 +124,8 @@ def filter_program(
     refused, absent = _return_instruction(_ERRNO | errno.EPERM), _return_instruction(_ERRNO | errno.ENOSYS)
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
-        program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
+        # The x32 mode has numbers of its own.
+        program += [(_AT_LEAST, 0, 1, 0x40000000), absent]
     shared = () if namespaces else (_OUTLIVES, _OF_OTHERS)
     denied = [
         *_DENIED.values(),
@@ -139,10 +136,11 @@ def filter_program(
     for call in ", ".join(denied).split(", "):
         if (number := call.split()[1 + column]) != "-":
             program += [(_EQUAL, 0, 1, int(number)), refused]
+    # Its flags lie in memory, where a filter cannot look.
     program += [
         (_EQUAL, 0, 1, _CLONE3[column]),
         absent,
-    ]  # its flags lie in memory, where a filter cannot look
+    ]
     alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
     program += _section(
         _CLONE[column],

@@ -29,19 +29,17 @@ class Choice:
     reasons: tuple[tuple[Level, str], ...] = ()
     """Higher levels that do not work here, with the reasons."""
     wanted: bool = True
-    """Whether it is the requested level or, where none was requested, at least a sandbox."""
+    """True if it is the requested level or, without a request, at least a sandbox."""
 
     def __str__(self) -> str:
-        """Return the level in a few words, with the reason where it is not a sandbox."""
+        """Return the level in a few words, with the reason if it is not a sandbox."""
         if self.wanted:
             return self.level.name
         return f"{self.level.name}: no sandbox; {_reasons_text(self.reasons)}"
 
 
 def level_problem(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here, empty where it can; tested once per process for equal
-    settings.
-    """
+    """Return why the level is unreliable here, else an empty text; tested once per process and settings."""
     key = (level, sandbox.network, bwrap_path())
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:

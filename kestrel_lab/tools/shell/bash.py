@@ -31,22 +31,21 @@ _REPORTING = re.compile(r"trap 'builtin pwd -P >&\d+ 2>/dev/null' EXIT; ")
 
 
 def with_folder_report(command: str, report: int) -> str:
-    """`command` for bash, followed by a word on the file descriptor `report` about the folder it ends in.
+    """Return `command` for bash, reporting its final folder on the file descriptor `report`.
 
-    Nothing is told by a command that sets a trap for its end itself, or that another program takes the place
-    of.
+    A command that sets its own exit trap, or is replaced by another program, reports nothing.
     """
     # On the line of the command: the numbers of lines in messages are those of the command.
     return f"trap 'builtin pwd -P >&{report} 2>/dev/null' EXIT; {command}"
 
 
 def without_folder_report(text: str) -> str:
-    """Return what bash says of a command that it cannot read, quoted as it was given."""
+    """Return bash's message on an unreadable command, quoting the command as given."""
     return _REPORTING.sub("", text)
 
 
 def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
-    """`folder`, or the workspace itself with the reason where it cannot be used any more."""
+    """Return `folder`, or the workspace with the reason if it is gone."""
     if folder == ROOT:
         return ROOT, ""
     try:
@@ -57,8 +56,8 @@ def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
 
 
 def ending_folder(workspace: Workspace, reported: bytes, before: str) -> tuple[str, str]:
-    """Return the folder that a command reported, relative to the workspace, and a note where the next command
-    begins elsewhere.
+    """Return the folder a command reported, relative to the workspace, and a note if the next starts
+    elsewhere.
     """
     lines = [line for line in reported.split(b"\n") if line]
     if not lines:

@@ -23,7 +23,7 @@ _PASSED = frozenset(
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _SET = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-"""Programs neither colour their output nor wait for somebody to answer."""
+"""Prevents coloured output and waits for an answer."""
 
 
 def looks_secret(name: str) -> bool:

@@ -20,15 +20,14 @@ _LINES = re.compile(r"\r\n?")
 
 
 class LiveOutput:
-    """Gathers the output of one call from any number of streams; on a running event loop.
+    """Collects the output of one call from several streams, on a running event loop.
 
-    What is told is redacted and ends neither within a character nor within a terminal escape nor within what
-    may become a secret; a return to the beginning of a line is told as a new line. It says how much was left
-    out.
+    Redacts it, and cuts neither characters, terminal escapes, nor possible secrets; carriage returns become
+    newlines. It reports how much was left out.
     """
 
     def __init__(self, tell: Callable[[str], None], redactor: Redactor) -> None:
-        """`tell` is given each piece, on the loop."""
+        """`tell` gets each piece, on the loop."""
         self._tell, self._redactor = tell, redactor
         self._streams: list[_Stream] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +124,7 @@ class Capture:
         self._keep_head = keep * 2 // 3
         self._keep_tail = keep - self._keep_head
         self._redactor = redactor or Redactor()
-        # A little more is held: a secret at the border can be told only as a whole. Up to four bytes a
+        # A little more is held: a secret at the border can be recognised only as a whole. Up to four bytes a
         # character.
         margin = 4 * self._redactor.margin
         self._head_room = self._keep_head + margin
@@ -141,18 +140,17 @@ class Capture:
         room = self._head_room - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:] if room < len(piece) else b""
-        if len(self._tail) > 2 * self._tail_room:  # cut now and then, not at every piece
+        # Cut now and then, not at every piece.
+        if len(self._tail) > 2 * self._tail_room:
             del self._tail[: -self._tail_room]
 
     @property
     def truncated(self) -> bool:
-        """Whether some of it is not given back."""
+        """True if some of it is left out."""
         return self.total > self._keep_head + self._keep_tail
 
     def text(self) -> str:
-        """Return what is kept as text, with a line that says how much is left out between beginning and
-        end.
-        """
+        """Return the kept text, with a line on how much is left out in the middle."""
         redacted, content = self._redactor.text, bytes(self._head + self._tail)
         if not self.truncated:
             return redacted(content.decode("utf-8", "replace"))
@@ -165,6 +163,7 @@ class Capture:
                 before = found.start()
             if found.start() < after < found.end():
                 after = found.end()
-        head = content[:before].decode("utf-8", "ignore")  # a character cut in two at the border is left out
+        # A character cut in two at the border is left out.
+        head = content[:before].decode("utf-8", "ignore")
         tail = content[after:].decode("utf-8", "ignore")
         return f"{redacted(head)}\n… {left_out:,} bytes left out …\n{redacted(tail)}"

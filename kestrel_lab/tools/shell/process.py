@@ -18,14 +18,14 @@ from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_lau
 
 _PIECE = 65_536
 _WINDOW = (24, 120)
-"""Lines and columns of a terminal that nobody sees."""
+"""Lines and columns of an invisible terminal."""
 _GRACE_S = 0.25
-"""How long output may still arrive after the program ended, while something it started holds the pipe."""
+"""Seconds for late output after the program ended, while a process it started holds the pipe."""
 _REAP_S = 2.0
-"""How long a killed program may take to disappear before a cancelled call stops waiting for that."""
+"""Seconds a cancelled call waits for a killed program to disappear."""
 
 Sink = Callable[[bytes], bool]
-"""Takes a piece of output; returns whether it wants more. When it does not, the program is killed."""
+"""Takes a piece of output; returning false kills the program."""
 Stopped = Literal["", "timeout", "output", "processes", "memory"]
 
 
@@ -37,11 +37,9 @@ class ProcessEnd:
     """Negative: the signal that ended it."""
     seconds: float
     stopped: Stopped = ""
-    """Why it was killed: its time was up, nobody wanted more output, it started more and more processes, or
-    took too much memory.
-    """
+    """Why it was killed: time, enough output, too many processes, or too much memory."""
     notes: tuple[str, ...] = ()
-    """What a person should know of what it left, or was not let keep."""
+    """Notes for a person on files it left, or could not keep."""
 
 
 async def run_process(
@@ -93,7 +91,7 @@ async def run_launched(
 
 
 async def _read_marks(watch: AutorunWatch) -> Marks:
-    """Look without holding up the event loop: at once where that takes less time than starting a thread."""
+    """Read without blocking the event loop; directly if that is faster than starting a thread."""
     return watch.look() if watch.quick else await asyncio.to_thread(watch.look)
 
 
@@ -103,13 +101,13 @@ class RunningProcess(Protocol):
     overgrown: Overgrown
     """Of what it had more and more until it was killed for that."""
     notes: list[str]
-    """Notes on what it could not do; complete when it is gone."""
+    """Notes on what it could not do; complete at its end."""
 
     async def wait(self) -> int:
         """Its exit code, negative for the signal that ended it."""
 
     def kill(self) -> None:
-        """Kill what is left of it; harmless when nothing is."""
+        """Kill what is left of it; no-op if nothing is."""
 
     async def gone(self) -> None:
         """Wait, not for ever, until what was killed has disappeared."""
@@ -118,7 +116,7 @@ class RunningProcess(Protocol):
 async def start_program(
     launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
 ) -> RunningProcess:
-    """Start a program through the launcher, or as a child of this process where there is none."""
+    """Start a program through the launcher, or as a child process if there is no launcher."""
     return await (start_command_async if can_launch() else _child)(launch, stdin, stdout, stderr, report)
 
 
@@ -152,7 +150,8 @@ class _Group:
 
     def kill(self) -> None:
         # The number of an ended leader is not given away while its group has members.
-        with suppress(ProcessLookupError, PermissionError):  # nobody left; or, on macOS, only zombies
+        # Nobody left; or, on macOS, only zombies.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def gone(self) -> None:
@@ -175,7 +174,8 @@ async def _follow(
         for transport, _ in pipes:
             transport.close()
         await program.gone()
-    await asyncio.gather(*readers)  # a closed pipe ends its reader
+    # A closed pipe ends its reader.
+    await asyncio.gather(*readers)
     code = await program.wait()
     return ProcessEnd(
         exit_code=code,
@@ -216,9 +216,7 @@ async def start_with_pipes(
 
 
 async def _readable_pipe(limit: int, opened: Callable[[], tuple[int, int]]) -> tuple[Pipe, int]:
-    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns
-    both its ends.
-    """
+    """Open a pipe that can be closed while a stray process holds it, unlike asyncio's; return both ends."""
     reading, writing = opened()
     try:
         reader = asyncio.StreamReader(limit=limit)
@@ -234,13 +232,12 @@ class _Ending(asyncio.StreamReaderProtocol):
     """Takes the end of a terminal, which Linux reports as an error, for the end of what is read."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # Linux reports EIO when the last process has closed its side of the terminal.
         super().connection_lost(None if isinstance(exc, OSError) and exc.errno == errno.EIO else exc)
 
 
 def _open_terminal() -> tuple[int, int]:
-    """Open a terminal that passes output on unchanged; returns the side of this process and that of the
-    program.
-    """
+    """Open a terminal that passes output unchanged; return our side and the program's."""
     import termios  # not on every system
 
     ours, theirs = os.openpty()
@@ -284,6 +281,7 @@ async def _wait(
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         if ended.done() and not ended.cancelled():
-            ended.exception()  # raised by whoever asks for the exit code
+            # Raised by whoever asks for the exit code.
+            ended.exception()
         ended.cancel()
     return ""

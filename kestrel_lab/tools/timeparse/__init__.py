@@ -1,3 +1,1 @@
-"""Time expressions: parsing, arithmetic and zones; every reading says how it was read, and ambiguous ones are
-refused.
-"""
+"""Time expressions: parsing, arithmetic and zones. Results tell how they were read; ambiguity is refused."""

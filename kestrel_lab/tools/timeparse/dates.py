@@ -262,9 +262,7 @@ _WEEKDAYS_ON = (
 
 
 def read_shift(text: str, asked: Question) -> Offset | None:
-    """Return the distance from the reference that `text` names; raises `UsageError` for one without a number
-    or a direction.
-    """
+    """Return the distance from the reference in `text`; raises `UsageError` without a number or direction."""
     sign = 1
     if (forward := _FORWARD.fullmatch(text)) is not None:
         far = forward["far"] or forward["behind"]
@@ -384,7 +382,8 @@ def read_foreign(asked: Question, language: str) -> Reading:
     number changed by one. Only what all agree on is accepted, unless the asker settled it, and only if every
     number changed the answer: dateparser passes over what it does not know. Raises `UsageError` otherwise.
     """
-    from dateparser.data.languages_info import language_order  # loaded on use: this package is slow to load
+    # Loaded on use: this package is slow to load.
+    from dateparser.data.languages_info import language_order
 
     if language not in language_order:
         raise UsageError(
@@ -478,9 +477,11 @@ def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[da
         "REQUIRE_PARTS": ["day"],
     }
     if language == "en":
-        settings["PARSERS"] = ["absolute-time"]  # distances and days told from today are the grammar's
+        # The grammar reads distances and days relative to today.
+        settings["PARSERS"] = ["absolute-time"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of its own use of the standard library
+        # It warns of its own use of the standard library.
+        warnings.simplefilter("ignore")
         got = DateDataParser(languages=[language], settings=settings).get_date_data(asked.text)
     if got.date_obj is None:
         return None
@@ -494,9 +495,8 @@ def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[da
 def _make_reading(asked: Question, language: str, found: tuple[datetime, str], moved: timedelta) -> Reading:
     moment, period = found
     said, notes = "a time in another language", (f"read in the language {language} by dateparser",)
-    if moved and (
-        _is_elapsed(moment, asked) or period == "time"
-    ):  # it goes with the clock: some hours or minutes from now
+    # It goes with the clock: some hours or minutes from now.
+    if moved and (_is_elapsed(moment, asked) or period == "time"):
         exact = asked.reference.astimezone(UTC) + (moment - asked.now.replace(tzinfo=None))
         here = exact.astimezone(asked.zone.rules)
         return time_range(here, here, said, "second", asked, *notes, read_by="dateparser")

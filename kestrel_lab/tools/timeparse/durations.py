@@ -80,7 +80,7 @@ class Offset:
 
     @property
     def whole_days(self) -> bool:
-        """Whether it moves from day to day, without hours."""
+        """True if it has only days, without hours."""
         return not self.seconds
 
     @property
@@ -134,7 +134,7 @@ def _required_offset(text: str) -> Offset:
 
 
 def vague_word(text: str) -> str:
-    """Return the word that stands for no exact number, such as `few`, if there is one."""
+    """Return the first vague quantity, such as `few`, if any."""
     found = _VAGUE.search(text)
     return found[0] if found else ""
 
@@ -210,15 +210,12 @@ def _term(term: re.Match[str], sign: int) -> Offset:
 
 
 def _move_weekdays(day: date, count: int) -> date:
-    """Count working days, Monday to Friday; from a weekend the first step is to the working day next to
-    it.
-    """
+    """Count working days, Monday to Friday; from a weekend the first step goes to the adjacent one."""
     step = timedelta(days=1 if count > 0 else -1)
     left = abs(count)
     while left:
-        if (
-            left > 5 and day.weekday() < 5
-        ):  # whole weeks at once; the last days are walked, so that the end is a working day
+        # Whole weeks at once; the last days are walked, so that the end is a working day.
+        if left > 5 and day.weekday() < 5:
             weeks = (left - 1) // 5
             day, left = day + step * 7 * weeks, left - 5 * weeks
         day += step

@@ -54,14 +54,12 @@ _WRITTEN = (
     rf"(?<!\S)(?:({'|'.join(_TENS)}) "
     rf"({'|'.join([*_ONES, *_FIRSTS])})|({'|'.join([*_NUMBERS, *_ORDINALS])}))(?=[,.;]*(?:\s|$))"
 )
-"""A number in words that stands alone; nothing is read across a comma."""
+"""A number in words on its own; not read across commas."""
 
 
 @cache
 def lazy_pattern(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
-    """Compile a pattern at its first use: together the patterns of the grammar take longer than importing
-    it.
-    """
+    """Compile a pattern on first use: compiling all takes longer than importing the grammar."""
     return re.compile(pattern, flags)
 
 

@@ -69,7 +69,8 @@ def split_expression(text: str, asked: Question) -> tuple[str, Clock | None, tup
         )
     notes = ("an approximate time: it was read as if it were exact",) if roughly else ()
     words = text.split(" ")
-    counts = range(min(len(words), 7), 0, -1)  # the longest first, at the end and then at the beginning
+    # The longest first, at the end and then at the beginning.
+    counts = range(min(len(words), 7), 0, -1)
     splits = [(words[-count:], words[:-count]) for count in counts] + [
         (words[:count], words[count:]) for count in counts
     ]
@@ -181,7 +182,8 @@ def parse_relative(
             things, saying what to write instead.
 
     """
-    own = zone_of(reference, "the reference")  # a reference without a zone is refused
+    # A reference without a zone is refused.
+    own = zone_of(reference, "the reference")
     home = zone or own
     asked = Question(
         text=text.strip(),
@@ -198,7 +200,8 @@ def parse_relative(
         return _read(asked, home) if language == "en" else read_foreign(asked, language)
     except UsageError:
         raise
-    except (OverflowError, ValueError):  # a date that the calendar of Python does not hold
+    except (OverflowError, ValueError):
+        # A date that the calendar of Python does not hold.
         raise UsageError(f"{text!r} leaves the years 1 to 9999") from None
 
 

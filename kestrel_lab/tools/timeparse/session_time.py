@@ -1,6 +1,4 @@
-"""The time at which a session begins: its moment and its zone, from which `today` and `now` are counted
-later.
-"""
+"""Start time of a session, with zone: the reference for `today` and `now`."""
 
 from __future__ import annotations
 
@@ -74,20 +72,19 @@ def session_time(now: datetime | None = None, zone: Zone | None = None) -> Hands
 
 
 def machine_now() -> datetime:
-    """Return the time of this machine, with the rules of its zone where they can be found."""
+    """Return this machine's time, with its zone's rules if known."""
     return datetime.now(local_zone().rules)
 
 
 def from_json(kept: Mapping[str, Json]) -> Handshake | None:
-    """Return the handshake that `as_json` wrote; `None` where there is none."""
+    """Return the handshake in `as_json` form; `None` if there is none."""
     now, name = kept.get("now_iso"), kept.get("timezone")
     if not isinstance(now, str) or not isinstance(name, str):
         return None
     moment = datetime.fromisoformat(now)
     try:
         zone = zone_named(name, "the session")
-    except (
-        UsageError
-    ):  # a zone that this machine's database does not have: its offset from UTC is in the time itself
+    # A zone that this machine's database does not have: its offset from UTC is in the time itself.
+    except UsageError:
         zone = zone_of(moment, "the session")
     return Handshake(now=moment.astimezone(zone.rules), zone=zone)

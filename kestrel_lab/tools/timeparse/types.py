@@ -13,9 +13,9 @@ from kestrel_lab.tools.timeparse.zones import Choice, Zone
 from kestrel_lab.views.html.fact_tables import FactsView
 
 Order = Literal["MDY", "DMY"]
-"""Whether 3/4 is the fourth of March or the third of April."""
+"""Reads 3/4 as March 4 (`MDY`) or April 3 (`DMY`)."""
 Prefer = Literal["future", "past"]
-"""Whether `Friday` is the coming one or the last."""
+"""Reads `Friday` as the coming or the last one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +57,14 @@ class Span:
     end: date
     precision: str
     said: str
-    """What the expression was taken to mean."""
+    """The expression as understood."""
     notes: tuple[str, ...] = ()
     relative: bool = True
-    """Whether it depends on the reference."""
+    """True if it depends on the reference."""
 
     @property
     def is_day(self) -> bool:
-        """Whether it is one day, to which a time of day can be added."""
+        """True if it is one day, to which a time can be added."""
         return self.precision == "day"
 
 
@@ -109,7 +109,7 @@ def refuse_expression(text: str, why: str, instead: str) -> NoReturn:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Reading(FactsView):
-    """What a time expression means. Renders as a table."""
+    """Meaning of a time expression; displays as a table."""
 
     text: str
     start: datetime
@@ -123,12 +123,12 @@ class Reading(FactsView):
     reference: datetime | None = None
     """The time that the expression is relative to."""
     notes: tuple[str, ...] = ()
-    """What was not sure and how it was settled."""
+    """Ambiguities and how they were resolved."""
     read_by: str = "grammar"
 
     @property
     def instant(self) -> bool:
-        """Whether it is a moment and no stretch of time."""
+        """True if it is a moment, not a period."""
         return self.start == self.end
 
     def as_json(self) -> dict[str, Json]:
@@ -180,7 +180,7 @@ def time_range(
     *notes: str,
     read_by: str = "grammar",
 ) -> Reading:
-    """Return the reading of `asked` from `start` to `end`, one moment where both are equal."""
+    """Return the reading of `asked` from `start` to `end`; a moment if they are equal."""
     if asked.zone.short:
         notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
     return Reading(

@@ -17,9 +17,7 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.timeparse.normalize import lazy_pattern
 
 Choice = Literal["earlier", "later"]
-"""Which of two moments is meant where clocks are turned back; where they go forward, before or behind the
-gap.
-"""
+"""Chooses between two moments when clocks go back; at a gap, the time before or after it."""
 
 AMBIGUOUS = {
     "ACT": ("Australia/Sydney", "America/Rio_Branco"),
@@ -46,7 +44,7 @@ AMBIGUOUS = {
     "SST": ("Pacific/Pago_Pago", "Asia/Singapore"),
     "WST": ("Australia/Perth", "Pacific/Apia"),
 }
-"""Abbreviations that say too little, with zones that go or went by them."""
+"""Ambiguous abbreviations, with zones that use or used them."""
 ABBREVIATIONS = {
     "ACDT": (630, "Australia/Adelaide"),
     "ACST": (570, "Australia/Adelaide"),
@@ -85,7 +83,7 @@ _ABBREVIATION = re.compile(r"[A-Z]{1,5}|[A-Z]{3}\d[A-Z]{3}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zone:
-    """A time zone and where it came from."""
+    """A time zone and its source."""
 
     rules: tzinfo
     name: str
@@ -97,7 +95,7 @@ class Zone:
 
     @property
     def fixed(self) -> bool:
-        """Whether it is one distance from UTC, which knows no daylight saving time."""
+        """True for a constant offset from UTC without daylight saving time."""
         return not isinstance(self.rules, ZoneInfo)
 
 
@@ -141,10 +139,11 @@ def rules_version() -> str:
                 return file.readline().strip("# \n")
         except OSError:
             continue
+    # Loaded on use: it costs more than this package.
     from importlib.metadata import (
         PackageNotFoundError,
         version,
-    )  # loaded on use: it costs more than this package
+    )
 
     try:
         return f"tzdata {version('tzdata')}"
@@ -153,7 +152,7 @@ def rules_version() -> str:
 
 
 def zone_of(moment: datetime, origin: str) -> Zone:
-    """Return the zone of `moment`; raises `UsageError` where it has none."""
+    """Return the zone of `moment`; raises `UsageError` if it has none."""
     if isinstance(moment.tzinfo, ZoneInfo) and (key := moment.tzinfo.key):
         return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else key, origin=origin)
     offset = moment.utcoffset()
@@ -166,20 +165,21 @@ def zone_of(moment: datetime, origin: str) -> Zone:
 
 
 def local_zone() -> Zone:
-    """Return the zone of this machine, or its present offset from UTC where it names none."""
-    from tzlocal import get_localzone_name  # loaded on use: it reads the machine's settings
+    """Return this machine's zone, or its present offset from UTC if it names none."""
+    # Loaded on use: it reads the machine's settings.
+    from tzlocal import get_localzone_name
 
     now = datetime.now().astimezone()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # it warns where nothing is configured: what it then takes is compared below
+            # It warns where nothing is configured: what it then takes is compared below.
+            warnings.simplefilter("ignore")
             key = get_localzone_name() or ""
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
         key, rules = "", None
-    named = "/" in key or key == "UTC"  # EST is a key, too: it says little to a reader
+    # EST is a key, too: it says little to a reader.
+    named = "/" in key or key == "UTC"
     if named and rules is not None and (there := now.astimezone(rules)).utcoffset() == now.utcoffset():
         # Not by its name, except for UTC: to look one up the whole database is listed, hundreds of files.
         return zone_named(key, "this machine") if key == "UTC" else zone_of(there, "this machine")
@@ -239,7 +239,7 @@ def at_clock(
 
 
 def on_clocks(moment: datetime, zone: Zone) -> datetime:
-    """Return `moment` as clocks of `zone` show it; `UsageError` where that is beyond the years 1 to 9999."""
+    """Return `moment` on the clocks of `zone`; `UsageError` beyond the years 1 to 9999."""
     try:
         return moment.astimezone(UTC).astimezone(zone.rules)
     except (OverflowError, ValueError):
@@ -254,7 +254,8 @@ def day_start(day: date, zone: Zone) -> datetime:
     low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
     if _offset(first) >= _offset(second):
         return _real_moment(first, zone)
-    while low < high:  # the moment when clocks were put forward lies between the two
+    # The moment when clocks were put forward lies between the two.
+    while low < high:
         middle = low + (high - low) // 2
         if middle.astimezone(zone.rules).date() >= day:
             high = middle
@@ -274,9 +275,7 @@ def _fixed_zone(minutes: int, origin: str, short: str = "") -> Zone:
 
 
 def _in_force(wall: datetime, zone: Zone) -> None:
-    """Raise `UsageError` where the zone was given by an abbreviation that is not in force then, such as CET
-    in July.
-    """
+    """Raise `UsageError` if the zone's abbreviation is not in force then, such as CET in July."""
     if not zone.short:
         return
     minutes, example = ABBREVIATIONS[zone.short]
@@ -306,7 +305,8 @@ _DISTANCE = re.compile(
 _UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
 _SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
 _LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)
-_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no other word can be meant
+# In small letters only where no other word can be meant.
+_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"
 _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
 
 

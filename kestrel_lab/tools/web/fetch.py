@@ -30,7 +30,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 async def resolve_name(host: str, port: int) -> list[str]:
-    """Return what this machine's resolver says."""
+    """Return the addresses from this machine's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -66,11 +66,11 @@ class Reach:
             )
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return where to connect for a host: looked up once, each address checked, so that no later answer
-        can differ.
+        """Return the checked addresses of a host, resolved once so that no later answer can differ.
 
-        Raises `PermissionError` if any of them must not be reached, and `OSError` if there is none.
+        Raises `PermissionError` if one is forbidden, and `OSError` if there is none.
         """
+        # Resolved once: a second lookup could return a private address (DNS rebinding).
         found = [host] if is_number(host) else await self.resolve(host, port)
         if (host, port) in self.also:
             return found
@@ -140,7 +140,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a server answered."""
+    """Answer of a server."""
 
     url: Url
     """Of the last request, behind all redirects."""
@@ -149,7 +149,7 @@ class Answer:
     """By name in lower case."""
     body: bytes = b""
     left_out: str = ""
-    """Why the body was not read; the request was made all the same."""
+    """Why the body was not read; the request was made in any case."""
 
     @property
     def kind(self) -> str:
@@ -200,7 +200,8 @@ async def request(
 async def _request_once(
     reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes
 ) -> Answer:
-    import httpcore  # a tenth of a second to load, and most runs never ask the web
+    # A tenth of a second to load, and most runs never ask the web.
+    import httpcore
 
     reach.check_port(url)
     ours = {
@@ -235,9 +236,8 @@ async def _request_once(
 async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
     import httpcore
 
-    backend = cast(
-        "Any", _CheckedNetwork(reach)
-    )  # the methods count, not the class, which would have to be loaded
+    # The methods count, not the class, which would have to be loaded.
+    backend = cast("Any", _CheckedNetwork(reach))
     tls = _tls(reach.env.get("SSL_CERT_FILE", ""))
     proxy = reach.proxy(url)
     if not proxy:
@@ -246,7 +246,8 @@ async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
         await reach.addresses(url.host, url.port)
     except PermissionError:
         raise
-    except OSError:  # only the proxy knows the name
+    except OSError:
+        # Only the proxy knows the name.
         if is_number(url.host):
             raise
     parts = urlsplit(proxy)
@@ -259,9 +260,7 @@ async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedNetwork:
-    """Connects to the very address that was checked; the name stays in the `Host` header and in the
-    certificate.
-    """
+    """Connects to the address that was checked; the name is used for `Host` and the certificate."""
 
     reach: Reach
 
@@ -284,6 +283,7 @@ class _CheckedNetwork:
         for address in addresses[:-1]:
             try:
                 return await network.connect_tcp(address, port, timeout=min(timeout or 5.0, 5.0), **options)
+            # The next address of the host may answer, as when IPv6 does not work here.
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await network.connect_tcp(addresses[-1], port, timeout=timeout, **options)
@@ -315,6 +315,7 @@ async def _read(reach: Reach, url: Url, response: Response) -> Answer:
         return replace(answer, left_out=f"it is packed as {packed[:40]!r}, which was not asked for")
     if answer.kind and not _TEXT.fullmatch(answer.kind):
         return replace(answer, left_out=f"its type is {answer.kind[:80]}, not text")
+    # A body that says it is too large is not read at all.
     declared = headers.get("content-length", "")
     too_large = f"it is larger than {reach.most_bytes:,} bytes"
     if declared.isdecimal() and int(declared) > reach.most_bytes:
@@ -337,9 +338,7 @@ async def _read_plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or
-    is cut off.
-    """
+    """Return the body unpacked, at most one byte more than `most`; raises `zlib.error` if invalid."""
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
         piece = packed

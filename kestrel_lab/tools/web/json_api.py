@@ -24,9 +24,7 @@ class Service:
     headers: Mapping[str, str] = field(repr=False)
 
     async def get(self, path: str, **query: str | int) -> Json:
-        """Return what it answers to a question; raises `ValueError` with its own words if that is an
-        error.
-        """
+        """Return the answer to a GET; raises `ValueError` with the service's message for an error."""
         asked = {name: value for name, value in query.items() if value not in {"", 0}}
         url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
         return self._value(await request(self.reach, "GET", url, headers=self.headers, follow=False), path)
@@ -55,9 +53,7 @@ class Service:
         )
 
     def _check(self, answer: Answer, path: str) -> None:
-        """Raise `ValueError` for an answer that is an error or was not read, `ConnectionError` for an error
-        that may pass.
-        """
+        """Raise `ValueError` for an error or an unread answer, `ConnectionError` for a transient error."""
         text = "" if answer.left_out else decode_body(answer)
         if not 200 <= answer.status < 300:
             what = {
@@ -85,9 +81,7 @@ class Service:
 def api_service(
     name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]
 ) -> Service:
-    """Return a service at its usual address, or at the one that the environment names: that one may be a
-    private one.
-    """
+    """Return a service at its usual address, or at one from the environment, which may be private."""
     if not configured:
         return Service(name=name, base=default, reach=reach, headers=headers)
     url = read_url(configured)
@@ -96,21 +90,21 @@ def api_service(
 
 
 def objects_in(value: Json, *keys: str) -> list[dict[str, Json]]:
-    """Return the objects in the list under `keys`, or in `value` itself; empty where there is none."""
+    """Return the objects in the list under `keys`, or in `value` itself; empty if there are none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_at(value: Json, *keys: str) -> str:
-    """Return the text or number under `keys`; empty where there is none."""
+    """Return the text or number under `keys`; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _words(text: str) -> str:
-    """Return what an error says of itself: services differ in how they name that."""
+    """Return the message of an error: services use different fields for it."""
     try:
         value: Json = json.loads(text)
     except (ValueError, RecursionError):

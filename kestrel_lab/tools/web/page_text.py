@@ -55,7 +55,7 @@ _DECLARED = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]{2,20})", r
 
 
 class Page(HTMLParser):
-    """What is to be seen of an HTML page."""
+    """Visible text of an HTML page."""
 
     def __init__(self, html: str, most_seconds: float = _MOST_SECONDS) -> None:
         """Read `html`; what comes after two million characters, or after `most_seconds`, is left out."""
@@ -64,7 +64,7 @@ class Page(HTMLParser):
         self.links: list[tuple[str, str]] = []
         """Reference and text of each link that can be seen."""
         self.depth = 0
-        """How deep elements are nested in each other at most."""
+        """Deepest nesting of elements."""
         self.complete = len(html) <= _MOST_CHARS
         self._open: list[tuple[str, bool]] = []
         """The elements around, and whether each hides what is in it."""
@@ -73,9 +73,8 @@ class Page(HTMLParser):
         self._parts: list[str] = []
         self._link: list[str] | None = None
         stop = time.monotonic() + most_seconds
-        for start in range(
-            0, min(len(html), _MOST_CHARS), _PIECE
-        ):  # in pieces, and never closed: the end is where hostile pages cost most
+        # In pieces, and never closed: the end is where hostile pages cost most.
+        for start in range(0, min(len(html), _MOST_CHARS), _PIECE):
             if time.monotonic() > stop:
                 self.complete = False
                 break
@@ -89,8 +88,8 @@ class Page(HTMLParser):
 
     @property
     def html(self) -> str:
-        """The page without what is not to be seen: scripts, comments, hidden elements, and attributes that
-        say nothing about the text.
+        """The page without scripts, comments, hidden elements, and attributes that say nothing about the
+        text.
         """
         title = f"<head><title>{escape(self.title)}</title></head>" if self.title else ""
         return f"<html>{title}<body>{''.join(self._seen)}</body></html>"
@@ -149,8 +148,8 @@ class Page(HTMLParser):
             self._link.append(data)
 
     def _end_implied(self, tag: str) -> None:
-        """End what the beginning of `tag` ends, as browsers do: else what is hidden would hide what comes
-        after it.
+        """Close elements that `tag` closes implicitly, as browsers do: else a hidden one would hide what
+        follows.
         """
         top = self._open[-1][0] if self._open else ""
         if (
@@ -172,9 +171,11 @@ def decode_body(answer: Answer) -> str:
     )
     declared = None if named else _DECLARED.search(answer.body[:4_096])
     name = (named[1] if named else declared[1].decode("ascii", "replace") if declared else "utf-8").lower()
-    if not _CODED.fullmatch(name):  # Python knows encodings that are none of text, and slow ones
+    # Python knows encodings that are none of text, and slow ones.
+    if not _CODED.fullmatch(name):
         name = "utf-8"
     try:
+        # Browsers drop a byte order mark too.
         return answer.body.decode(name, "replace").removeprefix("\ufeff")
     except LookupError:
         return answer.body.decode("utf-8", "replace")
@@ -210,7 +211,8 @@ def page_links(html: str, base: Url) -> list[tuple[str, str]]:
     for reference, text in Page(html).links[:_MOST_LINKS]:
         try:
             url = str(join_url(base, reference.strip()))
-        except ValueError:  # mail addresses, scripts, and what is no URL
+        except ValueError:
+            # Mail addresses, scripts, and what is no URL.
             continue
         found[url] = found.get(url) or text
     return list(found.items())
@@ -218,7 +220,8 @@ def page_links(html: str, base: Url) -> list[tuple[str, str]]:
 
 def _article(html: str, url: str) -> str:
     try:
-        from trafilatura import extract  # half a second to load, and an extra
+        # Half a second to load, and an extra.
+        from trafilatura import extract
     except ImportError:
         return ""
     return (

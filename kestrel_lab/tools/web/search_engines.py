@@ -30,7 +30,7 @@ _MOST = 20
 _BRAVE = "https://api.search.brave.com"
 _SECONDS = 20
 _ENGINES: Final = ("duckduckgo.com", "www.bing.com")
-"""Two of those that ddgs asks: where neither takes a connection, the others are not tried."""
+"""Two of the engines of ddgs: if neither is reachable, the others are not tried."""
 _REACHED_S: Final = 4.0
 
 
@@ -38,7 +38,7 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     """`web_search`, and where `BRAVE_API_KEY` is set `brave_search`, which `web_search` then asks too.
 
     Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`)
-    knows. What is looked for is told to a search engine and to nobody else, so the danger is LOW.
+    knows. The query is sent to a search engine and to nobody else, so the danger is LOW.
     """
     brave, find = _brave(reach), search_function(reach, engine)
 
@@ -117,9 +117,7 @@ async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[F
 
 
 def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
-    """Ask the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same
-    proxy.
-    """
+    """Ask the search engines of ddgs; the library contacts their fixed addresses through the same proxy."""
     try:
         from ddgs import DDGS  # an extra
         from ddgs.exceptions import DDGSException
@@ -133,6 +131,7 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
     try:
         rows: list[dict[str, Any]] = client.text(query, max_results=count)
     except DDGSException as error:
+        # ddgs raises one exception for both; only the text tells an empty result from a failure.
         if str(error).startswith("No results found"):
             return []
         msg = (
@@ -144,8 +143,8 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
 
 
 def _check_reached(proxy: str | None) -> None:
-    """Raise `ConnectionError` where the search engines, or the proxy to them, take no connection: ddgs would
-    try each for long.
+    """Raise `ConnectionError` if the search engines or their proxy are unreachable: ddgs would try each for
+    long.
     """
     if proxy is None:
         places, what = [(engine, 443) for engine in _ENGINES], " and ".join(_ENGINES)
@@ -177,7 +176,8 @@ def is_reachable(
         else:
             answers.put(True)
 
-    for place in places:  # threads that nobody waits for: a resolver may take half a minute to give up
+    # Threads that nobody waits for: a resolver may take half a minute to give up.
+    for place in places:
         Thread(target=look, args=(place,), daemon=True).start()
     try:
         return any(answers.get(timeout=seconds) for _ in places)

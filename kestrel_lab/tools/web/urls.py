@@ -28,12 +28,12 @@ class Url:
 
     @property
     def usual_port(self) -> bool:
-        """Whether the port is the one of the scheme."""
+        """True if the port is the scheme's default."""
         return self.port == _SCHEMES[self.scheme]
 
     @property
     def authority(self) -> str:
-        """Host and port as in a `Host` header: the port only where it is not the usual one."""
+        """Host and port as in a `Host` header; the default port is omitted."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.usual_port else f"{host}:{self.port}"
 
@@ -75,7 +75,7 @@ def read_url(text: str) -> Url:
 
 
 def join_url(base: Url, reference: str) -> Url:
-    """Return where a link or a redirect leads that was found at `base`; raises like `read_url`."""
+    """Return the target of a link or redirect found at `base`; raises like `read_url`."""
     return read_url(urljoin(str(base), reference))
 
 
@@ -118,6 +118,7 @@ def _quote(text: str) -> str:
 _CLOSED_4 = tuple(
     ip_network(text)
     for text in (
+        # Private, local, shared and documentation ranges (IANA special-purpose registry).
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
         *(
             "192.0.0.0/24",
@@ -128,7 +129,8 @@ _CLOSED_4 = tuple(
             "198.51.100.0/24",
         ),
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        "168.63.129.16/32",  # answers a cloud's virtual machines only, though the number is a public one
+        # Answers a cloud's virtual machines only, though the number is a public one.
+        "168.63.129.16/32",
     )
 )
 _OPEN_6 = ip_network("2000::/3")
@@ -136,9 +138,11 @@ _OPEN_6 = ip_network("2000::/3")
 _CLOSED_6 = tuple(
     ip_network(text)
     for text in (
-        "2001::/23",  # Teredo, which hides an IPv4 address, and other protocols
+        # Teredo, which hides an IPv4 address, and other protocols.
+        "2001::/23",
         *("2001:db8::/32", "3fff::/20"),  # for books
-        "2002::/16",  # 6to4, which hides an IPv4 address
+        # 6to4, which hides an IPv4 address
+        "2002::/16",
     )
 )
 

@@ -87,7 +87,7 @@ class Holder:
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
-        """Return an attribute's current value, or that of a variable in a module; `ABSENT` if missing."""
+        """Return an attribute's current value, also of a variable in a module's place; else `ABSENT`."""
         return (self.target if type(self.target) is dict else self.read()).get(name, ABSENT)
 
     def put(self, name: str, value: Any) -> None:
@@ -189,7 +189,8 @@ class Snapshot:
     def _on_the_way(self, first: str, rest: list[str]) -> Iterator[Holder]:
         """Yield the owners of attributes in `first`, `first.second`, …; no code is called on the way."""
         value = self.names.get(first, ABSENT)
-        if value is ABSENT and first in sys.modules:  # the code imports it, or has just done so
+        # The code imports it, or has just done so.
+        if value is ABSENT and first in sys.modules:
             value = sys.modules[first]
         path = first
         for name in [*rest, ""]:
@@ -203,7 +204,8 @@ class Snapshot:
             elif value is not self.names.get(first):
                 if not raw_dict(value):
                     return
-                yield Holder(path, value, own=False)  # an object of a library: settings, say
+                # An object of a library: settings, say.
+                yield Holder(path, value, own=False)
             value = (vars(value) if isinstance(value, type) else raw_dict(value)).get(name, ABSENT)
             path = f"{path}.{name}"
 

@@ -361,7 +361,8 @@ def _open_descriptors() -> dict[_Identity, int]:
     """Return how many descriptors there are of each file or socket."""
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:  # in a locked down copy, which has few
+    except OSError:
+        # In a locked down copy, which has few.
         numbers = list(range(_MOST_DESCRIPTORS))
     found = dict[_Identity, int]()
     for number in numbers:
@@ -402,7 +403,8 @@ def _opener() -> str:
 def _witness() -> Witness | None:
     """Return the observer of the code on this thread."""
     witness = _WATCHED.get()
-    if witness is None:  # a thread begins with a context of its own
+    # A thread begins with a context of its own.
+    if witness is None:
         return next((one for one in _WATCHING if one.started(threading.get_ident())), None)
     return witness if witness in _WATCHING else None
 

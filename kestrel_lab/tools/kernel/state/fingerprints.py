@@ -60,7 +60,8 @@ _ONLY_ID = (
     types.FunctionType,
     types.ModuleType,
     type,
-    ContextVar,  # what code sets is seen in its own task alone
+    # What code sets is seen in its own task alone.
+    ContextVar,
     property,
     staticmethod,
     classmethod,
@@ -77,7 +78,8 @@ def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
 def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
     """Yield the objects in `value` up to a bound, nearest first, each with what to compare of it."""
     queue: deque[object] = deque([value])
-    places, held = {id(value): 0}, [value]  # held: the id of a temporary object must not be given to another
+    # Held: the id of a temporary object must not be given to another.
+    places, held = {id(value): 0}, [value]
     while queue:
         one = queue.popleft()
         token, parts = _look_at(one)
@@ -92,7 +94,8 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
                 links.append(len(held))
                 held.append(part)
                 queue.append(part)
-            else:  # a container may have been made by reading an object, and has another identity each time
+            else:
+                # A container may have been made by reading an object, and has another identity each time.
                 links.append(type(part).__name__ if type(part) in _PLAIN else id(part))
         yield one, (token, *links)
 
@@ -122,7 +125,8 @@ def is_opaque(value: object) -> bool:
 
 def _root(kind: type) -> str:
     """Return the name of the package that a type is of."""
-    module = kind.__module__  # a class may have a property of that name
+    # A class may have a property of that name.
+    module = kind.__module__
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
@@ -160,10 +164,11 @@ def _of_atom(value: object) -> object:
 def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     kind = type(value)
     if kind in (set, frozenset):
+        # In any order: one that was put back may have another.
         return (
             kind.__name__,
             hash(frozenset(value)),
-        ), ()  # in any order: one that was put back may have another
+        ), ()
     kinds = set(map(type, value.values() if kind is dict else value)) | (
         set(map(type, value)) if kind is dict else set()
     )
@@ -171,7 +176,8 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     if kinds <= _ATOMS or (len(value) > _MANY and kinds <= _ATOMS | _PLAIN and _plain_within(value)):
         try:
             return (kind.__name__, zlib.crc32(marshal.dumps(value, 2))), ()
-        except ValueError:  # something deeper is not plain, or it is within itself
+        except ValueError:
+            # Something deeper is not plain, or it is within itself.
             pass
     if len(value) > _LARGE:
         return (
@@ -210,10 +216,11 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
         and not is_own(kind.__module__)
         and kind.__hash__ not in (None, object.__hash__)
     ):
+        # What is equal by its content does not change, though it may keep things by in slots.
         return (
             id(kind),
             hash(value),
-        ), ()  # what is equal by its content does not change, though it may keep things by in slots
+        ), ()
     attributes = _attributes(value, kind)
     if not attributes and kind.__basicsize__ > _BARE:
         with memoryview(value) as view:
@@ -258,9 +265,8 @@ def _of_generator(value: Any) -> object:
 
 def _of_iterator(value: Any) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of itertools, which loses this in Python 3.14 and is opaque then
+        # Of itertools, which loses this in Python 3.14 and is opaque then.
+        warnings.simplefilter("ignore", DeprecationWarning)
         _, arguments, *state = value.__reduce__()
     return [*arguments, *state]
 
@@ -288,7 +294,8 @@ def file_state(file: Any) -> object:
     try:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         return file.tell() if regular else "open"
-    except (OSError, ValueError):  # in the middle of `for line in file` a text file does not say
+    except (OSError, ValueError):
+        # In the middle of `for line in file` a text file does not say.
         return file.buffer.tell() if hasattr(file, "buffer") else "open"
 
 

@@ -1,4 +1,4 @@
-"""Probes of libraries: random states and options of numpy, pandas, matplotlib, what IPython was told,
+"""Probes of libraries: random states and options of numpy, pandas, matplotlib, settings of IPython,
 widgets.
 """
 
@@ -41,9 +41,8 @@ def _matplotlib(_: Any) -> Reading:
 
 def _backend(_: Any) -> Reading:
     name = dict.get(sys.modules["matplotlib"].rcParams, "backend")
-    return {
-        "": name.rpartition(".backend_")[2] if isinstance(name, str) else name
-    }  # `inline` is also module://….backend_inline
+    # `inline` is also module://….backend_inline.
+    return {"": name.rpartition(".backend_")[2] if isinstance(name, str) else name}
 
 
 def _pandas(_: Any) -> Reading:
@@ -60,7 +59,8 @@ def _pandas(_: Any) -> Reading:
 
 def _restore_pandas(_: Any, values: Mapping[Any, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of options that will go one day
+        # Of options that will go one day.
+        warnings.simplefilter("ignore")
         for key, value in values.items():
             sys.modules["pandas"].set_option(key, value)
 
@@ -156,7 +156,8 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         library="matplotlib",
         read=_backend,
         lost="changing it closes figures",
-        ignore=lambda key, old, new: not isinstance(old, str),  # the first figure chooses one
+        # The first figure chooses one.
+        ignore=lambda key, old, new: not isinstance(old, str),
     ),
     Probe(name="options of pandas", library="pandas", read=_pandas, restore=_restore_pandas),
     Probe(
@@ -185,7 +186,8 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         restore=_restore_magics,
         ignore=lambda key, old, new: (
             type(old).__name__ == "LazyMagic"
-        ),  # it becomes the magic that it stands for when it is used
+            # It becomes the magic that it stands for when it is used.
+        ),
     ),
     Probe(name="IPython transformers", read=_transformers, restore=each_list(getattr)),
     Probe(

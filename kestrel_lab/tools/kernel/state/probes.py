@@ -42,9 +42,8 @@ class Probe:
     """Values may be secrets: only keys are named."""
     adopted: bool = False
     """Plain data, which goes along when the values of a preview are taken over."""
-    ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: (
-        False
-    )  # a default with the shape of the others
+    # A default with the shape of the others.
+    ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: False
     """Return true if a key's change from old to new is no change of state."""
 
     def reading(self, shell: Any) -> Reading:

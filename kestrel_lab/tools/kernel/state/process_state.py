@@ -75,7 +75,8 @@ class ProcessState:
         mine = self._readings[probe.name]
         for key, (was, now) in probe.difference(earlier, later).items():
             if not same(mine.get(key, ABSENT), was):
-                continue  # the code has changed it before
+                # The code has changed it before.
+                continue
             if now is ABSENT:
                 mine.pop(key, None)
             else:

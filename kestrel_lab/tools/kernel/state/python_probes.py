@@ -30,9 +30,8 @@ from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, each, 
 
 
 def _umask(_: Any) -> Reading:
-    status = Path("/proc/self/status").read_text(
-        encoding="ascii"
-    )  # os.umask could only be read by setting it
+    # os.umask could only be read by setting it
+    status = Path("/proc/self/status").read_text(encoding="ascii")
     return {"": next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask"))}
 
 
@@ -142,7 +141,8 @@ def _restore_decimal(_: Any, values: Mapping[Any, Any]) -> None:
 
 
 def _decimal(_: Any) -> Reading:
-    context = decimal.getcontext()  # without its flags, which any calculation sets
+    # Without its flags, which any calculation sets.
+    context = decimal.getcontext()
     names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
     return {**{name: getattr(context, name) for name in names}, "traps": dict(context.traps)}
 
@@ -170,12 +170,14 @@ def _children(_: Any) -> Reading:
 
 def _time_zone_back(_: Any, values: Mapping[Any, Any]) -> None:
     del values
-    time.tzset()  # by TZ, which os.environ has put back before
+    # By TZ, which os.environ has put back before.
+    time.tzset()
 
 
 def _restore_random(_: Any, values: Mapping[Any, Any]) -> None:
     version, words, gauss = values[""]
-    if not isinstance(gauss, float | None):  # a preview's word, which random does not check
+    # A preview's word, which random does not check.
+    if not isinstance(gauss, float | None):
         raise ValueError("the state of a random generator ends with a number")
     random.setstate((version, words, gauss))
 
