@@ -62,11 +62,14 @@ test-long: $(VENV)/.dev $(VENV)/conformance/.done system ## Run the long tests: 
 	@$(PYTEST) -m long
 
 # As on a machine without bubblewrap: a PATH of links to every program but that one.
-test-without-bubblewrap: $(VENV)/.dev system ## Run the tests of the sandbox, checks and MCP where bubblewrap is not installed
+test-without-bubblewrap: $(VENV)/.dev system ## Run the tests where it matters that bubblewrap is not installed
 	@$(BIN)/python tests/path_without.py bwrap -- $(PYTEST) $(WITHOUT_BUBBLEWRAP)
 
-WITHOUT_BUBBLEWRAP := tests/attacks tests/checks tests/cli/test_mcp_commands.py tests/cli/test_no_user.py tests/evals/execution tests/evals/shipped tests/evals/stored \
-	tests/mcp tests/runtime/mcp tests/tools
+# Where level S1 and the levels of bubblewrap differ; all of CI's time is not there for more.
+WITHOUT_BUBBLEWRAP := tests/attacks/test_sandbox_attacks.py tests/checks/test_checks.py tests/cli/test_no_user.py \
+	tests/evals/execution/test_checks_held_in.py tests/evals/execution/test_judging.py tests/evals/stored/test_rescore.py \
+	$(addprefix tests/runtime/mcp/test_,mcp.py mcp_sandbox.py mcp_start.py) \
+	$(addprefix tests/tools/test_,autorun_list.py home_protected.py sandbox.py sandbox_terminal.py shell.py work_folder.py)
 
 test-all: test test-without-bubblewrap test-long ## Run every test
 
