@@ -60,6 +60,9 @@ from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images
 from kestrel_lab.eventlog.large_results import StoredText
 
+_COUNTED: set[type] = set()
+"""Types of events that change nothing but counts, as `RunState.apply` found out."""
+
 
 @dataclass(kw_only=True, slots=True)
 class RunState:
@@ -202,6 +205,8 @@ class RunState:
         """Take one event in."""
         self.events += 1
         self.meter.take(event, at)
+        if type(event) in _COUNTED:
+            return
         match event:
             case ModelCalled():
                 conversation = self.conversation(event.step)
@@ -221,8 +226,9 @@ class RunState:
                 self.conversation(event.step).folder = event.folder
             case MacroStarted():
                 self.macros[event.call] = OpenMacro(started=event)
-            case MacroFinished() if event.call in self.macros:
-                self.macros[event.call].finished = True
+            case MacroFinished():
+                if event.call in self.macros:
+                    self.macros[event.call].finished = True
             case ApprovalAsked():
                 self.questions[event.question or event.call] = event
             case ApprovalGiven():
@@ -257,8 +263,9 @@ class RunState:
                 self._step_finished(event)
             case MemoryRecalled():
                 self.recalled.update(str(note["id"]) for note in event.notes if "id" in note)
-            case MemoryStored() if "id" in event.note:
-                self.kept.add(str(event.note["id"]))
+            case MemoryStored():
+                if "id" in event.note:
+                    self.kept.add(str(event.note["id"]))
             case KernelChanged():
                 self.kernels[event.call] = event.kernel
             case KernelUndone():
@@ -271,8 +278,9 @@ class RunState:
                 self.votes[event.step] = event
             case CouncilDecided():
                 self.councils[event.step] = event
-            case ToolsAdded() if self.started is not None:
-                self.started = replace(self.started, tools=[*self.started.tools, *event.tools])
+            case ToolsAdded():
+                if self.started is not None:
+                    self.started = replace(self.started, tools=[*self.started.tools, *event.tools])
             case ToolsShown():
                 self._tools_shown(event)
             case McpCandidateFound():
@@ -281,8 +289,8 @@ class RunState:
                 self.servers[event.server] = event
             case RunFinished():
                 self.finished, self.answer = event, event.answer
-            case _:
-                pass
+            case _:  # no case above has a condition beside the type, so this holds for all of the type
+                _COUNTED.add(type(event))
 
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
         """Take over what the earlier run recalled; its messages follow when this run's agent begins."""

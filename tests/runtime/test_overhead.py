@@ -5,6 +5,7 @@ changes next to nothing.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from kestrel_lab.core.calls import Effect
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.eventlog import hash_chain
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
 from kestrel_lab.runtime.session import Session
@@ -43,6 +45,14 @@ MOST_OF_A_TURN, MOST_OF_A_PLAIN_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_
 )
 """Calls of Python functions in a turn with three calls of a tool; 1,201 the last when each call told of its
 files by itself.
+"""
+
+WRITER = "kestrel-log-writer"
+MOST_WRITTEN = {"calls": 290, "statements": 4, "bytes": BUSY * 3_430}
+MOST_WRITTEN_BEFORE_EFFECTS = {"calls": 370, "statements": 8, "bytes": BUSY * 3_435}
+"""Of the log's writer, in a turn with three calls: 250 and 320 calls of functions on a quiet machine, 412 and
+456 when each part of an event was hashed by itself. Statements are those of one commit, and of two: answers
+that wait for company may find none on a busy machine.
 """
 
 
@@ -240,3 +250,54 @@ def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: 
     lab.close()
     assert described == []
     assert sum("tool_flows" in sql for sql in asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("effect", "most"), [("pure", MOST_WRITTEN), ("opaque", MOST_WRITTEN_BEFORE_EFFECTS)]
+)
+def test_the_thread_that_writes_the_log_stays_cheap(
+    effect: Effect, most: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn with three calls has a bound in the writer's thread, too: its functions, C among them, its
+    statements of SQLite, and the bytes it hashes. That thread takes its time from all others.
+    """
+    counts = {"calls": 0, "statements": 0, "bytes": 0}
+    sha256 = hashlib.sha256
+
+    def note(_: FrameType, what: str, called: Any) -> None:
+        if threading.current_thread().name != WRITER:
+            return
+        counts["calls"] += what in {"call", "c_call"}
+        counts["statements"] += what == "c_call" and called.__name__ in {"execute", "executemany"}
+
+    def hashed(content: bytes) -> Any:
+        counts["bytes"] += len(content)
+        return sha256(content)
+
+    @tool(effect=effect)
+    async def look_up(topic: str, limit: int) -> str:
+        """Find entries."""
+        return f"{limit} entries of {topic}"
+
+    def play(request: ModelRequest) -> Turn:
+        done = (len(request.messages) - 2) // 4
+        return "done" if done == 40 else [("look_up", {"topic": f"t{n}", "limit": 5}) for n in range(3)]
+
+    monkeypatch.setattr(hash_chain.hashlib, "sha256", hashed)
+    threading.setprofile(note)
+    options: dict[str, Any] = {"limits": Limits(cycles=None, seconds=None), "checkpoint_every": None}
+    lab = Session(tmp_path / "home", ScriptedModel(play), "auto", tools=[look_up], env={}, **options)
+    try:
+        spent = {}
+        for _ in range(2):
+            before = dict(counts)
+            assert asyncio.run(_answer(lab, tmp_path)) == "done"
+            spent = {name: (count - before[name]) / 40 for name, count in counts.items()}
+    finally:
+        threading.setprofile(None)
+        lab.close()
+    assert {name: count for name, count in spent.items() if count > most[name]} == {}
+
+
+async def _answer(lab: Session, place: Path) -> str:
+    return (await lab.run("look", workspace=place)).answer

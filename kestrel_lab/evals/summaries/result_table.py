@@ -103,7 +103,7 @@ def summarise_configurations(rows: Iterable[EvalRow], count_errors: CountErrors)
     """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not
     kept.
     """
-    return reduce_rows(rows, count_errors).summaries()
+    return reduce_rows(rows, count_errors, grouping=False).summaries()
 
 
 def label_kind(name: str, kind: str) -> str:

@@ -28,7 +28,7 @@ MEANS: Final = (
     "cache_hits",
 )
 """Metrics whose means a summary shows."""
-
+_SUMMARISED: Final = (*MEANS, "grading_cost")
 
 MOST_TRIES: Final = 10
 """The most tries that a summary gives the chances of."""
@@ -53,8 +53,9 @@ class Cell:
 class Reducer:
     """Adds up trials by configuration and scenario; its memory does not grow with the number of repeats."""
 
-    def __init__(self, count_errors: CountErrors) -> None:
-        self._count_errors = count_errors
+    def __init__(self, count_errors: CountErrors, *, grouping: bool = True) -> None:
+        """Without `grouping` only what `summaries` shows is added up, a third of the metrics."""
+        self._count_errors, self._grouping = count_errors, grouping
         self._cells: dict[tuple[str, str], Cell] = {}
 
     def add(self, row: EvalRow) -> None:
@@ -62,11 +63,14 @@ class Reducer:
         result = row.result
         counts = result["outcome"] != "error" or self._count_errors == "fail"
         success = float(result["outcome"] == "pass") if counts else math.nan
-        self._add(row.config, row.scenario, result, success, row.metrics | score_metrics(result["scores"]))
+        numbers = row.metrics | score_metrics(result["scores"])
+        if not self._grouping:
+            numbers = {name: numbers[name] for name in _SUMMARISED if name in numbers}
+        self._add(row.config, row.scenario, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Add a trial from a row of a frame; one without `success` is in no rate."""
-        numbers = {name: record[name] for name in (*MEANS, "grading_cost")}
+        numbers = {name: record[name] for name in _SUMMARISED}
         self._add(record["config"], record["scenario"], record, record["success"], numbers)
 
     def _add(
@@ -137,9 +141,9 @@ class Reducer:
         }
 
 
-def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
+def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping: bool = True) -> Reducer:
     """Return a reducer with all of `rows`, which are read once and not kept."""
-    found = Reducer(count_errors)
+    found = Reducer(count_errors, grouping=grouping)
     for row in rows:
         found.add(row)
     return found

@@ -100,7 +100,7 @@ def _is_allowed_by_rule(call: Call, tool: Tool, taint: Taint, ruling: Ruling | N
     """Return true if a person's rule allows the call with named or user-given values, and it is the first
     such call.
     """
-    if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
+    if ruling is None or ruling.verdict != "allow" or not taint.made(call) <= {call.id}:
         return False
     mine = {name: value for name, value in authority_arguments(call, tool).items() if name not in ruling.args}
     return _values_are_given(mine, taint) and not _carried_texts(call, tool, taint)

@@ -98,10 +98,11 @@ class Taint:
     """Answers of tools, in order."""
     rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
     """Contents of answer fields that only the user or a service writes, one object each, by fields."""
-    made: dict[str, set[str]] = field(default_factory=dict)
-    """By key, the calls that were made or are about to be."""
     calls_of: dict[str, set[str]] = field(default_factory=dict)
-    """By tool, the same."""
+    """By tool, the calls that were made or are about to be."""
+    _made: dict[str, set[str]] = field(default_factory=dict)
+    """By key, the same; without those of `_unkeyed`."""
+    _unkeyed: list[Call] = field(default_factory=list)
     stated: dict[str, int] = field(default_factory=dict)
     """By tool, how many calls the model stated before it had read anything foreign."""
     stated_values: dict[str, list[Json]] = field(default_factory=dict)
@@ -352,8 +353,15 @@ class Taint:
 
     def count(self, call: Call) -> None:
         """Count a call as made."""
-        self.made.setdefault(call.key, set()).add(call.id)
+        self._unkeyed.append(call)
         self.calls_of.setdefault(call.target, set()).add(call.id)
+
+    def made(self, call: Call) -> set[str]:
+        """Return the ids of the calls that are the same request and were made, or are about to be."""
+        while self._unkeyed:  # a key is a hash of all arguments, and few runs have a rule that asks for it
+            one = self._unkeyed.pop()
+            self._made.setdefault(one.key, set()).add(one.id)
+        return self._made.get(call.key, set())
 
     def _called(self, event: ToolCalled) -> None:
         self._args[event.call] = event.args

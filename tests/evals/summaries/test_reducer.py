@@ -3,6 +3,7 @@ memory.
 """
 
 import math
+import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -236,3 +237,26 @@ def test_stored_trials_are_read_in_pages(tmp_path):
         assert Reducer("fail").summaries() == []
     finally:
         store.close()
+
+
+def test_a_result_is_reduced_once_however_often_it_is_shown():
+    """A notebook shows 12,000 trials at once the second time: summaries are kept, and nobody can change them.
+
+    They are the same as those of a reducer that adds up all metrics.
+    """
+    rows = tuple(row(f"s{n % 30}", "pass" if n % 3 else "fail", epoch=n, working_time=n) for n in range(600))
+    result = EvalResult(suite=suite(), rows=rows, store=None)
+    assert result.summaries() == reduce_rows(rows, "fail").summaries()
+    result.summaries()[0]["trials"] = 0
+    assert result.summaries()[0]["trials"] == 600
+    reduced = 0
+
+    def count(frame, what, _function):
+        nonlocal reduced
+        reduced += what == "call" and frame.f_code is Reducer.add.__code__
+
+    sys.setprofile(count)
+    html = result._repr_html_()
+    sys.setprofile(None)
+    assert "600 trials" in html
+    assert reduced == 0
