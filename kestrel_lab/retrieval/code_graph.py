@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.host.extras import missing_package
 from kestrel_lab.language.code_tokens import index_text
+from kestrel_lab.language.grammars import absent_grammars
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.indexing.file_list import read_text
 from kestrel_lab.retrieval.indexing.imports import resolve_import
@@ -72,7 +74,7 @@ class Graph:
 
     def definitions(self, name: str) -> list[Hit]:
         """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any;
-        declarations come last.
+        declarations come last. Raises `MissingPackage` where there are none for want of grammars.
         """
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
@@ -80,6 +82,8 @@ class Graph:
             "symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
             (last.lower(),),
         )
+        if not rows and (absent := absent_grammars()):
+            raise missing_package(absent[0], __name__)
         fitting = [
             row
             for row in rows
