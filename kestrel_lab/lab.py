@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -120,6 +120,13 @@ def _of_evals() -> type[Evaluations]:
     return Evaluations
 
 
+def _prepare_model(env: Mapping[str, str], model: str | Model | None) -> None:
+    from kestrel_lab.models.resolve import prepare_in_background  # providers: only in a kernel
+
+    if model is None or isinstance(model, str):
+        prepare_in_background(env, model)
+
+
 class Lab:
     """Runs agents and measures them.
 
@@ -184,6 +191,8 @@ class Lab:
             **given,
         )
         self.evals = _of_evals()(self.session)
+        if "ipykernel" in sys.modules:  # where a person still reads and types; a script asks at once
+            _prepare_model(env, options.model)
         if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
 

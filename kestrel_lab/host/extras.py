@@ -1,18 +1,16 @@
-"""Optional packages: an import of this package that finds nothing says which extra to install.
+"""Optional packages: which extra brings a module that is not installed.
 
-The extras are those of `pyproject.toml`, read from the metadata of the installed distribution.
+The extras are those of `pyproject.toml`, read from the metadata of the installed distribution. `safe_imports`
+raises the error for each import of this package that finds nothing.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from kestrel_lab.core.errors import MissingPackage
 
 _DISTRIBUTION: Final = "kestrel-lab"
@@ -28,27 +26,7 @@ _OTHER_NAMES: Final = {
     "zmq": "ipykernel",
 }
 """The requirement that brings a module, where their names differ."""
-_MACHINERY: Final = ("importlib", "importlib._bootstrap", "importlib._bootstrap_external")
 _REQUIREMENT = re.compile(r"""^([\w.-]+).*?(?:;.*\bextra\s*==\s*['"]([\w-]+)['"].*)?$""")
-
-
-class ExtraFinder:
-    """The last finder: for an import that this package makes and nothing answers, it raises `MissingPackage`.
-
-    Imports of other code, and questions whether a module is there (`importlib.util.find_spec`), are left
-    alone: libraries probe for optional packages of theirs.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> None:
-        """Find nothing; see the class."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") in _MACHINERY:
-            frame = frame.f_back
-        importer = frame.f_globals.get("__name__") or ""
-        if path is None and importer.startswith("kestrel_lab.") and name != "kestrel_lab":
-            raise missing_package(name, importer)
 
 
 def missing_package(module: str, importer: str = "") -> MissingPackage:
@@ -70,12 +48,6 @@ def missing_package(module: str, importer: str = "") -> MissingPackage:
     error = MissingPackage(msg)
     error.name = module
     return error
-
-
-def install_finder() -> None:
-    """Put the finder last, once."""
-    if not any(isinstance(finder, ExtraFinder) for finder in sys.meta_path):
-        sys.meta_path.append(ExtraFinder())
 
 
 def _requirements() -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ in.
 Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes
 there would be imported, and run, when something here needs pandas for the first time. Imports that the user's
 own code makes are left alone. One library, which jsonschema imports where JupyterLab is installed, is loaded
-when it is used: it compiles grammars for a second.
+when it is used: it compiles grammars for a second. An import that finds nothing says which extra it needs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
 _PACKAGE: Final = __name__.partition(".")[0]
+_MACHINERY: Final = ("importlib", "importlib._bootstrap", "importlib._bootstrap_external")
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _LATE: Final = "rfc3987_syntax"
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -90,11 +91,34 @@ class _LateLoader:
         names.update(is_valid_syntax=is_valid_syntax, __getattr__=attribute)
 
 
+class ExtraFinder:
+    """The last finder: for an import that this package makes and nothing answers, it raises `MissingPackage`.
+
+    Imports of other code, and questions whether a module is there (`importlib.util.find_spec`), are left
+    alone: libraries probe for optional packages of theirs.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
+        """Return nothing; see the class."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _MACHINERY:
+            frame = frame.f_back
+        importer = frame.f_globals.get("__name__") or ""
+        if path is None and importer.startswith(f"{_PACKAGE}.") and name != _PACKAGE:
+            from kestrel_lab.host.extras import missing_package  # most programs miss nothing
+
+            raise missing_package(name, importer)
+
+
 def install_guard() -> None:
-    """Put the guard around the usual finder, once."""
+    """Put the guard around the usual finder, and the finder of extras last; each once."""
     for place, finder in enumerate(sys.meta_path):
         if isinstance(finder, type) and finder.__name__ == "PathFinder":
             sys.meta_path[place] = Guard(finder)
+    if not any(isinstance(finder, ExtraFinder) for finder in sys.meta_path):
+        sys.meta_path.append(cast("Any", ExtraFinder()))
 
 
 def _split_sys_path() -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from kestrel_lab.language.grammars import GRAMMARS, HOLDERS, Grammar, language_of, parse_source
+from kestrel_lab.language.grammars import GRAMMARS, HOLDERS, Grammar, has_grammar, language_of, parse_source
 
 _DEPTH = 40
 """Levels of nested definitions that are read."""
@@ -38,12 +38,13 @@ def source_language(path: str, text: str) -> str:
 
 @lru_cache(maxsize=64)
 def definitions_in(path: str, text: str) -> tuple[Symbol, ...]:
-    """Return what the file defines, outer ones before those within; empty for a language without a grammar.
+    """Return what the file defines, outer ones before those within; empty for a language without a grammar
+    here.
 
     Wrong code has a tree as well.
     """
     language = source_language(path, text)
-    return symbols_of(language, text) if language in GRAMMARS else ()
+    return symbols_of(language, text) if has_grammar(language) else ()
 
 
 def symbols_of(language: str, text: str) -> tuple[Symbol, ...]:

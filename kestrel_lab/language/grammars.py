@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -176,6 +177,18 @@ def language_of(path: str) -> str:
     """Return the language of a file by its name: also `prose`, `notebook`, and `text` where none is known."""
     name = path.rsplit("/", 1)[-1].lower()
     return LANGUAGES.get(name.rsplit(".", 1)[-1] if "." in name else "", "text")
+
+
+@cache
+def has_grammar(language: str) -> bool:
+    """Return whether texts in `language` can be parsed here: the extra `retrieval` brings the grammars."""
+    return language in GRAMMARS and find_spec(GRAMMARS[language].module) is not None
+
+
+@cache
+def absent_grammars() -> tuple[str, ...]:
+    """Return the modules of grammars that are not installed."""
+    return tuple(dict.fromkeys(one.module for name, one in GRAMMARS.items() if not has_grammar(name)))
 
 
 @cache

@@ -120,13 +120,15 @@ def choose_model(
     return with_retries(_litellm_model(prefix, name, api_base, env))
 
 
-def prepare_in_background(env: Mapping[str, str]) -> bool:
-    """Load what hosted models need in the background; return true if that was started.
+def prepare_in_background(env: Mapping[str, str], model: str | None = None) -> bool:
+    """Begin to load what hosted models need, while a person still types; returns whether that was begun.
 
-    Nothing is loaded if `env` has no key of a provider, and nothing twice.
+    Nothing is loaded where `model`, or without one `env`, names no provider with a key in `env`, and nothing
+    twice.
     """
-    wanted = env.get("MODEL_PROVIDER") or any(provider.key(env) for provider in PROVIDERS)
-    return bool(wanted) and load_in_background()
+    prefix = (model or "").partition("/")[0]
+    wanted = any(provider.key(env) for provider in PROVIDERS if prefix in ("", provider.prefix))
+    return (wanted or bool(not model and env.get("MODEL_PROVIDER"))) and load_in_background()
 
 
 def _model_of_several(spec: str, choose: Callable[[str], Model]) -> Model:

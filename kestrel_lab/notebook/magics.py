@@ -143,11 +143,11 @@ def load_ipython_extension(ip: Any) -> None:
         magics.notebook.shown.clear()
         for panel in magics.notebook.panels:
             panel.look_again()
+        prepare_in_background(os.environ)  # after the cell, also with a key that it has just set
 
     Session.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
-    prepare_in_background(os.environ)
     ip.events.register("post_run_cell", after_cell)
     setattr(ip, _ATTRIBUTE, _Loaded(rewriter, after_cell, matcher))
 

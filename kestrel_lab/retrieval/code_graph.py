@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.host.extras import missing_package
 from kestrel_lab.language.code_tokens import index_text
+from kestrel_lab.language.grammars import absent_grammars
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.indexing.file_list import read_text
 from kestrel_lab.retrieval.indexing.imports import resolve_import
@@ -69,13 +71,17 @@ class Graph:
         )
 
     def definitions(self, name: str) -> list[Hit]:
-        """Return definitions of `name` or `Class.name`: exact spelling preferred, declarations last."""
+        """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any;
+        declarations come last. Raises `MissingPackage` where there are none for want of grammars.
+        """
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
             "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = "
             "symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
             (last.lower(),),
         )
+        if not rows and (absent := absent_grammars()):
+            raise missing_package(absent[0], __name__)
         fitting = [
             row
             for row in rows

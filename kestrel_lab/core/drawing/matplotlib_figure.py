@@ -6,14 +6,16 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote
 
 from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, shorten_to_width
 from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET, state_summary
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +47,21 @@ def shown_figure() -> type[Figure]:
     return ShownFigure
 
 
-def png_uri(figure: Figure) -> str:
-    """The figure as a `data:` address for an `<img>`."""
+def figure_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
+    """The figure that `draw` returns as a `data:` address for an `<img>`.
+
+    Where the library that draws is not installed, it is a picture of the sentence that says what to install:
+    a report in CI has its tables all the same.
+    """
+    try:
+        figure = draw(*arguments)
+    except MissingPackage as missing:
+        text = f"no figure: {escape(str(missing))}"
+        svg = (
+            '<svg xmlns="http://www.w3.org/2000/svg" width="720" height="36"><text x="8" y="23" '
+            f'font-family="sans-serif" font-size="14" fill="{INK}">{text}</text></svg>'
+        )
+        return f"data:image/svg+xml,{quote(svg)}"
     return f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
@@ -176,7 +176,7 @@ class Comparison(ResultView):
                 table=safe_markup(table_html(*self.table()) + families),
                 notes=self._notes(),
                 gates=self.gates() if self.suite.gates else None,
-                differences_figure=png_uri(differences_figure(self._differences))
+                differences_figure=figure_uri(differences_figure, self._differences)
                 if self._differences
                 else "",
                 flips=flipped,

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
@@ -138,7 +138,7 @@ class History(ResultView):
         title = f"Suite {self.suite.name}: {self.metric} by commit"
         parts = template_macros("elements.html")
         head = (
-            f"{parts.heading(title)}{parts.image(png_uri(self.plot()), title)}{headline_html(self.headline)}"
+            f"{parts.heading(title)}{parts.image(figure_uri(self.plot), title)}{headline_html(self.headline)}"
         )
         notes = "".join(map(paragraph_html, self.lines()))
         return write_text(path, html_page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
@@ -115,7 +115,7 @@ def report_page(
         made_up=not_real(summaries),
         summary=summary_table(summaries),
         gates=gates,
-        configs_figure=png_uri(configs_figure(summaries)),
+        configs_figure=figure_uri(configs_figure, summaries),
         family_figures=list(_family_figures(reducer.grouped("family"))),
         missed=missed_table(suite, lacking, store),
         missed_headings=MISSED_HEADINGS,
@@ -129,11 +129,11 @@ def report_page(
 def _family_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield address and description of each figure, where there are several families."""
     if len({record["family"] for record in records}) > 1:
-        yield png_uri(families_figure(records, "success_rate")), "Success rate by family of scenarios"
+        yield figure_uri(families_figure, records, "success_rate"), "Success rate by family of scenarios"
         for metric in (
             name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))
         ):
-            yield png_uri(families_figure(records, metric)), f"{metric} by family of scenarios"
+            yield figure_uri(families_figure, records, metric), f"{metric} by family of scenarios"
 
 
 def _scenarios(

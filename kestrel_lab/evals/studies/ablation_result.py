@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.evals.commits.comparison import format_p_value
 from kestrel_lab.evals.reports.pages import Transcripts, render_page
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
@@ -215,7 +215,7 @@ class Ablation(ResultView):
             title=self.headline,
             table=self.table(),
             notes=self.lines(),
-            figure_uri=png_uri(self.plot()),
+            figure_uri=figure_uri(self.plot),
             parts=[
                 (EFFECT_WORDS[found.verdict], part.text)
                 for part, found in zip(self.divided.parts, self.effects, strict=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+import time
 import warnings
 from collections.abc import AsyncGenerator
 from functools import cache
@@ -13,6 +15,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 _begun = threading.Event()
+_PAUSE_S = 0.3
+_NICE = 10
+"""Of the thread that loads: the kernel, which answers keys, comes first."""
 
 
 def litellm_library() -> Any:
@@ -50,13 +55,21 @@ async def import_litellm() -> None:
 
 
 def load_in_background() -> bool:
-    """Begin to import litellm in a thread; returns whether this call began it."""
+    """Begin to import litellm in a thread of low priority; returns whether this call began it."""
     if _begun.is_set():
         return False
     _begun.set()
     # A daemon: a process that ends meanwhile does not wait for it.
-    threading.Thread(target=litellm_library, name="kestrel loads litellm", daemon=True).start()
+    threading.Thread(target=_load_out_of_the_way, name="kestrel loads litellm", daemon=True).start()
     return True
+
+
+def _load_out_of_the_way() -> None:
+    # What was just begun, the rest of a cell for example, has the interpreter for itself at first.
+    time.sleep(_PAUSE_S)
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    litellm_library()
 
 
 _CLOSERS: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = WeakKeyDictionary()

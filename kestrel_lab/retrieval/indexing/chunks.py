@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.definitions import Symbol, source_language, symbols_of
-from kestrel_lab.language.grammars import GRAMMARS, UNCUT, Grammar
+from kestrel_lab.language.grammars import GRAMMARS, UNCUT, Grammar, has_grammar
 
 _MOST_LINES = 120
 """Lines of one chunk; a longer part is split."""
@@ -63,7 +63,7 @@ def cut_chunks(path: str, text: str) -> Parsed:
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
-    if language in GRAMMARS:
+    if has_grammar(language):
         return _code(language, text, lines)
     if language == "notebook" and (found := _notebook(text, lines)) is not None:
         return found

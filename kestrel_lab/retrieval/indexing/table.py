@@ -12,10 +12,12 @@ import apsw
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.language.code_tokens import index_text
+from kestrel_lab.language.grammars import absent_grammars
 from kestrel_lab.retrieval.indexing.chunks import Parsed
 from kestrel_lab.retrieval.indexing.file_list import Stamp
 
-VERSION = 2
+VERSION = 2 if not absent_grammars() else 1_000_002 + len(absent_grammars())
+"""Of the tables. An index that was made without all grammars lacks symbols, and is made anew with them."""
 FIELDS = ("body", "title", "path", "base", "symbols")
 """The columns of a file in the full-text table."""
 _FTS = "content='', contentless_delete=1, tokenize='porter unicode61'"
