@@ -24,7 +24,7 @@ from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.seed_notes import GivenNote
-from kestrel_lab.evals.suites.forms import (
+from kestrel_lab.evals.suite_forms import (
     MOST,
     CheckItem,
     Filled,

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema
 
 from kestrel_lab.core.yaml.validation import Entry, WrittenAs
 from kestrel_lab.evals.suite import Config, Defaults, Scenario, Suite
-from kestrel_lab.evals.suites.forms import CheckForm, Many, Name, Positive, as_tuple, some, text_or_mapping
+from kestrel_lab.evals.suite_forms import CheckForm, Many, Name, Positive, as_tuple, some, text_or_mapping
 
 
 class Source(Defaults):
