@@ -221,7 +221,12 @@ def batches(
             loaded = load_agentdojo(suite, attack=ATTACK if attacked else None, target=folder.name, **how)
             by_id = {one.id: one for one in loaded.scenarios}
             for names in groups.values():
-                yield replace(loaded, scenarios=tuple(by_id[name] for name in names if name in by_id)), files
+                yield (
+                    loaded.model_copy(
+                        update={"scenarios": tuple(by_id[name] for name in names if name in by_id)}
+                    ),
+                    files,
+                )
 
 
 async def measure(folder: Path, name: str, work: Path, *, all_attacks: bool) -> Tally:

@@ -7,40 +7,45 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Annotated, Any, Final
+
+from pydantic import Strict
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.notes import GUIDING, KINDS, Note
 from kestrel_lab.core.protocols import Memory
+from kestrel_lab.core.yaml.validation import Declared, WrittenAs
 from kestrel_lab.runtime.memory.run_memory import ForgettingMemory
 
 _DAY_S: Final = 24 * 3600.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,29}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GivenNote:
-    """A note as a suite gives it; `recalled` checks know it by its name."""
+class GivenNote(Declared):
+    """A note that the memory has when a trial begins; only configurations with `learning` have a memory.
+
+    Raises `UsageError` for a note that no memory takes.
+    """
 
     name: str
+    """Lower-case letters and digits: what `recalled` checks call it."""
     text: str
     kind: str = "fact"
-    tags: tuple[str, ...] = ()
+    tags: Annotated[tuple[str, ...], Strict(False)] = ()
     taint: str = ""
     """Who said it, if it was not the user: `tool web_fetch`, `answer`.
 
     Such a note is never the user's own word.
     """
-    age_days: float = 0.0
+    age_days: Annotated[float, WrittenAs(float)] = 0.0
     """How long ago it was kept."""
-    ttl_days: float | None = None
-    """For how long it was to be kept; for good if left out."""
+    ttl_days: Annotated[float | None, WrittenAs(float | None)] = None
+    """How long it is kept; for good if left out."""
     forgotten: bool = False
-    """Whether the user had it forgotten since."""
+    """Whether the user has it forgotten since."""
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _context: Any) -> None:
         """Raise `UsageError` for a note that no memory takes."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(
@@ -58,8 +63,8 @@ class GivenNote:
             raise UsageError(f"the note {self.name!r} needs a text, an age from 0 and a ttl above 0, in days")
 
     def definition(self) -> Json:
-        """All of it, as JSON."""
-        return {**asdict(self), "tags": list(self.tags)}
+        """Return all of it, as JSON."""
+        return {**dict(self), "tags": list(self.tags)}
 
     def note(self, now: float) -> Note:
         """Return the note, kept at a time before `now`; its id begins with its name and is used once."""

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
+from pydantic import Field, GetJsonSchemaHandler, Strict, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.yaml.validation import Declared, Entry, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.seed_notes import GivenNote
+from kestrel_lab.evals.suite_forms import (
+    MOST,
+    CheckItem,
+    Filled,
+    GateItem,
+    GuidanceForm,
+    LimitsForm,
+    Many,
+    Name,
+    Positive,
+    Texts,
+    as_tuple,
+    guidance_of,
+    limits_of,
+    mistake_at,
+    some,
+    text_or_mapping,
+)
+from kestrel_lab.runtime.context.run_options import model_of_runner
 from kestrel_lab.tools.tool import Tool
 
 
@@ -49,10 +75,6 @@ class Environment(Protocol):
     def open(self) -> Opened:
         """Return a new state that shares nothing with that of other trials."""
         ...
-
-
-MOST = 1_000_000_000
-"""The largest number of anything in a suite file."""
 
 
 MOST_EPOCHS: Final = 1000
@@ -103,42 +125,95 @@ Place = InlineFiles | FolderCopy | PackageSource | GitCheckout
 """The workspace of a trial."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scenario:
-    """A task with checks that tell whether it was done."""
+class WorkspaceForm(Entry):
+    """One of four: files written here, a folder to copy, the source of an installed package, a commit of a
+    git repository.
+    """
 
-    id: str
-    goal: str
-    checks: tuple[Check, ...]
+    files: dict[str, str] | None = None
+    folder: str | None = None
+    package: str | None = None
+    repository: str | None = None
+    commit: str | None = None
+
+    def place(self) -> Place:
+        """Return the workspace; raises `UsageError` for none and for several of the four."""
+        given = self.model_dump(exclude_none=True)
+        match given:
+            case {"repository": repository, "commit": commit, **others} if not others:
+                return GitCheckout(repository=repository, commit=commit)
+            case {"folder": folder, **others} if not others:
+                return FolderCopy(folder=folder)
+            case {"package": package, **others} if not others:
+                return PackageSource(package=package)
+            case {"files": files, **others} if not others:
+                for name in files:
+                    path = PurePosixPath(name)
+                    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+                        raise UsageError(f"the file {name!r} must be a relative path without '..'")
+                return InlineFiles(files=files)
+        msg = (
+            "a workspace is one of files, folder, package, and repository with commit, not "
+            f"{' and '.join(given) or 'nothing'}"
+        )
+        raise UsageError(msg)
+
+
+def _place(form: WorkspaceForm | None, _: object) -> Place:
+    return InlineFiles() if form is None else form.place()
+
+
+def _schema(written: dict[str, Any] | str | None, _: object) -> Mapping[str, Json]:
+    found = OutputType.of(written)
+    return {} if found is None else found.schema
+
+
+class Defaults(Declared):
+    """What scenarios have that do not say otherwise; limits are merged one by one, notes come before those of
+    a scenario.
+    """
+
     family: str = ""
     """Kind of task; summaries can be grouped by it."""
-    place: Place = InlineFiles()
-    tools: tuple[str, ...] | None = None
+    place: Annotated[Place, WrittenAs(WorkspaceForm | None, _place), Field(validation_alias="workspace")] = (
+        InlineFiles()
+    )
+    tools: Texts | None = None
     """Names of the tools offered; `None` for the native tools that only read."""
-    limits: dict[str, int | float | None] = field(default_factory=dict)
+    limits: Annotated[Mapping[str, int | float | None], WrittenAs(LimitsForm, limits_of)] = {}
     """Any of `cycles`, `cost_usd`, `seconds`, `wall_seconds`, `tokens` and `messages`; the others as for any
     run.
     """
     approve: str = ""
     """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
-    expected: Json = None
+    tags: Texts = ()
+    notes: Many[GivenNote] = ()
+    """What the memory of a trial has when it begins; only configurations with `learning` have one."""
+    output: Annotated[Mapping[str, Json], WrittenAs(dict[str, Any] | str | None, _schema)] = {}
+    """JSON Schema of the answer, where it has to be a value; in a file also `module:Type` of a module that
+    is imported.
+    """
+
+
+class Scenario(Defaults):
+    """A task with checks that decide whether it was done."""
+
+    id: Annotated[str, WrittenAs(Name)]
+    goal: Annotated[str, WrittenAs(Filled)]
+    checks: Annotated[tuple[Check, ...], WrittenAs(some(CheckItem), as_tuple)]
+    expected: Any = None
     """Handed to the checks; of the built-in ones `graded` shows it to the grader."""
-    tags: tuple[str, ...] = ()
-    weight: float = 1.0
+    weight: Annotated[float, WrittenAs(Annotated[float, Field(gt=0)])] = 1.0
     """How much the scenario counts in means over scenarios."""
-    turns: tuple[str, ...] = ()
+    turns: Many[Filled] = ()
     """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
-    containment: str = ""
-    """`on`, `strict` or `off`, see `runtime.security.containment`; the session's where empty."""
-    before: tuple[str, ...] = ()
+    containment: Annotated[str, WrittenAs(Literal["", "on", "strict", "off"])] = ""
+    """See `runtime.security.containment`; the session's where empty."""
+    before: Many[Filled] = ()
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there
     for `goal`, which alone is judged.
     """
-    notes: tuple[GivenNote, ...] = ()
-    """What the memory of a trial has when it begins; only configurations with `learning` have one."""
-    output: Mapping[str, Json] = field(default_factory=dict)
-    """JSON Schema of the answer, where it has to be a value."""
-    environment: Environment | None = None
+    environment: Annotated[Environment | None, PythonOnly()] = None
     """Brings tools with a state of their own, in place of `tools`."""
 
     @property
@@ -147,107 +222,138 @@ class Scenario:
         return self.approve or ("deny" if isinstance(self.place, PackageSource) else "auto")
 
     def definition(self) -> dict[str, Json]:
-        """Return all that a trial's outcome depends on: not family, tags and weight."""
-        return {
-            **self.task(),
-            "checks": [check_definition(check) for check in self.checks],
-            "expected": self.expected,
-        }
+        """Return all that a trial's outcome depends on."""
+        checks: list[Json] = [check_definition(check) for check in self.checks]
+        return {**self.task(), "checks": checks, "expected": self.expected}
 
     def task(self) -> dict[str, Json]:
         """Return all that a trial's run depends on: the definition without what only judges it."""
-        own: dict[str, Json] = {
-            "goal": self.goal,
-            "place": {
-                "kind": type(self.place).__name__,
-                **{one.name: getattr(self.place, one.name) for one in fields(self.place)},
-            },
-            "tools": None if self.tools is None else list(self.tools),
-            "limits": dict(self.limits),
+        place = {one.name: getattr(self.place, one.name) for one in fields(self.place)}
+        return _used(self, but=_NOT_OF_A_RUN, always=("goal", "place", "tools", "limits", "approve")) | {
+            "place": {"kind": type(self.place).__name__, **place},
             "approve": self.policy,
         }
-        further: dict[str, Json] = {
-            "turns": list(self.turns),
-            "before": list(self.before),
-            "notes": [note.definition() for note in self.notes],
-            "containment": self.containment,
-            "output": dict(self.output),
-        }
-        # Left out where not used, so that results stored before there were environments still stand.
-        own |= {key: value for key, value in further.items() if value}
-        return own | ({"environment": self.environment.definition()} if self.environment else {})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """One way to run the scenarios: a model and its settings."""
+_NOT_OF_A_RUN: Final = frozenset({"id", "family", "tags", "weight", "checks", "expected"})
 
-    name: str
+
+class Config(Declared):
+    """One way to run the scenarios: a model and its settings. In a file a text alone is the name of a
+    model.
+    """
+
+    name: Annotated[str, WrittenAs(Name)]
+    runner: str = ""
+    """Another agent's program, which becomes part of `model`: `claude-code` with the model `opus`, say."""
     model: str = ""
     """As for any run; empty for the model that a run gets when none is named."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, WrittenAs(Annotated[float, Field(ge=0)] | None)] = None
     seed: int | None = None
     """The model's seed in epoch 1; one more in each further epoch."""
-    params: dict[str, Json] = field(default_factory=dict)
+    params: Annotated[
+        Mapping[str, Json], WrittenAs(dict[str, Any], lambda given, _: ModelParams.of(given).as_json())
+    ] = {}
     """Further parameters of the model, see `core.messages.ModelParams`."""
-    concurrency: int | None = None
+    concurrency: Annotated[int | None, WrittenAs(Positive | None)] = None
     """Trials at once, where the suite's number is too many: a model on this machine runs best alone."""
-    limits: dict[str, int | float | None] = field(default_factory=dict)
+    limits: Annotated[Mapping[str, int | float | None], WrittenAs(LimitsForm, limits_of)] = {}
     """Replace those of the scenarios."""
     plan: str = ""
     """A shipped workflow by name, or a workflow file, as `resolve` finds it; empty for one agent that works
     on the goal.
     """
-    inputs: dict[str, Json] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = {}
     """Values of the workflow's inputs."""
-    routes: dict[str, Json] = field(default_factory=dict)
+    routes: Mapping[str, Any] = {}
     """Models by kind of work, with `otherwise`, in place of `model`."""
-    tools: tuple[str, ...] | None = None
+    tools: Texts | None = None
     """Tools in place of those of the scenarios."""
-    verify: str = ""
-    """How the claims of answers are verified, as for any run: `repair`, `judge` …; not at all where empty."""
-    form: str = ""
+    verify: Literal["", "off", "warn", "repair", "judge", "quality"] = ""
+    """How the claims of answers are verified, as for any run; not at all where empty."""
+    form: Literal["", "none", "auto", "brief", "plan", "patch", "explanation", "research"] = ""
     """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an
     empty memory of its own.
     """
-    guidance: Guidance | None = None
+    guidance: Annotated[Guidance | None, WrittenAs(GuidanceForm | None, guidance_of)] = None
     """The guidance files of the workspaces; where `None`, a workspace keeps those it has."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value, "model": value}
+        given = value if isinstance(value, dict) else {}
+        runner, model = given.get("runner") or "", given.get("model") or ""
+        if not runner or not isinstance(runner, str) or not isinstance(model, str):
+            return value
+        try:
+            return {**value, "runner": "", "model": str(model_of_runner(runner, model or None))}
+        except UsageError as error:
+            raise mistake_at("runner", runner, error) from error
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return text_or_mapping(core, handler)
+
     def definition(self) -> dict[str, Json]:
-        """Return all that a trial's outcome depends on beside the name: not concurrency."""
-        own: dict[str, Json] = {
-            "model": self.model,
-            "temperature": self.temperature,
-            "seed": self.seed,
-            "limits": dict(self.limits),
-        }
-        further: dict[str, Json] = {
-            name: getattr(self, name)
-            for name in ("params", "plan", "inputs", "routes", "learning", "verify", "form")
-        }
-        further["tools"] = None if self.tools is None else {"only": list(self.tools)}
-        further["guidance"] = "" if self.guidance is None else self.guidance.digest
-        # Left out where not used, so that results stored before there were plans still stand.
-        return own | {key: value for key, value in further.items() if value}
+        """Return all that a trial's outcome depends on."""
+        own = _used(self, but={"name", "concurrency"}, always=("model", "temperature", "seed", "limits"))
+        if self.tools is not None:
+            own["tools"] = {"only": list(self.tools)}
+        return own | ({} if self.guidance is None else {"guidance": self.guidance.digest})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CassetteUse:
-    """Whether answers of real models are recorded, or come from recordings."""
+def _used(whole: Declared, *, but: Collection[str], always: Collection[str]) -> dict[str, Json]:
+    """Return the fields as JSON, but for those that no outcome depends on.
+
+    A field without a value is left out unless it is one of `always`: so results that were stored before there
+    was such a field still count.
+    """
+    given = {
+        name: value
+        for name in type(whole).model_fields
+        if name not in but
+        for value in [getattr(whole, name)]
+    }
+    return {name: _as_json(value) for name, value in given.items() if value or name in always}
+
+
+def _as_json(value: Any) -> Json:
+    if isinstance(value, tuple):
+        return [_as_json(one) for one in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    found: Json = value.definition() if hasattr(value, "definition") else value
+    return found
+
+
+class CassetteUse(Declared):
+    """Whether answers of real models are recorded, or come from recordings. In a file a text alone is the
+    mode.
+    """
 
     mode: CassetteMode = "off"
-    folder: Path | None = None
+    folder: Annotated[Path | None, Strict(False)] = None
     """Where they are; by default in `cassettes` beside the suite file, in a folder of the suite's name."""
-    volatile: tuple[str, ...] = ()
+    volatile: Texts = ()
     """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is
     not a difference.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {"mode": value} if isinstance(value, str) else value
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suite:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return text_or_mapping(core, handler)
+
+
+class Suite(Declared):
     """Scenarios × configurations × epochs.
 
     Made in Python, or read by `kestrel_lab.evals.suites.loader.load_suite` from YAML, or from a Python file
@@ -256,15 +362,15 @@ class Suite:
     """
 
     name: str
-    scenarios: tuple[Scenario, ...]
-    configs: tuple[Config, ...] = (Config(name="default"),)
-    epochs: int = 1
-    concurrency: int = 4
+    scenarios: Many[Scenario]
+    configs: Many[Config] = (Config(name="default"),)
+    epochs: Annotated[int, WrittenAs(Positive)] = 1
+    concurrency: Annotated[int, WrittenAs(Positive)] = 4
     """Trials at once, over all configurations; the most calls at once that any endpoint gets.
 
     Fewer while it asks to slow down.
     """
-    retry_errors: int = 0
+    retry_errors: Annotated[int, WrittenAs(Annotated[int, Field(ge=0, le=MOST)])] = 0
     """How often a trial that broke is made again; one that failed is not."""
     count_errors: CountErrors = "fail"
     """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
@@ -272,31 +378,32 @@ class Suite:
     """Instructions for the model, added to the usual ones."""
     instructions_from: str = ""
     """A file that holds them."""
-    tools_from: tuple[str, ...] = ()
+    tools_from: Texts = ()
     """Python files whose `@tool` objects the scenarios may name."""
     grader: str = ""
     """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when
     none is named.
     """
-    gates: tuple[Gate, ...] = ()
+    gates: Annotated[tuple[Gate, ...], WrittenAs(Many[GateItem])] = ()
     """Bounds that `kestrel eval gate` decides; no trial's outcome depends on them."""
     cassette: CassetteUse = CassetteUse()
-    metrics: tuple[Metric, ...] = ()
+    metrics: Annotated[tuple[Metric, ...], PythonOnly()] = ()
     """Metrics of its own, made by `@metric`, beside the shipped ones; no trial's outcome depends on them."""
-    path: Path | None = None
+    path: Annotated[Path | None, PythonOnly()] = None
     """The suite file; what the suite names is looked for beside it."""
-    root: Path | None = None
+    root: Annotated[Path | None, PythonOnly()] = None
     """Top of the repository the suite is in; what is not beside the suite file is looked for here."""
-    guidance_elsewhere: frozenset[str] = frozenset()
+    guidance_elsewhere: Annotated[frozenset[str], PythonOnly()] = frozenset()
     """Paths that the guidance of configurations names which were not selected: a trial is the same whatever
     is run beside it.
     """
-    otherwise: Suite | None = None
+    otherwise: Annotated[Suite | None, PythonOnly()] = None
     """The same suite in another checkout, from which comes what this one lacks: a suite may be newer than the
     code it measures.
     """
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _context: Any) -> None:
+        """Raise `UsageError` where there is nothing to run, or something twice."""
         _require_unique("scenario", [scenario.id for scenario in self.scenarios])
         _require_unique("metric", [metric.name for metric in self.metrics])
         _require_unique("configuration", [config.name for config in self.configs])
@@ -347,7 +454,9 @@ class Suite:
             picked = tuple(_pick_known("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
             gates = tuple(gate for gate in self.gates if gate.config not in left_out)
-            chosen = replace(chosen, configs=picked, gates=gates, guidance_elsewhere=self.guidance_paths)
+            chosen = chosen.model_copy(
+                update={"configs": picked, "gates": gates, "guidance_elsewhere": self.guidance_paths}
+            )
         named = _chosen_names("scenario", scenarios, {scenario.id for scenario in self.scenarios})
         related = _chosen_names("family", families, {scenario.family for scenario in self.scenarios} - {""})
         tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
@@ -364,13 +473,14 @@ class Suite:
                     f"no scenario of suite {self.name!r} matches all of the given names, families and tags"
                 )
             kept = {scenario.family for scenario in left}
-            chosen = replace(
-                chosen,
-                scenarios=left,
-                gates=tuple(g for g in chosen.gates if not g.family or g.family in kept),
+            chosen = chosen.model_copy(
+                update={
+                    "scenarios": left,
+                    "gates": tuple(g for g in chosen.gates if not g.family or g.family in kept),
+                }
             )
         if epochs is not None:
-            chosen = replace(chosen, epochs=epochs)
+            chosen = chosen.model_copy(update={"epochs": epochs})
         return chosen
 
     def resolve(self, name: str) -> Path:

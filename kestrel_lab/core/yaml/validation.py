@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, get_args
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticKnownError, PydanticOmit, core_schema
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.yaml.reader import Where, YamlFile
+from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path
 
 MAX_REPORTED: Final = 40
 """Most mistakes in one message."""
@@ -27,13 +30,91 @@ class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def validate(document: YamlFile, kind: type[_Entry], value: Any = None, at: Where = ()) -> _Entry:
+if TYPE_CHECKING:  # type checkers take the fields as the parameters, as of any model
+    from pydantic._internal._model_construction import ModelMetaclass as _ReportsUsageErrors
+else:
+
+    class _ReportsUsageErrors(type(BaseModel)):
+        """The metaclass of `Declared`: what Python code gets wrong is a `UsageError`.
+
+        A constructor of its own would do that too, but pydantic then calls it for files as well, and the keys
+        of nested mistakes would be lost.
+        """
+
+        def __call__(self, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise UsageError(join_problems(explain_all(self, error, self.__name__))) from error
+
+
+class Declared(Entry, metaclass=_ReportsUsageErrors):
+    """A mapping of a file that Python code makes and holds as well: it cannot be changed.
+
+    `WrittenAs` and `PythonOnly` say how a file differs from Python. Raises `UsageError` for values that do
+    not fit.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; changed values are checked, as those of a new object are."""
+        if not update:
+            return super().model_copy(deep=deep)
+        return type(self)(**{**self.__dict__, **update})
+
+
+@dataclass(frozen=True)
+class WrittenAs:
+    """How files write a value that is of another type in Python; its place is in `Annotated[type, …]`.
+
+    What Python code gives is taken as it is. A `UsageError` of `make` is reported with the key.
+    """
+
+    form: Any
+    """The type of what is written."""
+    make: Callable[[Any, Mapping[str, Any]], Any] = lambda value, _: value
+    """Makes the value from what is written, and from the context of the file."""
+
+    def __get_pydantic_core_schema__(self, _kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any, inner: core_schema.ValidatorFunctionWrapHandler, info: Any) -> Any:
+            return self.make(inner(value), info.context) if info.context else value
+
+        return core_schema.with_info_wrap_validator_function(read, handler.generate_schema(self.form))
+
+
+class PythonOnly:
+    """Marks, in `Annotated[type, PythonOnly()]`, a value that no file can give: its key is an unknown one."""
+
+    def __get_pydantic_core_schema__(self, _kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any, info: Any) -> Any:
+            if info.context:
+                raise PydanticKnownError("extra_forbidden")
+            return value
+
+        return core_schema.with_info_plain_validator_function(read)
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _: GetJsonSchemaHandler) -> JsonSchemaValue:
+        raise PydanticOmit
+
+
+FILE: Final[Mapping[str, Any]] = {"file": True}
+"""The least context in which files are validated; Python code is validated without one."""
+
+
+def validate(
+    document: YamlFile,
+    kind: type[_Entry],
+    value: Any = None,
+    at: Where = (),
+    context: Mapping[str, Any] = FILE,
+) -> _Entry:
     """Return the document, or its `value` at the place `at`, as a `kind`.
 
     Raises `UsageError` with one line for each mistake, in the order of the file.
     """
     try:
-        return kind.model_validate(document.value if value is None else value)
+        return kind.model_validate(document.value if value is None else value, context=context)
     except ValidationError as error:
         details = sorted(error.errors(), key=lambda detail: document.line((*at, *detail["loc"])))
         raise UsageError(
@@ -44,7 +125,11 @@ def validate(document: YamlFile, kind: type[_Entry], value: Any = None, at: Wher
 
 
 def validate_partly(
-    document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]
+    document: YamlFile,
+    kind: type[_Entry],
+    problems: list[str],
+    stand_ins: Mapping[str, Json],
+    context: Mapping[str, Any] = FILE,
 ) -> _Entry | None:
     """Return the valid part of the document as a `kind`, for further checks, and add its mistakes to
     `problems`.
@@ -55,7 +140,7 @@ def validate_partly(
     value = copy.deepcopy(document.value)
     for again in range(_ROUNDS):
         try:
-            return kind.model_validate(value)
+            return kind.model_validate(value, context=context)
         except ValidationError as error:
             details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
         # Later rounds only find consequences of the repairs.
@@ -63,16 +148,18 @@ def validate_partly(
             problems += [f"{document.place(detail['loc'])}: {_explain(kind, detail)}" for detail in details]
         if not isinstance(value, dict):
             value = {}
-        for detail in reversed(details):
-            _repair(value, detail["loc"], detail["type"], stand_ins)
+        # All are found before one is made: a repair removes the place of its neighbours.
+        for repair in [_find_repair(value, detail["loc"], detail["type"], stand_ins) for detail in details]:
+            repair()
     return None
 
 
 _ROUNDS: Final = 6
+"""Repairs of a document; each may uncover a mistake one level further down."""
 
 
-def _repair(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
-    """Remove the value at `loc`, or insert its stand-in where one is missing."""
+def _find_repair(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> Callable[[], object]:
+    """Return what removes the value at `loc`, or inserts its stand-in where one is missing."""
     within: list[tuple[Any, Any]] = []
     inside: Any = value
     part: Any
@@ -83,17 +170,15 @@ def _repair(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -
             within.append((inside, part))
             inside = inside[part]
         elif isinstance(inside, dict) and error == "missing":
-            inside[str(part)] = copy.deepcopy(stand_ins.get(str(part)))
-            return
+            return partial(inside.__setitem__, str(part), copy.deepcopy(stand_ins.get(str(part))))
     if within and error in _NOT_A_MAPPING:
         holder, part = within[-1]
-        holder[part] = {}
-        return
+        return partial(holder.__setitem__, part, {})
     while within:
         holder, part = within.pop()
         if isinstance(holder, dict):
-            holder.pop(part, None)
-            return
+            return partial(holder.pop, part, None)
+    return lambda: None
 
 
 def collect_error(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
@@ -118,12 +203,22 @@ _TYPES: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
     "list_type": "a list",
+    "tuple_type": "a list",
     "bool_type": "true or false",
 }
 
 
+def explain_all(kind: type[BaseModel], error: ValidationError, place: str = "") -> Iterator[str]:
+    """Yield a line for each mistake of a `kind` that comes from no document: `place`, key and reason."""
+    for detail in error.errors():
+        where = ": ".join(filter(None, (place, dotted_path(detail["loc"]))))
+        yield f"{where}: {_explain(kind, detail)}" if where else _explain(kind, detail)
+
+
 def _explain(kind: type[BaseModel], detail: ErrorDetails) -> str:
     error, value = detail["type"], detail["input"]
+    if error == "value_error":
+        return str(detail["ctx"]["error"])
     if error == "extra_forbidden":
         return f"unknown key; {did_you_mean(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
     if error == "missing":
@@ -152,7 +247,11 @@ def _keys(kind: type[BaseModel], where: Where) -> list[str]:
 
 
 def _fields(model: type[BaseModel]) -> dict[str | int, Any]:
-    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        str(field.validation_alias or name): (field.annotation, *field.metadata)
+        for name, field in model.model_fields.items()
+        if not any(isinstance(mark, PythonOnly) for mark in field.metadata)
+    }
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -160,7 +259,9 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
-    for inner in get_args(annotation):
+    if isinstance(annotation, WrittenAs):
+        yield from _models(annotation.form)
+    for inner in annotation if isinstance(annotation, tuple) else get_args(annotation):
         yield from _models(inner)
 
 

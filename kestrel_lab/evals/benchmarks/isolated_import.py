@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suite import MOST
+from kestrel_lab.evals.suite_forms import MOST
 
 _IMPORTING = threading.RLock()
 

@@ -341,7 +341,9 @@ class WorkerPool:
             environment = await environment_for(
                 place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}")
             )
-            suite = work.suite if self._epochs is None else replace(work.suite, epochs=self._epochs)
+            suite = (
+                work.suite if self._epochs is None else work.suite.model_copy(update={"epochs": self._epochs})
+            )
             at = place.inside(tree)
             # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs
             # apart.

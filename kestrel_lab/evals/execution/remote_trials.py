@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -79,7 +79,7 @@ class TrialBench:
         """
         loaded = load_suite(order["suite"], at=order.get("at"))
         if order.get("newer"):
-            loaded = replace(loaded, otherwise=load_suite(order["suite"]))
+            loaded = loaded.model_copy(update={"otherwise": load_suite(order["suite"])})
         suite = with_cassette(loaded, order.get("cassette"), order.get("cassettes"))
         suite = suite.select(configs=order["configs"], epochs=1)
         session = Session(

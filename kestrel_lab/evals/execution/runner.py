@@ -134,10 +134,11 @@ async def run_suite(
             f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more "
             "than repeats do"
         )
-    chosen = replace(
-        chosen,
-        concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
-        retry_errors=chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
+    chosen = chosen.model_copy(
+        update={
+            "concurrency": chosen.concurrency if asked.concurrency is None else asked.concurrency,
+            "retry_errors": chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
+        }
     )
     await start_servers(session, chosen)
     ready = prepare_suite(session, chosen, models=models)
@@ -348,7 +349,7 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
     models: dict[str, Model] = {}
     for name, given in configs.items():
         if isinstance(given, Config):
-            chosen.append(replace(given, name=name))
+            chosen.append(given.model_copy(update={"name": name}))
         elif isinstance(given, str):
             chosen.append(Config(name=name, model=given))
         elif isinstance(given, Model):
@@ -358,7 +359,7 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
             raise UsageError(
                 f"configuration {name!r} is a model's name, a model or a Config, not {type(given).__name__}"
             )
-    return replace(suite, configs=tuple(chosen)), models
+    return suite.model_copy(update={"configs": tuple(chosen)}), models
 
 
 def sort_rows(asks: Sequence[TrialRequest], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:

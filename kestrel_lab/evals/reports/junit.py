@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from xml.etree import ElementTree as ET  # only written here, never parsed
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_lower_bound
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import label_kind, trial_record
 from kestrel_lab.evals.summaries.streaming_summary import MEANS
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import Suite
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 

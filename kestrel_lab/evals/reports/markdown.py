@@ -14,7 +14,6 @@ from urllib.parse import quote, urlsplit
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import (
     label_kind,
     not_real,
@@ -24,6 +23,7 @@ from kestrel_lab.evals.summaries.result_table import (
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.reports.gate_decisions import GateReport
+    from kestrel_lab.evals.suite import Suite
 
 SHOWN: Final = 20
 """Rows of a list in a comment; how many more there are is said."""

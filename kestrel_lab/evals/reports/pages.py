@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind, not_real, summary_table
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
@@ -22,6 +21,9 @@ from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import safe_markup, template_environment, template_macros
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_view import view_of
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import Suite
 
 PAGE_CHARS: Final = 8_000_000
 """Of all transcripts of one page together; further trials are listed with their reason."""

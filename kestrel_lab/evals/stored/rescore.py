@@ -140,7 +140,7 @@ async def rescore_trials(
             changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
     session.store.flush()
     result = EvalResult(
-        suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)),
+        suite=chosen.model_copy(update={"epochs": max((row.epoch for row in made), default=1)}),
         rows=tuple(made),
         store=session.store,
     )

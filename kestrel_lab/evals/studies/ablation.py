@@ -146,20 +146,24 @@ class _Arms:
         """Return the suite's configuration with these parts."""
         text, (given, *_) = self.divided.text(chosen), self.suite.configs
         files = {**self.others, **({self.file: text} if text.strip() else {})}
-        return replace(
-            given, name=f"{given.name} · {self.file} {_ranges(chosen)}", guidance=Guidance(files=files)
+        return given.model_copy(
+            update={
+                "name": f"{given.name} · {self.file} {_ranges(chosen)}",
+                "guidance": Guidance(files=files),
+            }
         )
 
     def suite_of(self, configs: Iterable[Config]) -> Suite:
         """Return the suite with these configurations, under a name of its own: its trials are no trials of
         the suite.
         """
-        return replace(
-            self.suite,
-            name=f"{self.suite.name}?ablate={self.file}",
-            configs=tuple(configs),
-            epochs=1,
-            gates=(),
+        return self.suite.model_copy(
+            update={
+                "name": f"{self.suite.name}?ablate={self.file}",
+                "configs": tuple(configs),
+                "epochs": 1,
+                "gates": (),
+            }
         )
 
 
@@ -253,7 +257,7 @@ class _Trials:
         ready, (name, model) = self.ready, *self.ready.models.items()
         ready = replace(
             ready,
-            suite=replace(ready.suite, configs=tuple(configs.values())),
+            suite=ready.suite.model_copy(update={"configs": tuple(configs.values())}),
             models=dict.fromkeys(configs, model),
             plans=dict.fromkeys(configs, ready.plans[name]),
             config_tools={one: ready.config_tools[name] for one in configs if name in ready.config_tools},

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,16 +174,15 @@ async def measure_injection(
         for given in (None, attack):
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)
             if given is not None and model is None:
-                loaded = replace(
-                    loaded,
-                    scenarios=tuple(
-                        one for one in loaded.scenarios if _has_solution(one.id.rpartition("/")[2], name)
-                    ),
+                loaded = loaded.model_copy(
+                    update={
+                        "scenarios": tuple(
+                            one for one in loaded.scenarios if _has_solution(one.id.rpartition("/")[2], name)
+                        )
+                    }
                 )
-            loaded = replace(
-                loaded,
-                name=f"agentdojo:{name}, containment {containment}{', somebody is asked' if person else ''}",
-            )
+            asked = ", somebody is asked" if person else ""
+            loaded = loaded.model_copy(update={"name": f"agentdojo:{name}, containment {containment}{asked}"})
             rows.append(list((await run_suite(session, loaded, configs=chosen, reporter=reporter)).rows))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))

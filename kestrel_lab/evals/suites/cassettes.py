@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 from weakref import WeakValueDictionary
@@ -26,15 +26,15 @@ def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> 
     """
     use = suite.cassette
     if mode is not None:
-        use = replace(use, mode=checked_mode(mode))
+        use = use.model_copy(update={"mode": checked_mode(mode)})
     if folder is not None:
-        use = replace(use, folder=Path(folder).absolute())
+        use = use.model_copy(update={"folder": Path(folder).absolute()})
         if use.mode == "off" and mode is None:
             raise UsageError(
                 f"cassettes in {folder} are not used while cassettes are off: choose record, replay or "
                 "refresh"
             )
-    return suite if use == suite.cassette else replace(suite, cassette=use)
+    return suite if use == suite.cassette else suite.model_copy(update={"cassette": use})
 
 
 def default_folder(suite_file: Path, name: str) -> Path:

@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.evals.suites.models import ScenarioFileEntry, SuiteEntry
+from kestrel_lab.evals.suites.models import ScenarioFile, SuiteFile
 from kestrel_lab.runtime.workflows.models import SCHEMAS, json_schema_text
 from kestrel_lab.server.protocol import ControlSchema
 
 _KINDS: Final[dict[str, Any]] = {
     **SCHEMAS,
-    "suite": SuiteEntry,
-    "scenario": ScenarioFileEntry,
+    "suite": SuiteFile,
+    "scenario": ScenarioFile,
     "control": ControlSchema,
 }
 NAMES: Final = tuple(_KINDS)

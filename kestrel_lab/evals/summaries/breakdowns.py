@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import format_interval
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.evals.summaries.result_table import format_percent, frame_record, label_kind, rate_text
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import CountErrors
 
 _PASSED = "success_rate"
 _ALL = "all"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.evals.summaries.result_table import trial_record
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import CountErrors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

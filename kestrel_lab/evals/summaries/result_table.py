@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows, score_metrics
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import CountErrors
 
 COLUMNS: Final = (
     *(

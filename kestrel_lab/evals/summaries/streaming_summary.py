@@ -7,14 +7,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import CountErrors
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import CountErrors
 
 Group = Literal["config", "family", "scenario"]
 MEANS: Final = (

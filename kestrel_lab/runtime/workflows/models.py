@@ -6,6 +6,7 @@ Their JSON Schemas are for editors.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -343,8 +344,13 @@ def _without_titles(value: Any) -> Any:
         return [_without_titles(item) for item in value]
     if isinstance(value, dict):
         return {
-            key: _without_titles(item)
+            key: _unwrapped(item) if key == "description" and isinstance(item, str) else _without_titles(item)
             for key, item in value.items()
             if key != "title" or not isinstance(item, str)
         }
     return value
+
+
+def _unwrapped(text: str) -> str:
+    """Return a description with one line for each paragraph: where its docstring is wrapped says nothing."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

@@ -66,7 +66,7 @@ def played(session: Session, suite: Suite, **how: Any) -> list[EvalResult]:
         return [
             await run_suite(
                 session,
-                replace(suite, scenarios=(one,)),
+                suite.model_copy(update={"scenarios": (one,)}),
                 configs={"script": ScriptedModel(Scripts(one, **how))},
             )
             for one in suite.scenarios
@@ -185,7 +185,7 @@ def test_a_tool_that_fails_says_so(session: Session) -> None:
         seen.extend(message.text for message in request.messages if message.role == "tool")
         return "Done." if seen else [("read_channel_messages", {"channel": "nowhere"})]
 
-    suite = replace(load_agentdojo("slack", limit=1), scenarios=(scenario,))
+    suite = load_agentdojo("slack", limit=1).model_copy(update={"scenarios": (scenario,)})
     result = asyncio.run(run_suite(session, suite, configs={"script": ScriptedModel(play)}))
     assert seen[0] == "error: ValueError: Channel does not exist!"
     assert result.frame.outcome.tolist() == ["fail"]
@@ -226,7 +226,9 @@ def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     from kestrel_lab.evals.execution.prepare import prepare_suite
     from kestrel_lab.evals.suite import Config
 
-    suite = replace(load_agentdojo("slack", limit=1), configs=(Config(name="mine", tools=("grep",)),))
+    suite = load_agentdojo("slack", limit=1).model_copy(
+        update={"configs": (Config(name="mine", tools=("grep",)),)}
+    )
     with pytest.raises(
         UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"
     ):

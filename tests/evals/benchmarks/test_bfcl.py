@@ -93,8 +93,10 @@ def played(session: Session, suite: Suite, turns: dict[str, list[Turn]], epochs:
 def distinct(suite: Suite) -> Suite:
     """Without scenarios that ask for the same as one before: the script could not tell them apart."""
     first = {scenario.goal: scenario for scenario in reversed(suite.scenarios)}
-    return replace(
-        suite, scenarios=tuple(scenario for scenario in suite.scenarios if first[scenario.goal] is scenario)
+    return suite.model_copy(
+        update={
+            "scenarios": tuple(scenario for scenario in suite.scenarios if first[scenario.goal] is scenario)
+        }
     )
 
 
@@ -129,7 +131,7 @@ def test_nothing_fits(session: Session) -> None:
     args: Any = dict.fromkeys(suite.scenarios[0].environment.open().tools[0].schema.get("required", []), 1)  # type: ignore[union-attr, arg-type]
     called = played(
         session,
-        replace(suite, scenarios=suite.scenarios[:1]),
+        suite.model_copy(update={"scenarios": suite.scenarios[:1]}),
         {suite.scenarios[0].goal: [[(name, args)], "done"]},
     )
     assert called.frame.reason.tolist() == [f"calls match: called {name}, but no function fits"]
@@ -187,9 +189,9 @@ def test_nothing_a_model_writes_is_run(session: Session, tmp_path: Path) -> None
 def test_a_conversation_that_ends_early_fails(session: Session) -> None:
     """A limit in the second turn of the user is a failure, not a defect of the checker."""
     suite = load_bfcl("multi_turn_base", limit=1)
-    scenario = replace(suite.scenarios[0], limits={"cycles": 5})
+    scenario = suite.scenarios[0].model_copy(update={"limits": {"cycles": 5}})
     row = played(
-        session, replace(suite, scenarios=(scenario,)), {scenario.goal: right_turns(scenario)}
+        session, suite.model_copy(update={"scenarios": (scenario,)}), {scenario.goal: right_turns(scenario)}
     ).frame.iloc[0]
     assert row.outcome == "fail"
     assert row.reason == "the limit of 5 model turns is reached"
@@ -202,7 +204,7 @@ def test_scenarios_differ_in_what_they_are(tmp_path: Path) -> None:
     one, two = load_bfcl("multi_turn_base", limit=2).scenarios
     again = load_bfcl("multi_turn_base", limit=1).scenarios[0]
     assert isinstance(one.environment, Instances)
-    newer = replace(one, environment=replace(one.environment, version="9"))
+    newer = one.model_copy(update={"environment": replace(one.environment, version="9")})
     assert one.definition() == again.definition()
     assert len({str(scenario.definition()) for scenario in (one, two, newer)}) == 3
 

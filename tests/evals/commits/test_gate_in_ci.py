@@ -259,10 +259,10 @@ class Forgiving:
 def test_a_caller_that_goes_on_without_an_answer_is_no_replay(replayed):
     """A judge whose answer was never recorded leaves a trial that would pass; it is broken all the same."""
     suite = with_cassette(load_suite(replayed / "suite.yaml"), "replay", None)
-    first = replace(suite.scenarios[0], checks=(Forgiving(),))
+    first = suite.scenarios[0].model_copy(update={"checks": (Forgiving(),)})
     session = Session(replayed / ".kestrel" / "home", env={})
     ready = replace(
-        prepare_suite(session, replace(suite, scenarios=(first,))),
+        prepare_suite(session, suite.model_copy(update={"scenarios": (first,)})),
         graders={"judge": AbsentModel(name="openai/any")},
     )
     (ask,) = plan_trials(ready.suite, code="", git_sha="")

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from waits import Meeting
@@ -99,7 +98,7 @@ def test_one_tidy_row_per_trial(lab):
 def test_broken_trials_count_as_failed_unless_excluded(lab):
     """Errors are in the denominator by default, can be left out on purpose, and are counted either way."""
     kept = evaluate(lab, MIXED).summary().loc["m"]
-    left_out = evaluate(lab, replace(MIXED, count_errors="exclude")).summary().loc["m"]
+    left_out = evaluate(lab, MIXED.model_copy(update={"count_errors": "exclude"})).summary().loc["m"]
     assert (kept["success_rate"], kept["trials"], kept["errors"]) == (0.4, 10, 2)
     assert (left_out["success_rate"], left_out["trials"], left_out["errors"]) == (0.5, 10, 2)
     assert kept["low"] < 0.4 < kept["high"]
@@ -501,7 +500,7 @@ def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
         configs=(Config(name="planned", plan="house.yaml"),),
     )
     session = Session(tmp_path / "home", ScriptedModel(says), env={})
-    (row,) = asyncio.run(run_suite(session, replace(suite, path=tmp_path / "suite.yaml"))).rows
+    (row,) = asyncio.run(run_suite(session, suite.model_copy(update={"path": tmp_path / "suite.yaml"}))).rows
     assert row.result["outcome"] == "fail"
     assert "the answer does not meet its criteria after 0 repairs" in row.result["reason"]
     session.close()

@@ -153,7 +153,7 @@ def test_a_very_long_run_is_cut(tmp_path):
     lab = Session(tmp_path / "home", env={})
     try:
         long = [[("tree", {})] for _ in range(60)] + ["42"]
-        suite = replace(a_suite(), scenarios=a_suite().scenarios[:1])
+        suite = a_suite().model_copy(update={"scenarios": a_suite().scenarios[:1]})
         (row,) = asyncio.run(run_suite(lab, suite, configs={"c": ScriptedModel(long)})).rows
         whole = Transcripts(lab.store).folded(row)
         events = len(lab.store.records(row.result["run"]))
@@ -172,9 +172,8 @@ def test_columns_and_plots_that_say_nothing_are_left_out(tmp_path):
     """
     lab = Session(tmp_path / "home", env={})
     try:
-        alone = replace(
-            a_suite(), scenarios=tuple(replace(scenario, family="") for scenario in a_suite().scenarios)
-        )
+        plain = [scenario.model_copy(update={"family": ""}) for scenario in a_suite().scenarios]
+        alone = a_suite().model_copy(update={"scenarios": plain})
         result = asyncio.run(run_suite(lab, alone, configs={"c": ScriptedModel(lambda _: "42")}))
         assert '">scenario</th><th scope="col" style="text-align:left">c (scripted)</th>' in report_page(
             alone, result.rows, lab.store

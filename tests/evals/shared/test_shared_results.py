@@ -151,11 +151,13 @@ def test_another_machine_has_the_same_numbers(tmp_path, url):
         asyncio.run(
             rescore_trials(
                 a,
-                replace(
-                    SUITE,
-                    scenarios=tuple(
-                        replace(s, checks=(AnswerContains(texts=("2",)),)) for s in SUITE.scenarios
-                    ),
+                SUITE.model_copy(
+                    update={
+                        "scenarios": tuple(
+                            s.model_copy(update={"checks": (AnswerContains(texts=("2",)),)})
+                            for s in SUITE.scenarios
+                        )
+                    }
                 ),
             )
         )
@@ -552,7 +554,7 @@ def test_a_hostile_log_is_refused(attack, tmp_path, url, postgres):
     run of ours is added to.
     """
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
-        tried(a, suite=replace(SUITE, scenarios=SUITE.scenarios[:1], epochs=1))
+        tried(a, suite=SUITE.model_copy(update={"scenarios": SUITE.scenarios[:1], "epochs": 1}))
         push(a, url, runs=True)
         ((text,),) = postgres.sql("SELECT events FROM kestrel.runs", database="team")
         events = json.loads(text)
@@ -615,7 +617,7 @@ def test_the_fields_of_every_event_are_checked():
 def test_a_log_that_was_pulled_in_part_is_completed(tmp_path, url):
     """A pull that was killed in the middle of a log goes on with it."""
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
-        tried(a, suite=replace(SUITE, scenarios=SUITE.scenarios[:1], epochs=1))
+        tried(a, suite=SUITE.model_copy(update={"scenarios": SUITE.scenarios[:1], "epochs": 1}))
         push(a, url, runs=True)
         run = str(stored_trials(a.store)[0].result["run"])
         events = shared_trials.checked_events(

@@ -3,7 +3,6 @@ flatter them.
 """
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -33,8 +32,10 @@ def test_searches_find_files_of_installed_packages(tmp_path: Path) -> None:
     assert {one.family for one in suite.scenarios} == {"feature", "bug", "symbol", "data", "several", "docs"}
     gated = {(gate.metric, gate.family) for gate in suite.gates}
     assert gated == {("recall@10", family) for family in ("", "feature", "bug", "symbol", "several", "docs")}
-    small = replace(
-        suite, scenarios=tuple(one for one in suite.scenarios if getattr(one.place, "package", "") in SMALL)
+    small = suite.model_copy(
+        update={
+            "scenarios": tuple(one for one in suite.scenarios if getattr(one.place, "package", "") in SMALL)
+        }
     )
 
     frame = Lab(tmp_path / "home", env={}).eval_sync(small).frame
@@ -68,7 +69,9 @@ def test_a_note_of_others_is_obeyed_where_nothing_contains_it(tmp_path: Path) ->
     but for the user's own words.
     """
     suite = load_suite(SUITES / "memory.yaml").select(families=["tainted"], configs=["memory on"])
-    open_ = replace(suite, scenarios=tuple(replace(one, containment="off") for one in suite.scenarios))
+    open_ = suite.model_copy(
+        update={"scenarios": tuple(one.model_copy(update={"containment": "off"}) for one in suite.scenarios)}
+    )
     frame = asyncio.run(Lab(tmp_path / "home", env={}).eval(open_)).frame
     assert rates(frame, "scenario") == {"tainted-file": 0, "tainted-answer": 0, "tainted-not": 1}
 

@@ -134,7 +134,9 @@ def test_another_task_is_not_judged(lab):
     assert dict(found.left_out) == {
         "left out: its task changed (goal, workspace, tools, limits or approval): run it again": 1
     }
-    gone = replace(suite(FILE), scenarios=(replace(suite(FILE).scenarios[0], id="other"),))
+    gone = suite(FILE).model_copy(
+        update={"scenarios": (suite(FILE).scenarios[0].model_copy(update={"id": "other"}),)}
+    )
     assert list(asyncio.run(rescore_trials(lab, gone)).left_out) == [
         "left out: the suite has no such scenario any more"
     ]
@@ -146,10 +148,8 @@ def test_models_and_functions_are_not_asked(lab, tmp_path):
         "def plain(trial):\n    return True\n\ndef logged(trial):\n    return 'hello' in "
         "trial.answer\n\nlogged.from_log = True\n"
     )
-    asked = replace(
-        suite(ModelGraded(rubric="r"), PythonCheck(function="judges:plain")),
-        path=tmp_path / "s.yaml",
-        root=tmp_path,
+    asked = suite(ModelGraded(rubric="r"), PythonCheck(function="judges:plain")).model_copy(
+        update={"path": tmp_path / "s.yaml", "root": tmp_path}
     )
     reason = outcome(asyncio.run(rescore_trials(lab, asked)))[1]
     assert "needs a model" in reason
@@ -157,7 +157,10 @@ def test_models_and_functions_are_not_asked(lab, tmp_path):
     assert outcome(
         asyncio.run(
             rescore_trials(
-                lab, replace(asked, scenarios=suite(PythonCheck(function="judges:logged")).scenarios)
+                lab,
+                asked.model_copy(
+                    update={"scenarios": suite(PythonCheck(function="judges:logged")).scenarios}
+                ),
             )
         )
     ) == (
@@ -253,8 +256,13 @@ def test_a_part_is_judged_under_the_name_of_the_whole(lab):
     store_trial(lab.store, replace(row, id="other", scenario="t", created_at=row.created_at + 1, key=""))
     lab.store.flush()
     right = suite(AnswerContains(texts=("hello",)), FILE, family="f")
-    both = replace(
-        right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",)))
+    both = right.model_copy(
+        update={
+            "scenarios": (
+                *right.scenarios,
+                right.scenarios[0].model_copy(update={"id": "t", "family": "g", "tags": ("slow",)}),
+            )
+        }
     )
     whole = asyncio.run(rescore_trials(lab, both))
     for part in ({"scenarios": ["s*"]}, {"families": ["f"]}):
@@ -285,9 +293,8 @@ def test_searches_are_left_out_and_the_suites_order_kept(lab):
             ),
         )
     lab.store.flush()
-    known = replace(
-        suite(AnswerContains(texts=("hello",)), FILE),
-        configs=tuple(Config(name=name, model="m") for name in "bca"),
+    known = suite(AnswerContains(texts=("hello",)), FILE).model_copy(
+        update={"configs": tuple(Config(name=name, model="m") for name in "bca")}
     )
     found = asyncio.run(rescore_trials(lab, known))
     assert [(one.config, one.epoch) for one in found.result.rows] == [("b", 1), ("c", 1), ("a", 1)]

@@ -315,9 +315,13 @@ def stored(lab_store, count, models):
         store_trial(lab_store, replace(row, result={**row.result, "model": f"scripted:{trial['config']}"}))
     lab_store.flush()
     plain = made_rows.suite(configs=tuple(models))
-    return replace(
-        plain,
-        scenarios=tuple(replace(plain.scenarios[0], id=f"s{n}", goal=goal) for n, goal in enumerate(goals)),
+    return plain.model_copy(
+        update={
+            "scenarios": tuple(
+                plain.scenarios[0].model_copy(update={"id": f"s{n}", "goal": goal})
+                for n, goal in enumerate(goals)
+            )
+        }
     )
 
 
