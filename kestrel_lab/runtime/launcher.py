@@ -61,7 +61,7 @@ from kestrel_lab.runtime.operations.verify_plan import (
 from kestrel_lab.runtime.options import guidance_names, skill_sources
 from kestrel_lab.runtime.registry import missing_servers, watch_servers
 from kestrel_lab.runtime.resume import check_whole, resume_point
-from kestrel_lab.runtime.run import LiveRun, Run
+from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import with_declarations
 from kestrel_lab.runtime.workflows.loader import plan_for
@@ -266,7 +266,7 @@ class Launcher:
         store.flush()
         row = store.run(run_id)
         known = self._session.history.live.get(run_id)
-        if known is not None and known.live is not None and known.live.working:
+        if known is not None and is_working(known):
             return known
         check_whole(store, run_id)
         state = store.state(run_id)
@@ -352,7 +352,7 @@ class Launcher:
         """
         for run in list(self._session.history.live.values()):
             if run.live is not None:
-                run.live.interrupt()
+                interrupt_run(run)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
     def _again(
@@ -520,7 +520,7 @@ class Launcher:
             carry_out(ctx, desk, plan), name=f"kestrel run {run_id}"
         )
         self._tasks.add(task)
-        run.live = LiveRun(ctx, desk, task)
+        run.ctx, run.desk, run.task = ctx, desk, task
         session.history.live[run_id] = run
         owner.mark_working(session.store.session, run_id)
         unsubscribe = watch_servers(ctx, session.supervisor)

@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -33,8 +32,7 @@ from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
 from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
 from kestrel_lab.runtime.registry import Registry, skip_failed_servers
-from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.run_history import RunHistory
+from kestrel_lab.runtime.run import Run, RunHistory
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.runtime.sync import blocking_twin
@@ -133,20 +131,6 @@ class Session:
             except BaseExceptionGroup as also:
                 error.add_note(f"while closing what was open: {', '.join(map(str, also.exceptions))}")
             raise
-
-    if not TYPE_CHECKING:  # type checkers lead to the part that has it
-
-        def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `registry`, `history` and `options` from the session itself, as
-            scripts written before they were parts do.
-            """
-            if not name.startswith("_"):
-                for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
-                    with suppress(AttributeError):
-                        return getattr(part, name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )  # as Python words it
 
     def _open(self) -> None:
         options = self.options

@@ -13,6 +13,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, from_jso
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.runtime.run import is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decision, Refused, Reply
 
@@ -112,8 +113,9 @@ def _complete_args(
     process does not know the tool.
     """
     run = session.history.live.get(row.id)
-    if run is not None and run.live is not None and run.live.working:
-        return run.live.completed(asked, args)
+    if run is not None and run.desk is not None and is_working(run):
+        given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
+        return run.desk.checked(asked, given).args or {}
     if asked.tool not in session.registry.toolbox:
         raise UsageError(
             f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked"
@@ -137,7 +139,7 @@ async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status} already")
     run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
-    if run is not None and run.live is not None and run.live.working:
+    if run is not None and is_working(run):
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:

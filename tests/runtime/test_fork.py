@@ -254,7 +254,7 @@ def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> No
         asyncio.run(session.fork(parent.id, model=session.options.model, tools=[launch], approve="ask"))
     session.registry.toolbox = session.registry.toolbox + [launch]
     child = session.get(caught.value.run_id)
-    assert (child.goal, child.model) == ("go", "other (scripted)")
+    assert (child.goal, child.report.model) == ("go", "other (scripted)")
     began = child._state.started
     assert began is not None
     assert ([item["name"] for item in began.tools], began.policy, began.limits["cycles"]) == (

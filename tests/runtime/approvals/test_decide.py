@@ -97,9 +97,9 @@ def at_desk(
         await becomes(
             lambda: any(isinstance(event, ToolCalled) for event in begun.events()), "the tool at work"
         )
-        assert begun.live is not None
+        assert begun.ctx is not None
         try:
-            return await body(ApprovalDesk(begun.live.ctx))
+            return await body(ApprovalDesk(begun.ctx))
         finally:
             hold.set()
             await begun.wait()

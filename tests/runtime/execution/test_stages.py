@@ -573,7 +573,7 @@ def test_equal_inputs_have_equal_hashes(session: Session, workspace: Path) -> No
         plan = Plan(steps=(Step(id="a", goal="look", consumes=("x",), stage="one"),), artifacts={"x": value})
         found: list[str] = (
             carried_out(session, workspace, plan, [], model=ScriptedModel(["ok"]))
-            .stages()["inputs_hash"]
+            .report.stages()["inputs_hash"]
             .tolist()
         )
         return found

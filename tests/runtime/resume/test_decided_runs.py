@@ -47,7 +47,7 @@ def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
         (listed,) = RunList(session.store).newest(1)
         return [
             run.report.standing.word,
-            session.runs().loc[name, "status"],
+            session.history.runs().loc[name, "status"],
             listed.standing,
             view.head.status,
         ]
