@@ -351,8 +351,7 @@ class Launcher:
         be resumed.
         """
         for run in list(self._session.history.live.values()):
-            if run.live is not None:
-                interrupt_run(run)
+            interrupt_run(run)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
     def _again(
