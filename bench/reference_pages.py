@@ -20,8 +20,7 @@ from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
 from kestrel_lab.core.events.union import EVENT_TYPES
 from kestrel_lab.evals.options import EvalOptions
-from kestrel_lab.runtime.context.run_options import RunOptions
-from kestrel_lab.runtime.options import SessionOptions
+from kestrel_lab.runtime.options import LabOptions, RunOptions
 from kestrel_lab.runtime.settings import Setting
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -60,7 +59,7 @@ def python_page() -> str:
     ]
     parts += [
         _directive(each.__module__, each.__qualname__, each.__name__)
-        for each in (SessionOptions, RunOptions, EvalOptions)
+        for each in (LabOptions, RunOptions, EvalOptions)
     ]
     return "\n\n".join(parts) + "\n"
 

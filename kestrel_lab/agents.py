@@ -72,7 +72,7 @@ class LLMAgent:
     """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model.
     """
     output: Any = field(default=None, kw_only=True)
-    """The type of the answer in place of `schema`; see `RunOptions.output`."""
+    """The type of the answer in place of `schema`; see `StartOptions.output`."""
     team: Sequence[LLMAgent] = field(default=(), kw_only=True)
     """Agents to which it may delegate, each in a conversation of its own; see the tool `delegate`."""
     description: str = field(default="", kw_only=True)

@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +17,17 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
+from kestrel_lab.runtime.options import (
+    LIMITS,
+    SETTINGS,
+    LabKeywords,
+    LabOptions,
+    RunOptions,
+    may_be_none,
+    takes_options,
+)
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_notice
-from kestrel_lab.runtime.settings import LIMITS, Settings, load_settings, mcp_expansion, mcp_servers
+from kestrel_lab.runtime.settings import Settings, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.views.html.elements import headline_html, table_html
 
@@ -104,7 +110,7 @@ def _of_evals() -> type[Evaluations]:
 class Lab:
     """Runs agents and measures them.
 
-    Takes the options of `SessionOptions`, which describes them. What is not given comes from `kestrel.toml`,
+    Takes `LabOptions`, which describes them. What is not given comes from `kestrel.toml`,
     `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which),
     and at last from built-in defaults: `Lab(home=None, model=None, approve="ask")`. Without a `home` the log
     is kept outside of the current folder, in one of its own below the user's state folder: `kestrel home`
@@ -124,22 +130,26 @@ class Lab:
 
     __slots__ = ("__weakref__", "evals", "session", "settings")
 
-    @takes_options(SessionChanges, SessionOptions)
+    @takes_options(LabKeywords)
     def __init__(
         self,
         home: str | Path | None = None,
         model: str | Model | None = None,
         approve: str | None = None,
-        **changes: Unpack[SessionChanges],
+        **options: Unpack[LabKeywords],
     ) -> None:
-        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        given: dict[str, Any] = {
+            name: "none" if value is None else value
+            for name, value in options.items()
+            if value is not None or may_be_none(LabOptions, name)
+        }
         env = given.setdefault("env", os.environ)
         limits = given.pop("limits", None)
         bounds = (
             {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
         )
         settings = load_settings(Path.cwd(), env)
-        same = {one.name for one in fields(SessionOptions)} & settings.items.keys() - {"model"}
+        same = LabOptions.__annotations__.keys() & SETTINGS.keys() - {"model"}
         self.settings = settings.given(
             "Lab(…)",
             home=None if home is None else str(home),
@@ -153,14 +163,13 @@ class Lab:
             check_home(Path(self.settings["home"]), TrustedFiles.of(env))
         given["mcp"] = {**mcp_servers(Path.cwd(), env), **given.get("mcp", {})}
         given["rules"] = self.settings.rules + read_rulebook(given.get("rules"), "Lab(rules=…)")
-        given.setdefault("expansion", mcp_expansion(self.settings))
-        options = SessionOptions(
+        self.session = _of_session()(
+            self.settings["home"],
             model=self.settings["model"] if model is None else model,
             limits=limits or self.settings.limits,
             **{name: self.settings[name] for name in same},
             **given,
         )
-        self.session = _of_session()(self.settings["home"], options=options)
         self.evals = _of_evals()(self.session)
         if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
@@ -206,8 +215,8 @@ class Lab:
         """
         changed = self.settings.given("this session", **{key: value})
         if key in LIMITS:
-            update: SessionUpdate = {"limits": changed.limits}
-        elif key in {one.name for one in fields(SessionOptions)} - _OPENED_WITH:
+            update: LabOptions = {"limits": changed.limits}
+        elif key in LabOptions.__annotations__.keys() - _OPENED_WITH:
             update = {key: changed[key]}  # type: ignore[misc]  # a field that is a setting of the same name
         else:
             msg = (
@@ -235,7 +244,7 @@ class Lab:
 
         return WorkspaceMemory(self.session)
 
-    @takes_options(RunChanges, RunOptions)
+    @takes_options(RunOptions)
     async def websearch(
         self,
         question: str,
@@ -244,7 +253,7 @@ class Lab:
         results: int = 8,
         pages: int = 4,
         grounded: bool = False,
-        **options: Unpack[RunChanges],
+        **options: Unpack[RunOptions],
     ) -> EvidenceBundle:
         """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes
         checked.
@@ -272,7 +281,7 @@ class Lab:
         tools = len(session.registry.known_at_once(None)[0])
         return (
             f"Lab(home={str(session.home)!r}, model={self._model_name()!r}, "
-            f"approve={session.options.approve!r}): {tools} tools"
+            f"approve={session.options['approve']!r}): {tools} tools"
         )
 
     def _repr_html_(self) -> str:
@@ -282,7 +291,7 @@ class Lab:
             ("model", self._model_name()),
             (
                 "approval policy",
-                session.options.approve + (f", {len(session.rules)} rules" if session.rules else ""),
+                session.options["approve"] + (f", {len(session.rules)} rules" if session.rules else ""),
             ),
             (
                 "limits",
@@ -297,7 +306,7 @@ class Lab:
         return f"{headline_html('Lab')}{table_html(('what', 'value'), rows)}"
 
     def _model_name(self) -> str:
-        model = self.session.options.model
+        model = self.session.options.get("model")
         if model is None:
             return "the first that is found"
         return model if isinstance(model, str) else f"{model.name} ({model.kind})"

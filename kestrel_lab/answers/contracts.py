@@ -289,6 +289,45 @@ def contract_named(name: str, *others: str) -> Contract:
     return found
 
 
+LEVELS: Final = {
+    "off": "answers are given as they are",
+    "warn": "what looks made up is said beside the answer",
+    "repair": "claims with citations are asked for, what the deterministic checks refuse is repaired; an "
+    "answer that still does not pass is reported as failed",
+    "judge": "the same, and a model must pass it as a whole and claim by claim, by the evidence it cites",
+    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims "
+    "without evidence",
+}
+"""Levels of verification, by the word that a run is given."""
+NONE, AUTO = "none", "auto"
+"""Forms: none; and the one that fits the goal's intent."""
+
+
+def parse_level(text: str) -> str:
+    """Return `text` as a level; raises `UsageError` with the nearest one."""
+    word = text.strip().lower()
+    if word not in LEVELS:
+        msg = (
+            f"{text!r} is not a level of verification; {did_you_mean(word, LEVELS)} "
+            f"({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        )
+        raise UsageError(msg)
+    return word
+
+
+def parse_form(text: str) -> str:
+    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the
+    nearest one.
+    """
+    word = text.strip().lower()
+    return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
+
+
+def answer_forms() -> str:
+    """Return every name of an answer form, for help texts."""
+    return ", ".join((*CONTRACTS, AUTO, NONE))
+
+
 def patch_problem(patch: str, folder: Path) -> str:
     """Why `patch`, a unified diff, does not fit the files of `folder`; empty if it does, or is applied there
     already.

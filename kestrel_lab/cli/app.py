@@ -20,7 +20,6 @@ from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
-from kestrel_lab.cli.commands.rules import RulesFile
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.runs import collecting
 from kestrel_lab.cli.commands.runs import runs as runs_app
@@ -28,35 +27,31 @@ from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
-from kestrel_lab.cli.commands.workflows import Inputs, workflows
-from kestrel_lab.cli.commands.workflows import values as workflow_inputs
+from kestrel_lab.cli.commands.workflows import workflows
 from kestrel_lab.cli.frontend import (
     ApprovalTimeout,
     As,
     AsJson,
     Background,
-    Cache,
-    LimitOptions,
     RunId,
     ShowOptions,
-    WorkOptions,
+    flag_names,
     follow_work,
     frontend_of,
     limits_of,
-    option_groups,
     run_options,
+    takes_flags,
 )
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.approvals.undo import newest_run
-from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.forks.copy_changes import ForkChanges
+from kestrel_lab.runtime.options import LimitOptions, ResumeOptions, RunOptions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
@@ -93,73 +88,18 @@ Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own 
 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
-@option_groups
+@takes_flags(RunOptions, LimitOptions)
 def run(
     ctx: typer.Context,
     goal: Goal = None,
     *,
-    work: WorkOptions,
-    limits: LimitOptions,
-    runner: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.",
-        ),
-    ] = "",
-    rules: RulesFile = None,
-    plan: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")
-    ] = None,
-    inputs: Inputs = None,
-    cache: Cache = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="RUN", help="Continue this run; one that failed goes on in a new run, with what it has."
         ),
     ] = None,
-    expand: Annotated[
-        bool | None,
-        typer.Option(
-            "--expand/--no-expand",
-            help="Let the agent look for MCP servers with tools that it lacks, and ask to install one.",
-        ),
-    ] = None,
-    verify: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only).",
-        ),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORM", help="The form of the answer: brief, plan, patch, explanation, research, auto."
-        ),
-    ] = None,
-    follow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Go on with the conversation of this run; a notebook does so with the last one.",
-        ),
-    ] = None,
     new: Annotated[bool, typer.Option("--new", help="Notebook: begin a new conversation.")] = False,
-    params: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--param",
-            metavar="NAME=VALUE",
-            help="Parameter of the model: temperature, top_p, max_tokens, seed, stop, reasoning_effort, "
-            "response_format, timeout_s.",
-        ),
-    ] = None,
-    images: Annotated[
-        list[str] | None,
-        typer.Option("--image", metavar="FILE", help="Image beside the goal, for models that see."),
-    ] = None,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
@@ -179,41 +119,20 @@ def run(
         return _begin(ctx, ctx.params)
     if goal:
         raise UsageError("give a goal or --resume, not both")
-    if plan is not None or inputs or verify is not None or form is not None:
-        raise UsageError(
-            "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
-        )
-    if follow is not None:
-        raise UsageError(
-            "--resume goes on with the run itself, --follow with its conversation in a new run: give "
-            "one of them"
-        )
-    if params or images:
-        raise UsageError(
-            "a run that is resumed keeps its parameters and images: leave --param and --image out"
-        )
-    if rules is not None:
-        raise UsageError(
-            "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave "
-            "--rules out"
-        )
+    _check_resumed(ctx.params)
     return _begin(ctx, ctx.params, resume)
 
 
 @app.command(
     epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1'
 )
-@option_groups
+@takes_flags(RunOptions, LimitOptions, without=("plan", "inputs", "runner", "follow"))
 def orchestrate(
     ctx: typer.Context,
     goal: Goal = None,
     *,
-    work: WorkOptions,
-    limits: LimitOptions,
-    rules: RulesFile = None,
     rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
     steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
-    cache: Cache = None,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
@@ -235,15 +154,7 @@ def _begin(
     one.
     """
     frontend = frontend_of(ctx)
-    known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
-    options = {name: value for name, value in run_options(words).items() if name in known}
-    if options.get("inputs"):
-        options["inputs"] = workflow_inputs(words["inputs"])
-    if options.get("params"):
-        options["params"] = {
-            name: _value(str(text)) for name, text in workflow_inputs(words["params"], "--param").items()
-        }
-    options = {name: value for name, value in options.items() if name != "images" or value}
+    options = run_options(words, RunOptions if resume is None else ResumeOptions)
     if resume is None and not options.get("plan") and not words.get("new"):
         options |= {
             name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None
@@ -261,22 +172,26 @@ def _begin(
     return follow_work(ctx, how, begin)
 
 
-def _value(text: str) -> Json:
-    try:
-        return loads(text)
-    except ValueError:
-        return text
+def _check_resumed(words: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an option of `kestrel run` that a run keeps from its beginning."""
+    flags = {name: flag for name, flag in flag_names(RunOptions).items() if name in run_options(words)}
+    if "follow" in flags:
+        raise UsageError(
+            "--resume goes on with the run itself, --follow with its conversation in a new run: give "
+            "one of them"
+        )
+    if kept := {name: flag for name, flag in flags.items() if name not in ResumeOptions.__annotations__}:
+        raise UsageError(
+            f"a run that is resumed keeps its {', '.join(kept)}: leave {', '.join(kept.values())} out"
+        )
 
 
 @app.command(epilog="Example: kestrel resume RUN --cycles 60, where a run has reached its limit of turns")
-@option_groups
+@takes_flags(ResumeOptions, LimitOptions)
 def resume(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    model: Annotated[str | None, typer.Option(help="The model to continue with.")] = None,
-    approve: Annotated[str | None, typer.Option(help="The approval policy to continue with.")] = None,
-    limits: LimitOptions,
     take_over: Annotated[
         bool,
         typer.Option(
@@ -293,11 +208,8 @@ def resume(
     def begin(approver: Approver | None) -> Run:
         lab = frontend_of(ctx).lab()
         raised = limits_of(ctx.params, lab.get(run_id).report.limits)
-        return _going_on(
-            lab.session.restart(
-                run_id, model=model, approve=approve, approver=approver, limits=raised, take_over=take_over
-            )
-        )
+        given = {**run_options(ctx.params, ResumeOptions), "approver": approver, "limits": raised}
+        return _going_on(lab.session.restart(run_id, take_over=take_over, **given))
 
     return follow_work(ctx, ShowOptions(), begin)
 
@@ -316,7 +228,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> str:
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
-@option_groups
+@takes_flags(ResumeOptions, LimitOptions)
 def fork(
     ctx: typer.Context,
     run_id: RunId,
@@ -327,17 +239,14 @@ def fork(
             metavar="N", help="The last event that both runs share; by default the last call of the model."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model of the fork.")] = None,
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
-    approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
     in_place: Annotated[
         bool,
         typer.Option(
             "--in-place", help="Work in the folder itself, with its files of now, instead of a private copy."
         ),
     ] = False,
-    limits: LimitOptions,
 ) -> Any:
     """Start a new run from an event of another run, with something changed; the old run and your files stay
     as they are.
@@ -346,17 +255,8 @@ def fork(
     def begin(approver: Approver | None) -> Run:
         lab = frontend_of(ctx).lab()
         raised = _raised(ctx, lab.get(run_id))
-        return lab.session.start_fork(
-            run_id,
-            at=at,
-            answer=answer,
-            result=result,
-            in_place=in_place,
-            model=model,
-            approve=approve,
-            approver=approver,
-            limits=raised,
-        )
+        given = {**run_options(ctx.params, ResumeOptions), "approver": approver, "limits": raised}
+        return lab.session.start_fork(run_id, at=at, answer=answer, result=result, in_place=in_place, **given)
 
     return follow_work(ctx, ShowOptions(), begin)
 

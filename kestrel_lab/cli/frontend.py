@@ -7,13 +7,13 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Protocol, Self, cast, get_type_hints
+from typing import Annotated, Any, Protocol, Self, TypeAlias, cast, get_type_hints
 
 import typer
 
@@ -21,9 +21,11 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.context.run_options import RunChanges
+from kestrel_lab.runtime.options import LimitOptions, Opt, RunOptions, table
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
+
+Command: TypeAlias = Callable[..., Any]
 
 Model = Annotated[
     str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")
@@ -32,9 +34,6 @@ Approve = Annotated[
     str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")
 ]
 WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools may touch.")]
-Cache = Annotated[
-    str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")
-]
 As = Annotated[
     str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")
 ]
@@ -56,32 +55,6 @@ ApprovalTimeout = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkOptions:
-    """The options that commands share which let an agent work; each is a run option of the same name."""
-
-    model: Model = None
-    approve: Approve = None
-    workspace: WorkFolder = "."
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of tools or groups (default, web, …) to offer, separated by commas; by default "
-            "the group default."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitOptions:
-    """The limits of a run, for the commands that begin one or go on with one."""
-
-    cycles: Annotated[int | None, typer.Option(help="The largest number of model turns.")] = None
-    cost: Annotated[float | None, typer.Option(help="The largest cost in US dollars.")] = None
-    seconds: Annotated[float | None, typer.Option(help="The longest time of work in seconds.")] = None
-    tokens: Annotated[int | None, typer.Option(help="The largest number of tokens.")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,23 +91,74 @@ class Screen(Protocol):
         """Show a run until it ends, or return at once if it goes on in the background."""
 
 
-def run_options(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a command that are options of a run, of which `tools` becomes a list."""
-    options = {name: value for name, value in words.items() if name in RunChanges.__annotations__}
-    if options["tools"] is not None:
-        options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
-    return options
+def run_options(words: Mapping[str, Any], options: type[Any] = RunOptions) -> dict[str, Any]:
+    """Return the words of a command that are options of this table and were given, as the table has them."""
+    given: dict[str, Any] = {}
+    for name, opt in table(options).items():
+        value = words.get(name)
+        if opt.flag is not None and value not in (None, [], ()):
+            given[name] = value if opt.flag.parse is None else opt.flag.parse(value)
+    return given
 
 
 def limits_of(words: Mapping[str, Any], usual: Limits) -> Limits:
     """The limits that a command names, and the `usual` ones for the rest."""
-    named = {
-        "cycles": words["cycles"],
-        "cost_usd": words["cost"],
-        "seconds": words["seconds"],
-        "tokens": words["tokens"],
+    return replace(usual, **run_options(words, LimitOptions))
+
+
+def flag_names(options: type[Any]) -> dict[str, str]:
+    """Return how the options of a table are written on the command line, by name."""
+    return {
+        name: opt.flag.name or f"--{name.replace('_', '-')}"
+        for name, opt in table(options).items()
+        if opt.flag is not None
     }
-    return replace(usual, **{key: value for key, value in named.items() if value is not None})
+
+
+def takes_flags(*tables: type[Any], without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Give a command the options of these tables that have a flag; it reads them from `ctx.params`.
+
+    They come before its own options in the help. typer reads the options of a command from its signature.
+    """
+    flags = {
+        name: inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[opt.flag.kind | None, _typer_option(name, opt)],
+        )
+        for options in tables
+        for name, opt in table(options).items()
+        if opt.flag is not None and name not in without
+    }
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+
+        @wraps(command)
+        def call(**given: Any) -> Any:
+            return command(**{name: value for name, value in given.items() if name not in flags})
+
+        own = [
+            one.replace(annotation=hints[one.name]) for one in inspect.signature(command).parameters.values()
+        ]
+        named = [one for one in own if one.kind is one.KEYWORD_ONLY]
+        shown = [*(one for one in own if one not in named), *flags.values(), *named]
+        call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
+        call.__annotations__ = {one.name: one.annotation for one in shown}
+        return call
+
+    return decorate
+
+
+def _typer_option(name: str, opt: Opt) -> Any:
+    assert opt.flag is not None
+    names = [opt.flag.name] if opt.flag.name else []
+    if opt.flag.kind is bool:
+        names = [f"--{name}/--no-{name}"]
+    return typer.Option(
+        *names, metavar=opt.flag.metavar or None, help=f"{opt.meaning[0].upper()}{opt.meaning[1:]}."
+    )
 
 
 class Frontend(Protocol):

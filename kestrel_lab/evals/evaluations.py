@@ -275,7 +275,7 @@ class Evaluations(Arms):
         """
         from kestrel_lab.runtime.recomputation import recompute_run
 
-        memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
+        memory, name = self._session.options["sandbox_memory"], run if isinstance(run, str) else run.id
         return await recompute_run(
             self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter
         )

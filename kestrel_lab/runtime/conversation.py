@@ -19,7 +19,7 @@ from kestrel_lab.core.plan import conversation_step
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import check_whole
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
@@ -141,36 +141,36 @@ class Chat:
 
     def __init__(
         self,
-        start: Callable[[str, RunOptions], Run],
-        run: Callable[[str, RunOptions], Awaitable[Run]],
+        start: Callable[..., Run],
+        run: Callable[..., Awaitable[Run]],
         options: RunOptions,
     ) -> None:
         """Turns begin with `options`; `start` begins one, `run` waits for its end and shows it where somebody
-        looks. `options.follow` is the run whose conversation the first one goes on with.
+        looks. `options["follow"]` is the run whose conversation the first one goes on with.
         """
         self.runs: list[Run] = []
         """The turns so far."""
         self._start, self._run, self._options = start, run, options
 
-    def begin(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
+    def begin(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
         """Begin the next turn on the running event loop and return at once; takes the options of
         `Session.start`.
         """
-        run = self._start(goal, self._next(changes))
+        run = self._start(goal, **self._next(changes))
         self.runs.append(run)
         return run
 
-    async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
+    async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
         """Carry out the next turn and wait for its end; raises what `Session.run` raises, and `UsageError`
         while a turn is at work.
         """
-        run = await self._run(goal, self._next(changes))
+        run = await self._run(goal, **self._next(changes))
         self.runs.append(run)
         return run
 
-    def _next(self, changes: RunChanges) -> RunOptions:
-        options = replace(self._options, **changes)
-        return replace(options, follow=self.runs[-1]) if self.runs else options
+    def _next(self, changes: RunOptions) -> RunOptions:
+        options: RunOptions = {**self._options, **changes}
+        return {**options, "follow": self.runs[-1]} if self.runs else options
 
     def __repr__(self) -> str:
         last = f", last answer {one_line(self.runs[-1].answer, 60)!r}" if self.runs else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.adapters.adapter import is_adapter
+from kestrel_lab.answers.contracts import NONE, parse_level
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import (
@@ -42,7 +43,6 @@ from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import FollowableRun, RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
 from kestrel_lab.runtime.conversation import inherited_history
@@ -52,13 +52,17 @@ from kestrel_lab.runtime.forks.private_copy import carry_taint, copy_for_fork, r
 from kestrel_lab.runtime.lifecycle import carry_out, record_stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import (
-    NONE,
     form_for,
-    parse_level,
     with_output_type,
     with_verification,
 )
-from kestrel_lab.runtime.options import guidance_names, skill_sources
+from kestrel_lab.runtime.options import (
+    FollowableRun,
+    StartOptions,
+    check_resumable,
+    guidance_names,
+    skill_sources,
+)
 from kestrel_lab.runtime.registry import missing_servers, watch_servers
 from kestrel_lab.runtime.resume import check_whole, resume_point
 from kestrel_lab.runtime.run import Run, interrupt_run, is_working
@@ -95,7 +99,7 @@ class Launcher:
         self._dearest: Dearest = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, goal: str, options: RunOptions) -> Run:
+    def start(self, goal: str, options: StartOptions) -> Run:
         """Begin a run; see `Session.start`."""
         if not isinstance(goal, str):
             raise UsageError(
@@ -106,45 +110,43 @@ class Launcher:
         session, registry, usual = self._session, self._session.registry, self._session.options
         earlier: dict[str, Json] = {}
         began: RunStarted | None = None
-        if options.follow is not None:
-            options, earlier, began = self._following(options.follow, options)
+        if (follow := options.get("follow")) is not None:
+            options, earlier, began = self._following(follow, options)
         limits, resolve, ports = (
-            options.limits or session.limits,
-            options.resolve or registry.resolve_model,
-            options.ports or session.ports,
+            options.get("limits") or session.limits,
+            options.get("resolve") or registry.resolve_model,
+            options.get("ports") or session.ports,
         )
-        model = registry.resolve_model(options.model)
+        model = registry.resolve_model(options.get("model"))
         place = (
-            options.workspace
-            if isinstance(options.workspace, Workspace)
-            else Workspace(Path(options.workspace))
+            options["workspace"]
+            if isinstance(options["workspace"], Workspace)
+            else Workspace(Path(options["workspace"]))
         )
         policy = policy_for(
-            options.approve or usual.approve, session.rules, own := read_rulebook(options.rules), place
+            options.get("approve") or usual["approve"],
+            session.rules,
+            own := read_rulebook(options.get("rules")),
+            place,
         )
-        level = parse_level(options.verify or usual.verify)
-        output = OutputType.of(
-            options.output if options.output is not None else getattr(options.plan, "output", None)
-        )
-        plan = (
-            plan_for(options.plan, goal, options.inputs)
-            if options.plan is not None or options.inputs
-            else None
-        )
-        form = form_for(options.form, usual.form if output is None else NONE, plan)
+        level = parse_level(options.get("verify") or usual["verify"])
+        wanted, inputs = options.get("plan"), options.get("inputs")
+        form_of_value = options.get("output")
+        output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
+        plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
+        form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
         plan = with_verification(
             plan if output is None else with_output_type(plan, goal, output, form), goal, level, form
         )
         steps = () if plan is None else all_steps(plan.steps)
         if is_adapter(model):
             model.check(place.root)
-            if options.tools is None and plan is None:
-                options = replace(
-                    options, tools=()
-                )  # it brings its own, and no server has to be started for it
-        known, late = registry.known_at_once(options.tools, steps)
+            if options.get("tools") is None and plan is None:
+                # It brings its own, and no server has to be started for it.
+                options = {**options, "tools": ()}
+        known, late = registry.known_at_once(options.get("tools"), steps)
         if (
-            options.tools is None and not options.scenario and live_shell() is not None
+            options.get("tools") is None and not options["scenario"] and live_shell() is not None
         ):  # whoever watches; a suite is the same anywhere
             known += (
                 tool
@@ -155,7 +157,7 @@ class Launcher:
             step.goal and not step.operation for step in steps
         )  # operations ask models what needs no guidance
         given = (
-            self._given(place, trial=bool(options.scenario))
+            self._given(place, trial=bool(options["scenario"]))
             if agents and not is_adapter(model)
             else GivenTexts()
         )
@@ -168,16 +170,24 @@ class Launcher:
             toolbox = with_skills(toolbox, given.skills)
         if LOAD_SKILL not in toolbox:
             given = replace(given, skills={})
-        toolbox, growth = registry.grown(toolbox, place.root, options.expand)
+        toolbox, growth = registry.grown(toolbox, place.root, options.get("expand"))
         self._check_sandbox(toolbox, place)
         check_steps(steps_without(late, steps), toolbox, OPERATIONS, resolve)
         met = session_time(ports.now())
         system = system_prompt(
-            limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt
+            limits,
+            options["instructions"],
+            met.line,
+            citation_instructions(level, form, toolbox),
+            given.prompt,
         )
-        options = replace(
-            options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output
-        )
+        options = {
+            **options,
+            "limits": limits,
+            "resolve": resolve,
+            "ports": replace(ports, look=level != "off"),
+            "output": output,
+        }
         ctx = self._context(
             new_run_id(),
             RunState(private_copy=copy),
@@ -200,39 +210,44 @@ class Launcher:
             limits=limits.as_json(),
             policy=policy.text,
             rules=rules_as_json(own),
-            config=options.config,
-            scenario=options.scenario,
+            config=options["config"],
+            scenario=options["scenario"],
             package=__version__,
             plan={} if plan is None else plan.as_json(),
-            follows="" if options.follow is None else _id_of(options.follow),
+            follows="" if follow is None else _id_of(follow),
             earlier=earlier,
             output={} if output is None else output.schema,
             guidance=given.entries(system),
             time=met.as_json(),
-            params=ModelParams.of(options.params).as_json(),
-            images=store_images(options.images, place, session.store) if options.images else [],
+            params=ModelParams.of(options.get("params")).as_json(),
+            images=store_images(options["images"], place, session.store) if options["images"] else [],
         )
         ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
-        ctx.equip = registry.equipping(ctx, late, options.tools, steps)
-        missing = missing_servers(session.mcp, but=late) if options.tools is None and len(session.mcp) else ()
+        ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
+        missing = (
+            missing_servers(session.mcp, but=late)
+            if options.get("tools") is None and len(session.mcp)
+            else ()
+        )
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
     def _following(
-        self, follow: str | FollowableRun, options: RunOptions
-    ) -> tuple[RunOptions, dict[str, Json], RunStarted]:
+        self, follow: str | FollowableRun, options: StartOptions
+    ) -> tuple[StartOptions, dict[str, Json], RunStarted]:
         """Return the options of a run that follows another, with that run's own where none are given, what it
         takes over, and how that began.
         """
         began, earlier = inherited_history(self._session.store, _id_of(follow), self._flow_of)
-        given = replace(
-            options,
-            model=self._model_again(began, options.model),
-            tools=recorded_tools_of(began) if options.tools is None else options.tools,
-            workspace=_folder_of(began.workspace, began.private_copy)
-            if options.workspace == "."
-            else options.workspace,
-            rules=rules_from_json(began.rules) if options.rules is None else options.rules,
-        )
+        tools, rules = options.get("tools"), options.get("rules")
+        given: StartOptions = {
+            **options,
+            "model": self._model_again(began, options.get("model")),
+            "tools": recorded_tools_of(began) if tools is None else tools,
+            "workspace": _folder_of(began.workspace, began.private_copy)
+            if options["workspace"] == "."
+            else options["workspace"],
+            "rules": rules_from_json(began.rules) if rules is None else rules,
+        }
         return given, earlier, began
 
     def _given(self, place: Workspace, *, trial: bool) -> GivenTexts:
@@ -244,14 +259,14 @@ class Launcher:
         def tainted(path: str) -> str:
             return session.files.source(str(place.root), path) if session.files.known() else ""
 
-        names = guidance_names(session.options.guidance_files)
+        names = guidance_names(session.options["guidance_files"])
         return guidance_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
 
     def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
         """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not
         to depend on who runs it.
         """
-        sources = skill_sources(self._session.options.skills)
+        sources = skill_sources(self._session.options["skills"])
         if trial:
             sources = tuple(source for source in sources if source == "workspace")
         return find_skills(place.root, sources, self._session.env)
@@ -260,7 +275,7 @@ class Launcher:
         known, _ = self._session.registry.known_at_once(None)
         return known.get(tool).flow if tool in known else UNKNOWN
 
-    def restart(self, run_id: str, options: RunOptions, *, take_over: bool = False) -> Run:
+    def restart(self, run_id: str, options: StartOptions, *, take_over: bool = False) -> Run:
         """Go on with a run where its log ends; see `Session.restart`."""
         store = self._session.store
         store.flush()
@@ -275,7 +290,7 @@ class Launcher:
             and (found := resume_point(store.records(run_id))) is not None
         ):
             return self.fork(run_id, options, at=found[0], stage=found[1], in_place=True)
-        output = OutputType.of(options.output)
+        output = OutputType.of(options.get("output"))
         if state.started is None or state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
         if not take_over and owner.at_work(row.owner, run_id):
@@ -287,7 +302,8 @@ class Launcher:
             state.apply(record.event, record.at)
         if state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
-        bounds = {} if options.limits is None else options.limits.as_json()
+        given = options.get("limits")
+        bounds = {} if given is None else given.as_json()
         resumed = RunResumed(
             by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds
         )
@@ -296,7 +312,7 @@ class Launcher:
     def fork(
         self,
         run_id: str,
-        options: RunOptions,
+        options: StartOptions,
         *,
         at: int | None = None,
         answer: str | None = None,
@@ -324,6 +340,7 @@ class Launcher:
             if not in_place:
                 remove_copy(session.home, fork_id)
             raise
+        limits = options.get("limits")
         forked = RunForked(
             parent=store.origin(run_id, branch.at),
             at=branch.at,
@@ -334,7 +351,7 @@ class Launcher:
             given="" if branch.given is None else "result" if answer is None else "answer",
             by=process_name(),
             stage=stage,
-            limits={} if options.limits is None else options.limits.as_json(),
+            limits={} if limits is None else limits.as_json(),
             private_copy=copy,
         )
         now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
@@ -355,12 +372,12 @@ class Launcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
     def _again(
-        self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: RunOptions
+        self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
     ) -> RunContext:
         """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
         else with what it began with.
         """
-        options.check_resumable()
+        check_resumable(options)
         session, registry = self._session, self._session.registry
         if state.private_copy and not Path(state.folder).is_dir():
             raise UsageError(
@@ -368,7 +385,8 @@ class Launcher:
                 "that it was forked from again"
             )
         place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
-        tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
+        if (tools := options.get("tools")) is None:
+            tools = self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
         toolbox = offer_macros(with_declarations(known, session.store), session.store, began.workspace, state)
         skills = {}
@@ -386,23 +404,23 @@ class Launcher:
         )
         check_steps(steps_without(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
         self._check_sandbox(toolbox, place)
-        model = self._model_again(began, options.model)
+        model = self._model_again(began, options.get("model"))
         policy = policy_for(
-            options.approve or began.policy, session.rules, rules_from_json(began.rules), place
+            options.get("approve") or began.policy, session.rules, rules_from_json(began.rules), place
         )
-        output = OutputType.of(options.output)
+        output = OutputType.of(options.get("output"))
         if output is not None and output.schema != began.output:
             raise UsageError(
                 f"run {run_id} was begun with another output: give the type that it was begun with, or none"
             )
-        options = replace(
-            options,
-            output=output or (OutputType(began.output) if began.output else None),
-            limits=options.limits or Limits(**cast("dict[str, Any]", began.limits)),
-            resolve=registry.resolve_model,
-            ports=session.ports,
-            params=began.params,
-        )
+        options = {
+            **options,
+            "output": output or (OutputType(began.output) if began.output else None),
+            "limits": options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
+            "resolve": registry.resolve_model,
+            "ports": session.ports,
+            "params": began.params,
+        }
         ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth, skills)
         ctx.equip = registry.equipping(ctx, late, tools, state.left)
         return ctx
@@ -432,7 +450,7 @@ class Launcher:
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
-            wanted = self._session.options.model
+            wanted = self._session.options.get("model")
             if began.model_kind == "imported":
                 msg = (
                     f"{began.model!r} answered in another tool: the run is imported. Name the model to "
@@ -452,7 +470,7 @@ class Launcher:
         self,
         run_id: str,
         state: RunState,
-        options: RunOptions,
+        options: StartOptions,
         model: Model,
         toolbox: Toolbox,
         workspace: Workspace,
@@ -477,19 +495,19 @@ class Launcher:
             workspace=workspace,
             policy=policy,
             growth=growth,
-            containment=contain.read_mode(options.containment or session.options.containment),
+            containment=contain.read_mode(options.get("containment") or session.options["containment"]),
             sandbox=sandbox,
             skills=skills,
             redactor=session.redactor,
             cache=session.cache,
-            middleware=tuple(session.options.middleware),
-            hooks=session.options.hooks,
+            middleware=tuple(session.options["middleware"]),
+            hooks=session.options.get("hooks"),
             supervisor=session.supervisor,
             files=session.files,
             history=FileHistory(session.recorders, workspace),
-            guidance_files=guidance_names(session.options.guidance_files),
+            guidance_files=guidance_names(session.options["guidance_files"]),
             dearest=self._dearest,
-            checkpoint_every=session.options.checkpoint_every,
+            checkpoint_every=session.options["checkpoint_every"],
         )
 
     def _launch(
@@ -506,8 +524,8 @@ class Launcher:
         """
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin(opening)
-        run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.output)
-        ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
+        run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.get("output"))
+        ctx.listeners.extend(partial(listener, run) for listener in session.options["listeners"])
         if resumed is not None:
             ctx.emit(resumed)
         for event in opening:

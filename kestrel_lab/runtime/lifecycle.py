@@ -116,10 +116,10 @@ async def _call_end_hooks(ctx: RunContext) -> None:
 
 def _check_type(ctx: RunContext) -> None:
     """Raise `UnmetError` where the answer is not what `output` asks for: a tool or an operation gave it."""
-    if ctx.options.output is None:
+    if (output := ctx.options.get("output")) is None:
         return
     try:
-        read_typed(dumps(answer_value(ctx.state)), ctx.options.output.schema, ctx.options.output.value)
+        read_typed(dumps(answer_value(ctx.state)), output.schema, output.value)
     except UsageError as error:
         raise UnmetError(f"the answer is not what output= asks for: {error}") from error
 

@@ -28,7 +28,7 @@ from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
 from kestrel_lab.runtime.mcp.expansion import Expansion
 from kestrel_lab.runtime.mcp.servers import McpServers, dependency_name
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.options import SessionOptions
+from kestrel_lab.runtime.options import LabOptions
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import choose_level_async, is_tested
@@ -49,30 +49,39 @@ def skip_failed_servers(failed: Mapping[str, DependencyError]) -> Iterator[None]
         _FAILED.reset(token)
 
 
+def mcp_expansion(options: LabOptions) -> ExpansionSettings:
+    """Return how far runs may go to find tools."""
+    return ExpansionSettings(
+        expand=options["expand"],
+        registry=options.get("mcp_registry") or "",
+        catalogue=options.get("mcp_catalogue") or "",
+        allow=tuple(options["mcp_allow"]),
+    )
+
+
 class Registry:
     """The models and tools that a session knows by name, and the MCP servers that runs can grow by."""
 
     def __init__(
-        self, options: SessionOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]
+        self, options: LabOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]
     ) -> None:
         """`tools` are the native ones and those that runs are offered on request."""
         self.options = options
         """Those of the session as they are now; `Session.change` replaces them."""
         self.sandbox = sandbox
         self._servers_home, self._mcp = home.resolve() / "mcp", mcp
-        self._models: dict[str, Model] = dict(options.models or {})
-        self._tools = known_tools(tools, options.tools, mcp.names)
+        self._models: dict[str, Model] = dict(options.get("models") or {})
+        self._tools = known_tools(tools, options.get("tools") or (), mcp.names)
 
     @property
     def _env(self) -> Mapping[str, str]:
-        return os.environ if self.options.env is None else self.options.env
+        env = self.options.get("env")
+        return os.environ if env is None else env
 
     @property
     def sources(self) -> Sources:
         """The catalogue and registry of MCP servers that are not configured."""
-        return Sources(
-            root=self._servers_home, env=self._env, settings=self.options.expansion or ExpansionSettings()
-        )
+        return Sources(root=self._servers_home, env=self._env, settings=mcp_expansion(self.options))
 
     def grown(
         self, toolbox: Toolbox, workspace: Path, expand: bool | None
@@ -90,7 +99,7 @@ class Registry:
 
     def resolve_model(self, model: str | Model | None) -> Model:
         """The model of that name, ready to be called; raises `UsageError` when there is none."""
-        wanted = model if model is not None else self.options.model
+        wanted = model if model is not None else self.options.get("model")
         if wanted is not None and not isinstance(wanted, str):
             return wanted
         key = wanted or ""
@@ -111,8 +120,8 @@ class Registry:
             self._models[key] = choose_model(
                 wanted,
                 env=self._env,
-                provider=self.options.provider,
-                api_base=self.options.api_base,
+                provider=self.options.get("provider"),
+                api_base=self.options.get("api_base"),
                 factories=makers,
             )
         return self._models[key]
@@ -121,7 +130,7 @@ class Registry:
         """The model object that the name stands for already, the session's own where it is `None`; chooses
         none.
         """
-        wanted = model if model is not None else self.options.model
+        wanted = model if model is not None else self.options.get("model")
         return (
             wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
         )

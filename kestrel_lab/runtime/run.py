@@ -24,10 +24,10 @@ from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.conversation import conversation_runs
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
 from kestrel_lab.runtime.forks.run_files import RunFiles
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
@@ -125,7 +125,7 @@ class Run(Generic[T]):
         run_id: str,
         state: RunState | None = None,
         damage: Damaged | None = None,
-        run: Callable[[str, RunOptions], Awaitable[Run]] | None = None,
+        run: Callable[..., Awaitable[Run]] | None = None,
         *,
         output: OutputType[T] | None = None,
     ) -> None:
@@ -263,7 +263,7 @@ class Run(Generic[T]):
             await self.task
         return self
 
-    async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
+    async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
         Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless
@@ -273,7 +273,7 @@ class Run(Generic[T]):
             raise UsageError(
                 f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             )
-        return await self._run(goal, replace(RunOptions(**changes), follow=self))
+        return await self._run(goal, **{**changes, "follow": self})
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.
@@ -426,7 +426,7 @@ class RunHistory:
     def __init__(self, store: SessionStore) -> None:
         self.live: dict[str, Run] = {}
         """The runs that the session of this history works on, by id."""
-        self.run: Callable[[str, RunOptions], Awaitable[Run]] | None = None
+        self.run: Callable[..., Awaitable[Run]] | None = None
         """Runs a goal in the session, for `Run.ask`."""
         self._store = store
 

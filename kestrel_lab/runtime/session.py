@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +23,21 @@ from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import Recorders
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
-from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.conversation import Chat, conversation_runs
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
-from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
+from kestrel_lab.runtime.options import (
+    LabKeywords,
+    LabOptions,
+    ResumeOptions,
+    RunOptions,
+    fill,
+    started_with,
+    takes_options,
+)
 from kestrel_lab.runtime.registry import Registry, skip_failed_servers
 from kestrel_lab.runtime.run import Run, RunHistory
 from kestrel_lab.runtime.security.file_taint import FileTaint
@@ -56,11 +63,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def _merge_options(options: RunOptions | None, output: object, changes: Mapping[str, Any]) -> RunOptions:
-    given = dict(changes) if output is None else {**changes, "output": output}
-    return replace(options or RunOptions(), **given)
-
-
 def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any, Any, Run[T]]]:
     """Make the twin of a method that begins a run: it waits for the end, and returns the run that began,
     which may be a new one.
@@ -69,14 +71,11 @@ def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutin
     @functools.wraps(start)
     async def twin(*args: P.args, **options: P.kwargs) -> Run[T]:
         session = cast("Session", args[0])
-        given = options.get("approver") or next(
-            (one.approver for one in (*args, *options.values()) if isinstance(one, RunOptions)), None
-        )
 
         def begin(approver: Approver | None) -> Run[T]:
             return start(*args, **{**options, "approver": approver})  # type: ignore[arg-type]  # an option of every such method
 
-        return await session._watched(begin, cast("Approver | None", given))
+        return await session._watched(begin, cast("Approver | None", options.get("approver")))
 
     twin.__name__, twin.__qualname__ = name, f"Session.{name}"
     twin.__doc__ = (
@@ -97,29 +96,23 @@ class Session:
     surroundings: ClassVar[Surroundings | None] = None
     """Where runs and suites that are waited for are shown; set by the extension of a notebook."""
 
-    @takes_options(SessionChanges, SessionOptions)
+    @takes_options(LabKeywords)
     def __init__(
         self,
         home: str | Path | None = None,
         model: str | Model | None = None,
         approve: str | None = None,
-        options: SessionOptions | None = None,
-        **changes: Unpack[SessionChanges],
+        **options: Unpack[LabKeywords],
     ) -> None:
-        """Open the log under the folder `home`, which is made if need be; the rest is described by
-        `SessionOptions`.
+        """Open the log under the folder `home`, which is made if need be; `LabOptions` describes the rest.
 
-        Without a `home` it is that of the current folder: see `host.homes.default_home`. Keyword arguments
-        replace fields of `options`. Raises `UsageError` for a value that an option cannot have.
+        Without a `home` it is that of the current folder: see `host.homes.default_home`. Raises `UsageError`
+        for a value that an option cannot have.
         """
-        given: dict[str, Any] = {
-            **changes,
-            **({} if model is None else {"model": model}),
-            **({} if approve is None else {"approve": approve}),
-        }
-        self.options = replace(options or SessionOptions(), **given)
+        self.options = fill(LabOptions, {**options, "model": model, "approve": approve})
         """What runs begin with unless they bring their own; `change` replaces single ones."""
-        self.env = os.environ if self.options.env is None else self.options.env
+        env = self.options.get("env")
+        self.env = os.environ if env is None else env
         self.home = default_home(Path.cwd(), self.env) if home is None else Path(home)
         self._opened: list[str] = []
         """The parts to close, the last one first."""
@@ -134,20 +127,22 @@ class Session:
 
     def _open(self) -> None:
         options = self.options
-        self.rules = read_rulebook(options.rules)
+        self.rules = read_rulebook(options.get("rules"))
         self.redactor = Redactor.of(self.env)
         self.sandbox = self._sandbox()
         self.supervisor = RuntimeSupervisor()
-        self.cache = ToolCaching(self.home / "cache", options.cache, options.cache_url, self.supervisor)
+        self.cache = ToolCaching(
+            self.home / "cache", options["cache"], options.get("cache_url"), self.supervisor
+        )
         self._opened.append("cache")
-        self.store = SessionStore(self.home / "kestrel.db", network=options.network_home)
+        self.store = SessionStore(self.home / "kestrel.db", network=options["network_home"])
         self._opened.append("store")
         record_workspace(self.home, Path.cwd(), self.env)
         self.indexes = session_indexes(self.home)
         self._opened.append("indexes")
         given = {
             name: one if isinstance(one, ServerConfig) else read_server(name, one)
-            for name, one in (options.mcp or {}).items()
+            for name, one in (options.get("mcp") or {}).items()
         }
         servers = {**installed_servers(self.home.resolve() / "mcp", given, Path.cwd()), **given}
         self.mcp = McpServers(
@@ -171,7 +166,7 @@ class Session:
         self.ports = Ports(
             memory=NoteMemory(self.store),
             gatherer=IndexedGatherer(self.indexes, FileGatherer()),
-            abstain=options.abstain,
+            abstain=options.get("abstain"),
         )
         """Memory, search, clock and retry budget of runs that bring none of their own."""
         self.files = FileTaint(lambda: self.store)
@@ -180,19 +175,19 @@ class Session:
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
         self.history.run = self.run
-        if options.otel != "off":
+        if options["otel"] != "off":
             from kestrel_lab.telemetry.otlp import LiveExport
 
             self.telemetry = LiveExport(
-                lambda run: conversation_runs(self.store, run)[0], content=options.otel == "content"
+                lambda run: conversation_runs(self.store, run)[0], content=options["otel"] == "content"
             )
             self._opened.append("telemetry")
-            self.change(listeners=(*options.listeners, self.telemetry))
+            self.change(listeners=(*options["listeners"], self.telemetry))
 
     @property
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
-        return self.options.limits or Limits()
+        return self.options.get("limits") or Limits()
 
     @property
     def skills(self) -> WorkspaceSkills:
@@ -203,40 +198,41 @@ class Session:
 
         return WorkspaceSkills(self)
 
-    def change(self, **changes: Unpack[SessionUpdate]) -> None:
+    def change(self, **changes: Unpack[LabOptions]) -> None:
         """Replace options for the runs that begin from now on; raises `UsageError` for a value that an option
         cannot have.
 
         What was opened with the session stays as it is: `env`, `tools`, `models`, `mcp`, `rules` and the
         place of the cache.
         """
-        options = replace(self.options, **changes)
-        self.cache.mode = options.cache
+        options = fill(LabOptions, {**self.options, **changes})
+        self.cache.mode = options["cache"]
         self.options = self.registry.options = options
         self.sandbox = self.registry.sandbox = self._sandbox()
-        self.ports = replace(self.ports, abstain=options.abstain)
+        self.ports = replace(self.ports, abstain=options.get("abstain"))
 
     def _sandbox(self) -> Sandbox:
         options, others = self.options, state_folder(self.env)
         hidden = [self.home.resolve(), *([] if others is None else [others.resolve()])]
         return Sandbox.parse(
-            options.sandbox, network=options.network, hidden=hidden, memory_gib=options.sandbox_memory
+            options["sandbox"],
+            network=options["network"],
+            hidden=hidden,
+            memory_gib=options["sandbox_memory"],
         )
 
-    @takes_options(RunChanges, RunOptions)
+    @takes_options(RunOptions)
     def start(
         self,
         goal: str,
-        options: RunOptions | None = None,
         *,
         output: type[T] | OutputForm | None = None,
-        **changes: Unpack[RunChanges],
+        **options: Unpack[RunOptions],
     ) -> Run[T]:
         """Begin a run on the running event loop and return at once.
 
-        `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`. With
-        `output`, a type or a JSON Schema, the answer is asked for in that form, and `Run.value` is the answer
-        as a value of the type.
+        `RunOptions` describes what a run can be given. With `output`, a type or a JSON Schema, the answer is
+        asked for in that form, and `Run.value` is the answer as a value of the type.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a
@@ -244,31 +240,30 @@ class Session:
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or
                 wrong arguments.
         """
-        return self.launcher.start(goal, _merge_options(options, output, changes))
+        return self.launcher.start(goal, started_with(options, output))
 
-    @takes_options(RunChanges, RunOptions)
+    @takes_options(RunOptions)
     async def run(
         self,
         goal: str,
-        options: RunOptions | None = None,
         *,
         output: type[T] | OutputForm | None = None,
-        **changes: Unpack[RunChanges],
+        **options: Unpack[RunOptions],
     ) -> Run[T]:
         """Run `start` and wait for the end.
 
         Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired`
         when a call needs approval and no approver was given.
         """
-        options = _merge_options(options, output, changes)
-        place = options.workspace
+        given = started_with(options, output)
+        place = given["workspace"]
         failed = await self.registry.prepare(
-            options.tools, place.root if isinstance(place, Workspace) else Path(place)
+            given.get("tools"), place.root if isinstance(place, Workspace) else Path(place)
         )
         with skip_failed_servers(failed):
             return await self._watched(
-                lambda approver: self.launcher.start(goal, replace(options, approver=approver)),
-                options.approver,
+                lambda approver: self.launcher.start(goal, {**given, "approver": approver}),
+                given.get("approver"),
             )
 
     run_sync = blocking_twin(run)
@@ -287,15 +282,14 @@ class Session:
         finally:
             watcher.close()
 
-    @takes_options(ResumeChanges, RunOptions)
+    @takes_options(ResumeOptions)
     def restart(
         self,
         run_id: str,
-        options: RunOptions | None = None,
         *,
         take_over: bool = False,
         output: type[T] | OutputForm | None = None,
-        **changes: Unpack[ResumeChanges],
+        **options: Unpack[ResumeOptions],
     ) -> Run[T]:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
@@ -315,22 +309,21 @@ class Session:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
             Damaged: Its events are not those that were written.
         """
-        return self.launcher.restart(run_id, _merge_options(options, output, changes), take_over=take_over)
+        return self.launcher.restart(run_id, started_with(options, output), take_over=take_over)
 
     resume = _waiting_twin(restart, "resume")
 
-    @takes_options(ResumeChanges, RunOptions)
+    @takes_options(ResumeOptions)
     def start_fork(
         self,
         run_id: str,
-        options: RunOptions | None = None,
         *,
         at: int | None = None,
         answer: str | None = None,
         result: str | None = None,
         in_place: bool = False,
         output: type[T] | OutputForm | None = None,
-        **changes: Unpack[ResumeChanges],
+        **options: Unpack[ResumeOptions],
     ) -> Run[T]:
         """Begin a new run that shares the events of another up to number `at`; on the running event loop,
         returns at once.
@@ -342,7 +335,7 @@ class Session:
         `restart` does.
 
         Args:
-            run_id: The run to fork. options: What the fork is given; keyword arguments replace its fields.
+            run_id: The run to fork.
             at: The last event shared, any before the run's end; by default its last `model_called`, or with
             `result` its last
                 `tool_called`. A model that was being asked there is asked again.
@@ -359,7 +352,7 @@ class Session:
         """
         return self.launcher.fork(
             run_id,
-            _merge_options(options, output, changes),
+            started_with(options, output),
             at=at,
             answer=answer,
             result=result,
@@ -368,12 +361,12 @@ class Session:
 
     fork = _waiting_twin(start_fork, "fork")
 
-    @takes_options(RunChanges, RunOptions)
-    def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
+    @takes_options(RunOptions)
+    def chat(self, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each
         in a panel.
         """
-        return Chat(self.launcher.start, self.run, replace(options or RunOptions(), **changes))
+        return Chat(self.start, self.run, options)
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log; see `RunHistory.get`."""

@@ -23,8 +23,8 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.version import __version__
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.conversation import Chat
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 
@@ -35,7 +35,7 @@ _SCOPES: Final = {"once": "once", "always": "run", "reject": "once"}
 _STOPS: Final = {"cycles": "max_turn_requests", "tokens": "max_tokens"}
 
 
-async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
+async def serve_acp(session: Session, **options: Unpack[RunOptions]) -> None:
     """Serve one editor on standard input and output until the input ends; `options` are those of its runs.
 
     Whatever else would be written to standard output goes to standard error.
@@ -60,9 +60,7 @@ async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
         )
 
     with redirect_stdout(sys.stderr):
-        await run_agent(
-            cast("Any", AcpAgent(session, RunOptions(**options))), writer, ObjectLines(reader, refuse)
-        )
+        await run_agent(cast("Any", AcpAgent(session, options)), writer, ObjectLines(reader, refuse))
 
 
 class AcpAgent:
@@ -102,9 +100,12 @@ class AcpAgent:
         if not Path(cwd).is_dir():  # one look, at the beginning  # noqa: ASYNC240
             raise RequestError.invalid_params({"cwd": f"there is no folder {cwd!r}"})
         known = uuid4().hex
-        self._chats[known] = self._session.chat(
-            self._options, workspace=cwd, approver=lambda asked: self._ask(known, asked)
-        )
+        options: RunOptions = {
+            **self._options,
+            "workspace": cwd,
+            "approver": lambda asked: self._ask(known, asked),
+        }
+        self._chats[known] = self._session.chat(**options)
         return NewSessionResponse(session_id=known)
 
     async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> Any:

@@ -145,7 +145,7 @@ class Control:
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
         self._listener = self._hear
-        self.session.change(listeners=(*self.session.options.listeners, self._listener))
+        self.session.change(listeners=(*self.session.options["listeners"], self._listener))
         return self
 
     async def __aexit__(
@@ -157,7 +157,7 @@ class Control:
         interrupted.
         """
         self.session.change(
-            listeners=tuple(one for one in self.session.options.listeners if one is not self._listener)
+            listeners=tuple(one for one in self.session.options["listeners"] if one is not self._listener)
         )
         self.attendance.end()
         for link in list(self.links):
@@ -255,9 +255,7 @@ class Control:
                 **{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)}
             )
             own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
-            run = self.session.start(
-                message.goal, model=message.model, tools=message.tools, plan=message.plan, **own
-            )
+            run = self.session.start(message.goal, **message.options, **own)
         self.adopt(run, approver)
         return protocol.Accepted(re=message.id, run=run.id)
 

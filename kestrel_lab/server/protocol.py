@@ -8,9 +8,11 @@ number n asks for what came `after` n and misses nothing, and gets nothing twice
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from kestrel_lab.runtime.options import LimitOptions, RunOptions, table
 
 VERSION: Final = 1
 MESSAGE_BYTES: Final = 64 * 1024
@@ -127,26 +129,47 @@ class Cancel(_FromClient):
     force: bool = False
 
 
-class Bounds(BaseModel):
-    """The limits of a run to start; those that are left out are the configured ones."""
+def _fields(options: type[Any], **more: Any) -> dict[str, Any]:
+    """Return the fields of a message for the options of this table that clients may give."""
+    return {
+        name: (opt.client | None, Field(default=None, description=opt.meaning, **more))
+        for name, opt in table(options).items()
+        if opt.client is not None
+    }
+
+
+class _Closed(BaseModel):
+    """A part of a message of a client."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    cycles: Annotated[int, Field(ge=1)] | None = None
-    cost_usd: Annotated[float, Field(ge=0)] | None = None
-    seconds: Annotated[float, Field(gt=0)] | None = None
-    tokens: Annotated[int, Field(ge=1)] | None = None
+
+if TYPE_CHECKING:  # type checkers know no class that is made of a table
+    _LimitFields = _Closed
+    _RunFields = _FromClient
+else:
+    _LimitFields = create_model("_LimitFields", __base__=_Closed, **_fields(LimitOptions, gt=0))
+    _RunFields = create_model("_RunFields", __base__=_FromClient, **_fields(RunOptions))
 
 
-class Start(_FromClient):
+class Bounds(_LimitFields):
+    """The limits of a run to start; those that are left out are the configured ones."""
+
+
+class Start(_RunFields):
     """Start a run in the workspace and under the approval policy of the server."""
 
     type: Literal["start"] = "start"
     goal: Annotated[str, Field(min_length=1, max_length=20_000)]
-    model: str | None = None
-    tools: list[str] | None = None
     plan: str | None = Field(default=None, description="Name of a shipped workflow.", pattern="^[a-z0-9_-]+$")
     limits: Bounds = Bounds()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the run that are given."""
+        names = {*_RunFields.model_fields, "plan"} - {*_FromClient.model_fields}
+        options: dict[str, Any] = self.model_dump(include=names, exclude_none=True)
+        return options
 
 
 class Resume(_FromClient):

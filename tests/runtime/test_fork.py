@@ -251,7 +251,9 @@ def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> No
     )
     session.change(model=ScriptedModel([[("launch", {})], "up"], name="other"))
     with pytest.raises(ApprovalRequired) as caught:
-        asyncio.run(session.fork(parent.id, model=session.options.model, tools=[launch], approve="ask"))
+        asyncio.run(
+            session.fork(parent.id, model=session.options.get("model"), tools=[launch], approve="ask")
+        )
     session.registry.toolbox = session.registry.toolbox + [launch]
     child = session.get(caught.value.run_id)
     assert (child.goal, child.report.model) == ("go", "other (scripted)")

@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.runtime.options import SessionOptions
+from kestrel_lab.runtime.options import LabOptions, fill
 from kestrel_lab.runtime.registry import Registry
 from kestrel_lab.runtime.run import RunHistory
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -29,7 +29,7 @@ def add(a: int, b: int) -> int:
 def test_a_registry_finds_models_and_tools(tmp_path: Path) -> None:
     """By name, with the nearest one in the error; options that change hold from then on."""
     first, second = ScriptedModel(["a"], name="first"), ScriptedModel(["b"], name="second")
-    options = SessionOptions(model=first, models={"other": second}, tools=[add], env={})
+    options = fill(LabOptions, {"model": first, "models": {"other": second}, "tools": [add], "env": {}})
     servers = McpServers({}, RuntimeSupervisor(), env={}, logs=tmp_path)
     registry = Registry(options, tmp_path, servers, Sandbox(), native_tools())
     assert (registry.resolve_model(None), registry.resolve_model("other"), registry.given_model(None)) == (
@@ -41,7 +41,7 @@ def test_a_registry_finds_models_and_tools(tmp_path: Path) -> None:
     assert registry.resolve_tools(["add"]).names == ("add",)
     with pytest.raises(UsageError, match="there is no tool 'ad'; did you mean 'add'"):
         registry.resolve_tools(["ad"])
-    registry.options = SessionOptions(model=second, env={})
+    registry.options = fill(LabOptions, {"model": second, "env": {}})
     assert registry.resolve_model(None) is second
 
 

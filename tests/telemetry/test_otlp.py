@@ -435,9 +435,9 @@ def test_off_loads_nothing(tmp_path: Path) -> None:
     """A session without the option imports neither the SDK nor the export, and has no listener."""
     code = (
         "import sys; from kestrel_lab import Lab; from kestrel_lab.testing import ScriptedModel\n"
-        f"lab = Lab({str(tmp_path / 'home')!r}, ScriptedModel(['done']), env={{}}); lab.run_sync('go', "
+        f"lab = Lab({str(tmp_path / 'home')!r}, model=ScriptedModel(['done']), env={{}}); lab.run_sync('go', "
         f"workspace={str(tmp_path)!r})\n"
-        "print(lab.session.options.listeners, [n for n in sys.modules if "
+        "print(lab.session.options['listeners'], [n for n in sys.modules if "
         "n.startswith(('opentelemetry.sdk', 'kestrel_lab.telemetry.'))]); lab.close()"
     )
     done = subprocess.run(

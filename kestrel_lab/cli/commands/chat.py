@@ -8,21 +8,20 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kestrel_lab.cli.frontend import (
     ApprovalTimeout,
-    LimitOptions,
     ShowOptions,
-    WorkOptions,
     frontend_of,
     limits_of,
-    option_groups,
     run_options,
+    takes_flags,
 )
 from kestrel_lab.core.errors import ApprovalRequired, RunCancelled, UsageError
+from kestrel_lab.runtime.options import LimitOptions, RunOptions
 
 if TYPE_CHECKING:
     from kestrel_lab.cli.frontend import Frontend
@@ -38,15 +37,10 @@ Ask = Callable[[], Awaitable[str]]
 @chatting.command(
     epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.'
 )
-@option_groups
+@takes_flags(RunOptions, LimitOptions, without=("plan", "inputs"))
 def chat(
     ctx: typer.Context,
     *,
-    follow: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")
-    ] = None,
-    work: WorkOptions,
-    limits: LimitOptions,
     approval_timeout: ApprovalTimeout = None,
 ) -> Any:
     """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a
@@ -60,7 +54,7 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
 
     lab = frontend.lab()
     options = run_options(words)
-    if options["follow"] is not None:
+    if "follow" in options:
         lab.get(options["follow"])  # a wrong id is refused before anything is typed
     prepare_in_background(os.environ)
     ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line

@@ -113,7 +113,7 @@ def try_rules(
     call = _call(lab, tool, " ".join(arguments or ()))
     own = read_rulebook(rules)
     policy = policy_for(
-        approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace))
+        approve or lab.session.options["approve"], lab.session.rules, own, Workspace(Path(workspace))
     )
     return RuleCheck(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
 

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, follow_work, frontend_of
+from kestrel_lab.cli.frontend import (
+    ApprovalTimeout,
+    As,
+    Background,
+    ShowOptions,
+    follow_work,
+    frontend_of,
+    run_options,
+)
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import FileExplanation
@@ -128,13 +136,13 @@ def websearch(
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend.lab()
-        return lab.start(
-            text,
-            model=search_model(lab.session, model, grounded=grounded),
-            approve=approve,
-            approver=approver,
-            plan=agent,
-        )
+        given = {
+            **run_options(ctx.params),
+            "model": search_model(lab.session, model, grounded=grounded),
+            "approver": approver,
+            "plan": agent,
+        }
+        return lab.start(text, **given)
 
     return follow_work(
         ctx,

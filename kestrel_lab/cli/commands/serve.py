@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kestrel_lab.cli.attach import TerminalClient
-from kestrel_lab.cli.frontend import Approve, Model, frontend_of, positive
+from kestrel_lab.cli.frontend import Approve, Model, frontend_of, positive, run_options
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.errors import UsageError
 
@@ -83,7 +83,7 @@ def acp(
     _only_in_a_terminal("acp")
     from kestrel_lab.server.acp_server import serve_acp
 
-    asyncio.run(serve_acp(frontend_of(ctx).lab().session, model=model, approve=approve))
+    asyncio.run(serve_acp(frontend_of(ctx).lab().session, **run_options(ctx.params)))
 
 
 @serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")

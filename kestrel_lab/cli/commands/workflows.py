@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.cli.frontend import output_file
-from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
+from kestrel_lab.runtime.options import named_values
 from kestrel_lab.views.dataframes import unit_frame
 
 workflows = typer.Typer()
@@ -51,7 +50,7 @@ def plan(
     """Show the plan that a workflow makes for a goal; nothing is run."""
     from kestrel_lab.runtime.workflows.loader import load_plan  # loads pydantic
 
-    made = load_plan(name, " ".join(goal), values(inputs))
+    made = load_plan(name, " ".join(goal), named_values(inputs or ()))
     if svg is None:
         return made
     svg.parent.mkdir(parents=True, exist_ok=True)
@@ -70,14 +69,3 @@ def schema(
     from kestrel_lab.evals.suites.json_schemas import schema_text  # loads pydantic
 
     return schema_text(name).rstrip("\n")
-
-
-def values(given: list[str] | None, option: str = "--input") -> dict[str, Json]:
-    """What `--input NAME=VALUE` options say; raises `UsageError` for one without a name or `=`."""
-    found: dict[str, Json] = {}
-    for text in given or ():
-        name, sign, value = text.partition("=")
-        if not sign or not name.strip():
-            raise UsageError(f"{option} takes NAME=VALUE, not {text!r}")
-        found[name.strip()] = value
-    return found

@@ -171,10 +171,8 @@ def suite_with_parts(
             f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
         )
         raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
-    if (
-        session.options.model is not None
-        and not isinstance(session.options.model, str)
-        and any(not config.model for config in chosen.configs)
+    if not isinstance(session.options.get("model"), str | None) and any(
+        not config.model for config in chosen.configs
     ):
         msg = (
             "commits are compared in processes of their own, which cannot use a model object: give the "

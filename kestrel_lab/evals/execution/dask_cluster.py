@@ -91,17 +91,13 @@ def _order(
         {tool.name for tool in session.registry.toolbox if not tool.group}
         - {tool.name for tool in native_tools()}
     )
-    options = session.options
-    if (
-        own
-        or options.middleware
-        or options.hooks
-        or not (options.model is None or isinstance(options.model, str))
-    ):
-        given = {f"the tools {', '.join(own)}": own, "middleware": options.middleware, "hooks": options.hooks}
+    options, model = session.options, session.options.get("model")
+    middleware, hooks = options["middleware"], options.get("hooks")
+    if own or middleware or hooks or not (model is None or isinstance(model, str)):
+        given = {f"the tools {', '.join(own)}": own, "middleware": middleware, "hooks": hooks}
         what = next(
             (name for name, value in given.items() if value),
-            f"the model {getattr(options.model, 'name', '')!r}",
+            f"the model {getattr(model, 'name', '')!r}",
         )
         raise UsageError(
             f"{what} of this session cannot be sent to a cluster: name them in the suite file "

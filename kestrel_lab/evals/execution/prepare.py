@@ -101,13 +101,8 @@ class PreparedSuite:
                 calls=calls,
             )
             return
-        by_default = (
-            session.options.model
-            if isinstance(session.options.model, str)
-            else session.options.model.name
-            if session.options.model is not None
-            else ""
-        )
+        usual = session.options.get("model")
+        by_default = usual if isinstance(usual, str) else usual.name if usual is not None else ""
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
                 model=calls.around(

@@ -44,18 +44,19 @@ def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[st
     is now.
     """
     usual = Limits().as_json()
+    model = session.options.get("model")
     return {
         "suite": str(file),
         "sha": sha,
         "configs": [config.name for config in suite.configs],
-        "model": session.options.model if isinstance(session.options.model, str) else None,
-        "provider": session.options.provider,
-        "api_base": session.options.api_base,
+        "model": model if isinstance(model, str) else None,
+        "provider": session.options.get("provider"),
+        "api_base": session.options.get("api_base"),
         "limits": {name: value for name, value in session.limits.as_json().items() if value != usual[name]},
         "sandbox": session.sandbox.name,
         "network": session.sandbox.network,
         "rules": [*rules_as_json(session.rules)],
-        "containment": session.options.containment,
+        "containment": session.options["containment"],
     }
 
 

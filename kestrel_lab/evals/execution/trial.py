@@ -134,7 +134,7 @@ async def run_trial(
     environment = None if scenario.environment is None else scenario.environment.open()
     toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
-    named = ready.suite.guidance_paths.union(guidance_names(session.options.guidance_files))
+    named = ready.suite.guidance_paths.union(guidance_names(session.options["guidance_files"]))
     async with (
         trial_workspace(
             scenario,
@@ -164,7 +164,7 @@ async def run_trial(
                 workspace=workspace,
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
-                containment=scenario.containment or None,
+                containment=scenario.containment or session.options["containment"],
                 verify=config.verify or "off",
                 form=config.form or "none",
                 instructions=ready.told(scenario, config),

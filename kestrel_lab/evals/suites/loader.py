@@ -65,8 +65,8 @@ from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.run_options import model_of_runner
 from kestrel_lab.runtime.execution.artifacts import as_text
+from kestrel_lab.runtime.options import model_of_runner
 
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""

@@ -82,7 +82,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         sandbox=sandbox,
         ask=work.ask,
         delta=work.delta,
-        instructions="\n\n".join(filter(None, (ctx.options.instructions, step.instructions))),
+        instructions="\n\n".join(filter(None, (ctx.options["instructions"], step.instructions))),
         images=last.images,
         session=talk.session if resumes else "",
         copy=talk.borrowed,

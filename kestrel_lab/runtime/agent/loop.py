@@ -174,7 +174,7 @@ def _without_arguments(wanted: ToolRequest) -> ToolRequest:
 
 
 def _params(step: Step, ctx: RunContext) -> ModelParams:
-    run = ModelParams.of(ctx.options.params)
+    run = ModelParams.of(ctx.options.get("params"))
     return run | ModelParams.of(step.params) if step.params else run
 
 

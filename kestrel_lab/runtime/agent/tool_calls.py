@@ -360,7 +360,7 @@ def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
     return ctx.cache.layers(
-        ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit
+        ctx.options.get("cache"), ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit
     )
 
 

@@ -287,12 +287,12 @@ class ApprovalDesk:
     def _nobody_decides(self) -> bool:
         """Return whether the run waits for no person."""
         policy = self.ctx.policy
-        return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.approver is None)
+        return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.get("approver") is None)
 
     @property
     def attended(self) -> bool:
         """Whether somebody is here to be asked while a call runs."""
-        return self.ctx.options.approver is not None and self.ctx.policy.otherwise != "deny"
+        return self.ctx.options.get("approver") is not None and self.ctx.policy.otherwise != "deny"
 
     async def inquire(self, call: Call, text: str, options: Sequence[str]) -> str | None:
         """Ask the person who is here a question that came up while `call` runs; `None` where they refuse."""
@@ -335,7 +335,9 @@ class ApprovalDesk:
         under `deny` never.
         """
         policy = self.ctx.policy
-        if not policy.unattended or (policy.otherwise == "ask" and self.ctx.options.approver is not None):
+        if not policy.unattended or (
+            policy.otherwise == "ask" and self.ctx.options.get("approver") is not None
+        ):
             return await self._ask(asked, call)
         if asked.question in self.ctx.state.questions:
             return await self._deny(asked, "nobody is here to answer")
@@ -438,7 +440,7 @@ class ApprovalDesk:
         await ctx.on_disk()
         if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
             return self._go_on(known)
-        if ctx.options.approver is None:
+        if ctx.options.get("approver") is None:
             why = (
                 f"no level of danger lets code into your own kernel; a rule that allows {asked.tool} does"
                 if call.in_kernel
@@ -487,11 +489,12 @@ class ApprovalDesk:
 
         The same ones again, which do not, are a denial.
         """
-        assert self.ctx.options.approver is not None
+        approver = self.ctx.options.get("approver")
+        assert approver is not None
         refused: dict[str, Json] | None = None
         while True:
             try:
-                given = await self.ctx.options.approver(asked)
+                given = await approver(asked)
             except KeyboardInterrupt:  # out of a task it would tear down the event loop
                 raise asyncio.CancelledError from None
             try:

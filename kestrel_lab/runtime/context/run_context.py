@@ -38,9 +38,9 @@ from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock, se
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
-from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.context.tool_selection import Growth, select_tools
+from kestrel_lab.runtime.options import StartOptions
 from kestrel_lab.runtime.security.containment import Containment, TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.taint import Taint
@@ -89,7 +89,7 @@ class RunContext:
     run_id: str
     store: SessionStore
     state: RunState
-    options: RunOptions
+    options: StartOptions
     """What the run was given; `limits`, `resolve` and `ports` are set."""
     model: Model
     toolbox: Toolbox
@@ -161,10 +161,11 @@ class RunContext:
 
     def __post_init__(self) -> None:
         options = self.options
-        assert options.limits is not None  # the launcher has set these three
-        assert options.resolve is not None
-        assert options.ports is not None
-        self.limits, self.resolve, self.ports = options.limits, options.resolve, options.ports
+        limits, resolve, ports = options["limits"], options["resolve"], options["ports"]
+        assert limits is not None  # the launcher has set these three
+        assert resolve is not None
+        assert ports is not None
+        self.limits, self.resolve, self.ports = limits, resolve, ports
 
     def begin(self, opening: tuple[Event, ...]) -> None:
         """Set up what depends on the events so far; called once, when the first events of the run are in
@@ -506,7 +507,7 @@ def in_notebook(ctx: RunContext) -> bool:
     """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a
     suite.
     """
-    return not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario)
+    return not ctx.options["scenario"] and not (ctx.state.started is not None and ctx.state.started.scenario)
 
 
 async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:

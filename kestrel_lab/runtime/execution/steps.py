@@ -91,7 +91,7 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     if claimed := asks_for_claims(step.schema):
         from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
 
-    output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
+    output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.get("output")
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
         await Dialogue(step, ctx, desk).ask(

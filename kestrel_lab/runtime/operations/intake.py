@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, cast
 
-from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT
+from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT, parse_level
 from kestrel_lab.answers.intent import decide_intent
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.expressions.templates import escape_template
@@ -16,7 +16,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.operation import Done, Scope, prefix_steps
 from kestrel_lab.runtime.operations.arguments import Arguments, step_dialogue, temperature_of
-from kestrel_lab.runtime.operations.verify_plan import parse_level, verification_step
+from kestrel_lab.runtime.operations.verify_plan import verification_step
 
 _DRAFT: Final = "answer_of_{}"
 

@@ -1,56 +1,33 @@
-"""Levels of verification and answer forms: the words that runs take, and the steps they add to a plan."""
+"""The steps that a level of verification and an answer form add to a plan."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
+from kestrel_lab.answers.contracts import (
+    AUTO,
+    CONTRACTS,
+    NONE,
+    Contract,
+    contract_named,
+    parse_form,
+    parse_level,
+)
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS, Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import answering_steps
 
-LEVELS: Final = {
-    "off": "answers are given as they are",
-    "warn": "what looks made up is said beside the answer",
-    "repair": "claims with citations are asked for, what the deterministic checks refuse is repaired; an "
-    "answer that still does not pass is reported as failed",
-    "judge": "the same, and a model must pass it as a whole and claim by claim, by the evidence it cites",
-    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims "
-    "without evidence",
-}
 ANSWER: Final = "answer_to_verify"
 """The artifact that is verified where the plan names none."""
 ROUNDS: Final = 1
 FORM_ROUNDS: Final = 2
 """Repairs of an answer that must keep a form."""
-NONE, AUTO = "none", "auto"
-"""Forms: none; and the one that fits the goal's intent."""
 _CRITERION: Final = "What it says is shown by the evidence, and nothing in it is made up."
-
-
-def parse_level(text: str) -> str:
-    """Return `text` as a level; raises `UsageError` with the nearest one."""
-    word = text.strip().lower()
-    if word not in LEVELS:
-        msg = (
-            f"{text!r} is not a level of verification; {did_you_mean(word, LEVELS)} "
-            f"({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
-        )
-        raise UsageError(msg)
-    return word
-
-
-def parse_form(text: str) -> str:
-    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the
-    nearest one.
-    """
-    word = text.strip().lower()
-    return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
 
 
 def form_for(given: str | None, default: str, plan: Plan | None) -> str:
@@ -58,11 +35,6 @@ def form_for(given: str | None, default: str, plan: Plan | None) -> str:
     if given:
         return parse_form(given)
     return NONE if default == AUTO and plan is not None else default
-
-
-def answer_forms() -> str:
-    """Return every name of an answer form, for help texts."""
-    return ", ".join((*CONTRACTS, AUTO, NONE))
 
 
 def with_verification(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:

@@ -11,9 +11,8 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.sanitize import shown_folder
-from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose_macros
-from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.options import RunOptions, takes_options
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking_twin
@@ -75,11 +74,11 @@ class WorkspaceMacros(PartsView):
         """Forget every version of a macro; raises `UsageError` when there is none of that name."""
         self._registry.remove(name)
 
-    @takes_options(RunChanges, RunOptions)
-    async def run(self, name: str, args: dict[str, Json] | None = None, **changes: Unpack[RunChanges]) -> Run:
+    @takes_options(RunOptions)
+    async def run(self, name: str, args: dict[str, Json] | None = None, **changes: Unpack[RunOptions]) -> Run:
         """Run a macro as the only step of a run, and wait for its end; options as for `Session.run`."""
         step = Step(id="macro", tool=MACRO_RUN, args={"name": name, "args": args or {}})
-        options: RunChanges = {"workspace": self.workspace, **changes, "plan": Plan(steps=(step,))}
+        options: RunOptions = {"workspace": self.workspace, **changes, "plan": Plan(steps=(step,))}
         return await self._session.run(f"macro {name}", **options)
 
     run_sync = blocking_twin(run)

@@ -219,7 +219,12 @@ def search_model(session: Session, model: str | Model | None, *, grounded: bool)
     search the web.
     """
     options = session.options
-    nothing_set = model is None and options.model is None and not options.provider and not options.api_base
+    nothing_set = (
+        model is None
+        and options.get("model") is None
+        and not options.get("provider")
+        and not options.get("api_base")
+    )
     try:
         found = session.registry.resolve_model(model)
     except UsageError:

@@ -97,4 +97,4 @@ class WorkspaceSkills(TableView):
 
     def list(self) -> list[Skill]:
         """Return all skills that were found, valid or not, those first that come first."""
-        return find_skills(self.workspace, skill_sources(self._session.options.skills), self._session.env)
+        return find_skills(self.workspace, skill_sources(self._session.options["skills"]), self._session.env)

@@ -18,7 +18,6 @@ from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_so
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.suite import Config, GitCheckout, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.runtime.session import Session
 
 AGENT = Path(__file__).parents[1] / "guided_agent.py"
@@ -238,7 +237,7 @@ def test_our_own_agent_is_given_the_file(tmp_path: Path) -> None:
     )
 
     def told(**options: str) -> dict[str, list[str]]:
-        with Session(tmp_path / "home", options=SessionOptions(**options), env={}) as session:
+        with Session(tmp_path / "home", **options, env={}) as session:
             rows = asyncio.run(run_suite(session, tmp_path / "suite.yaml")).rows
         words = ("THIS", "THAT", "FOREIGN", "OTHER")
         return {row.config: [word for word in words if word in str(row.result["answer"])] for row in rows}

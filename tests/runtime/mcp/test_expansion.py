@@ -25,7 +25,6 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.host.homes import default_home
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
-from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.provenance import argument_origins
 from kestrel_lab.runtime.security.taint import Taint
@@ -53,10 +52,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def open_session(*entries: dict[str, Any], allow: tuple[str, ...] = (), **options: Any) -> Session:
         catalogue = write_catalogue(tmp_path / "catalogue.jsonl", *(entries or (entry(),)))
         env = {"PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config")}
-        expansion = ExpansionSettings(catalogue=catalogue, allow=allow)
-        opened.append(
-            Session(options.pop("home", tmp_path / "home"), env=env, expansion=expansion, **options)
-        )
+        found: dict[str, Any] = {"mcp_catalogue": str(catalogue), "mcp_allow": allow}
+        opened.append(Session(options.pop("home", tmp_path / "home"), env=env, **found, **options))
         return opened[-1]
 
     yield open_session

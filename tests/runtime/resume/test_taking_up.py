@@ -207,4 +207,4 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
-    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options.checkpoint_every is None
+    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options["checkpoint_every"] is None

@@ -5,7 +5,6 @@ obeyed.
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,17 @@ import pytest
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UnknownOption, UsageError
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.runtime import session as session_module
-from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
-from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.options import SessionOptions, SessionUpdate, check_options, takes_options
+from kestrel_lab.runtime.options import (
+    LabOptions,
+    LimitOptions,
+    ResumeOptions,
+    RunOptions,
+    check_options,
+    check_resumable,
+    fill,
+    started_with,
+    table,
+)
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.testing import ScriptedModel
@@ -40,25 +45,20 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     opened.close()
 
 
-def test_options_are_declared_once() -> None:
-    """Each field of the options objects has its type where call sites are checked, and every way in takes
-    them: a new option is declared and used.
+def test_every_way_in_takes_the_options_of_the_table() -> None:
+    """Whatever begins a run, goes on with one or opens a lab shows the options of its table, with defaults:
+    a run's are those of its lab.
     """
-    for changes, options in ((RunChanges, RunOptions), (SessionUpdate, SessionOptions)):
-        typed = (
-            {"output": "Any"} if options is RunOptions else {}
-        )  # a parameter of its own: the type of the value follows from it
-        assert {
-            name: kind.__forward_arg__ for name, kind in changes.__annotations__.items()
-        } | typed == options.__annotations__
-    run, resume, session = (set(kind.__annotations__) for kind in (RunChanges, ResumeChanges, SessionUpdate))
+    run, resume, opened = (set(kind.__annotations__) for kind in (RunOptions, ResumeOptions, LabOptions))
     for way in (
         Session.start,
         Session.run,
         Session.run_sync,
+        Session.chat,
         Lab.start,
         Lab.run,
         Lab.run_sync,
+        Lab.chat,
         Lab.websearch,
         Lab.websearch_sync,
         WorkspaceMacros.run,
@@ -67,53 +67,43 @@ def test_options_are_declared_once() -> None:
     for way in (Session.restart, Session.resume, Session.start_fork, Session.fork, Lab.resume, Lab.fork):
         assert resume | {"output"} <= inspect.signature(way).parameters.keys()
     for way in (Session.__init__, Lab.__init__):
-        assert session <= inspect.signature(way).parameters.keys()
+        assert opened <= inspect.signature(way).parameters.keys()
+    shown = inspect.signature(Lab.__init__).parameters["verify"]
+    assert (shown.default, shown.annotation) == ("warn", str)
+    of_run = inspect.signature(Lab.run).parameters["verify"]
+    assert (of_run.default, of_run.annotation) == (None, str | None)
+    assert inspect.signature(Lab.run).parameters["workspace"].default == "."
 
 
-def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that is added to the options object is taken by every call and arrives in the context of the
-    run: no other line has to change.
+def test_every_option_says_what_it_means() -> None:
+    """Each option of each table has a phrase for help texts: no capital, no full stop."""
+    for kind in (LabOptions, RunOptions, LimitOptions):
+        assert table(kind).keys() == kind.__annotations__.keys()
+        for name, opt in table(kind).items():
+            assert opt.meaning, name
+            assert not opt.meaning.endswith("."), name
+
+
+def test_options_hold_for_several_runs(lab: Lab) -> None:
+    """A dictionary of options is given to several runs, a part of it anew; a run that goes on refuses what it
+    keeps from its beginning.
     """
-
-    class Changes(RunChanges, total=False):
-        color: str
-
-    @dataclass(frozen=True, kw_only=True, slots=True)
-    class Options(RunOptions):
-        color: str = "blue"
-
-    met: list[str] = []
-    monkeypatch.setattr(session_module, "RunOptions", Options)
-    monkeypatch.setattr(Session, "start", takes_options(Changes, Options)(inspect.unwrap(Session.start)))
-    monkeypatch.setattr(
-        RunContext,
-        "begin",
-        lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1],
-    )
-
-    async def scene() -> None:
-        await Session.start(lab.session, "go", approve="auto").wait()
-        await Session.start(lab.session, "go", approve="auto", color="red").wait()
-
-    asyncio.run(scene())
-    assert met == ["blue", "red"]
-
-
-def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
-    """`options` holds for several runs, keyword arguments replace single fields; a run that goes on refuses
-    what it keeps from its beginning.
-    """
-    usual = RunOptions(approve="deny", limits=Limits(cycles=5), instructions="Be short.")
-    denied = lab.run_sync("go", usual)
-    granted = lab.run_sync("go", usual, approve="auto", model=ScriptedModel([[("write", {})], "done"]))
+    usual: RunOptions = {"approve": "deny", "limits": Limits(cycles=5), "instructions": "Be short."}
+    denied = lab.run_sync("go", **usual)
+    again: RunOptions = {
+        **usual,
+        "approve": "auto",
+        "model": ScriptedModel([[("write", {})], "done"]),
+    }
+    granted = lab.run_sync("go", **again)
     assert ("denied" in denied.results["answer.1.1"], granted.results["answer.1.1"]) == (True, "written")
     assert denied.report.limits == granted.report.limits == Limits(cycles=5)
     with pytest.raises(UsageError, match="keeps its instructions: leave that out"):
-        asyncio.run(lab.fork(granted.id, usual))
+        check_resumable(started_with(usual))
     fork = asyncio.run(
         lab.fork(
             granted.id,
-            RunOptions(approve="deny"),
+            approve="deny",
             at=4,
             model=ScriptedModel(lambda _: [("write", {})]),
             limits=Limits(cycles=2),
@@ -121,7 +111,16 @@ def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
     )
     assert fork.report.limits.cycles == 2
     with pytest.raises(UsageError, match="cache"):
-        RunOptions(cache="sometimes")
+        lab.run_sync("go", cache="sometimes")
+
+
+def test_none_is_what_the_lab_has(lab: Lab) -> None:
+    """An option that is `None` is one that was left out, for a run and for a lab; a bound may be `None`."""
+    lab.session.change(approve="deny")
+    run = lab.run_sync("go", approve=None, verify=None, form=None, cache=None)
+    assert "denied" in run.results["answer.1.1"]
+    opened = fill(LabOptions, {"approve": None, "checkpoint_every": None, "sandbox_memory": None})
+    assert (opened["approve"], opened["checkpoint_every"], opened["sandbox_memory"]) == ("ask", None, None)
 
 
 CALLS: dict[str, Callable[[Lab], Any]] = {
@@ -188,7 +187,7 @@ def test_settings_that_do_not_exist_are_refused(lab: Lab) -> None:
     """
     with pytest.raises(UsageError, match="unknown setting 'aprove': did you mean 'approve'"):
         lab.configure("aprove", "deny")
-    assert lab.configure("approve", "deny")["approve"] == lab.session.options.approve == "deny"
+    assert lab.configure("approve", "deny")["approve"] == lab.session.options["approve"] == "deny"
 
 
 def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kestrel.toml").write_text('containment = "on"\nverify = "warn"\ncycles = 7\n')
     options = inspect.signature(Lab.__init__).parameters.keys()
-    assert {one.name for one in fields(SessionOptions)} <= options
+    assert LabOptions.__annotations__.keys() <= options
     lab = Lab(
         containment="strict",
         verify="off",
@@ -226,20 +225,20 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
         api_base="http://localhost:1",
         network_home=True,
         limits=Limits(cycles=3, seconds=None, calls_per_turn=2),
-        expansion=ExpansionSettings(expand=True),
+        expand=True,
         env={},
     )
     assert (
-        lab.session.options.containment,
-        lab.session.options.verify,
-        lab.session.options.form,
+        lab.session.options["containment"],
+        lab.session.options["verify"],
+        lab.session.options["form"],
         lab.session.ports.abstain,
-        lab.session.options.checkpoint_every,
+        lab.session.options["checkpoint_every"],
     ) == ("strict", "off", "brief", 0.5, 3)
     assert (
-        lab.session.options.provider,
-        lab.session.options.api_base,
-        lab.session.options.expansion.expand,
+        lab.session.options.get("provider"),
+        lab.session.options.get("api_base"),
+        lab.session.registry.sources.settings.expand,
         lab.session.sandbox.network,
     ) == ("ollama", "http://localhost:1", True, True)
     assert lab.session.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
@@ -250,7 +249,7 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
     )
     lab.close()
     other = Lab(env={})
-    assert (other.session.limits.cycles, other.session.options.containment) == (7, "on")
+    assert (other.session.limits.cycles, other.session.options["containment"]) == (7, "on")
     other.close()
     with pytest.raises(UsageError, match="containment"):
         Lab(containment="sometimes", env={})

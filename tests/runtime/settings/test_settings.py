@@ -8,7 +8,9 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.host.homes import default_home
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.settings import load_settings, mcp_expansion
+from kestrel_lab.runtime.options import LabOptions, fill
+from kestrel_lab.runtime.registry import mcp_expansion
+from kestrel_lab.runtime.settings import Settings, load_settings
 
 
 def test_defaults_need_no_file(tmp_path: Path) -> None:
@@ -130,15 +132,20 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path, {})
 
 
+def _expansion(settings: Settings) -> ExpansionSettings:
+    of_labs = {one.key: one.value for one in settings if one.key in LabOptions.__annotations__}
+    return mcp_expansion(fill(LabOptions, of_labs))
+
+
 def test_what_is_installed_unasked_is_named_exactly(tmp_path: Path) -> None:
     """A list in a file, or words with commas in the environment; a pattern that could mean more is refused
     with its place.
     """
     (tmp_path / "kestrel.toml").write_text('expand = true\nmcp_allow = ["mcp-server-time==2026.10.*"]\n')
     settings = load_settings(tmp_path, {"KESTREL_TRUST": "all"})
-    assert mcp_expansion(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
+    assert _expansion(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
     named = load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "a==1, npm:@b/c==2.0.0", "KESTREL_EXPAND": "off"})
-    assert mcp_expansion(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
+    assert _expansion(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
     with pytest.raises(
         UsageError, match=r"KESTREL_MCP_ALLOW: setting 'mcp_allow': 'mcp-\*' is not NAME==VERSION"
     ):

@@ -98,7 +98,7 @@ def test_a_lab_is_changed_for_its_session(tmp_path: Path, monkeypatch: pytest.Mo
     lab.configure("cycles", "3")
     lab.configure("approve", "auto:low")
     lab.configure("network", "on")
-    assert (lab.session.limits.cycles, lab.session.options.approve, lab.session.sandbox.network) == (
+    assert (lab.session.limits.cycles, lab.session.options["approve"], lab.session.sandbox.network) == (
         3,
         "auto:low",
         True,

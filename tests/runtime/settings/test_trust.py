@@ -15,8 +15,9 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.homes import default_home
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.options import SETTINGS, Opt
 from kestrel_lab.runtime.project_trust import TrustedFiles, files_from_repository, ignored_notice
-from kestrel_lab.runtime.settings import _KNOWN, Settings, find_weakenings, load_settings, mcp_servers
+from kestrel_lab.runtime.settings import Settings, find_weakenings, load_settings, mcp_servers
 
 WEAK = """
 approve = "auto"
@@ -76,7 +77,7 @@ def test_what_a_project_weakens_is_ignored_until_it_is_trusted(project: Path, en
     """
     settings = load_settings(project, env)
     assert values(settings) == {
-        **{key: known.default for key, known in _KNOWN.items()},
+        **{key: known.default for key, known in SETTINGS.items()},
         "home": str(default_home(project, env)),
     }
     assert [rule.verdict for rule in settings.rules] == ["deny"]
@@ -185,10 +186,10 @@ def test_a_setting_without_an_order_weakens(
     """The mutant: a setting to which somebody forgot to give an order counts as weakening, one that is called
     harmless does not.
     """
-    plain = _KNOWN["form"]
+    plain = SETTINGS["form"]
     (project / "kestrel.toml").write_text('form = "plan"\n')
     assert find_weakenings(project / "kestrel.toml", {"form": "plan"}) == []
-    monkeypatch.setitem(_KNOWN, "form", type(plain)(plain.default, plain.read, plain.meaning))
+    monkeypatch.setitem(SETTINGS, "form", Opt(plain.default, plain.meaning, read=plain.read))
     assert [one.key for one in load_settings(project, env).ignored] == ["form"]
 
 
@@ -252,7 +253,7 @@ def test_a_lab_obeys_what_code_says(
     monkeypatch.chdir(project)
     with closing(Lab(home=tmp_path / "home", env=env)) as lab:
         assert (
-            lab.session.options.approve,
+            lab.session.options["approve"],
             lab.session.sandbox.level,
             lab.session.sandbox.network,
             lab.session.limits.cost_usd,
@@ -265,7 +266,7 @@ def test_a_lab_obeys_what_code_says(
     assert capsys.readouterr().err.count("kestrel trust") == 1
     with closing(Lab(home=tmp_path / "home", approve="auto", sandbox="S0", env=env)) as lab:
         assert (
-            lab.session.options.approve,
+            lab.session.options["approve"],
             lab.session.sandbox.name,
             [one.key for one in lab.settings.ignored][:1],
         ) == (
