@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
@@ -20,12 +21,13 @@ from kestrel_lab.host.homes import default_home, record_workspace, state_folder
 from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.permissions.rulebook import read_rulebook
+from kestrel_lab.runtime import launcher
+from kestrel_lab.runtime.context.budget import Dearest
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import Recorders
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.conversation import Chat, conversation_runs
-from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
@@ -89,7 +91,7 @@ def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutin
 class Session:
     """Starts, resumes and forks runs over one log.
 
-    `registry` finds models and tools, `history` lists and compares runs, `launcher` begins them. A session is
+    `registry` finds models and tools, `history` lists and compares runs. A session is
     a context manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
     """
 
@@ -173,7 +175,10 @@ class Session:
         self.recorders = Recorders(self.home, self.redactor)
         self._opened.append("recorders")
         self.history = RunHistory(self.store)
-        self.launcher = Launcher(self)
+        self.dearest: Dearest = {}
+        """What calls of models used at most, by model."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        """What works on runs."""
         self.history.run = self.run
         if options["otel"] != "off":
             from kestrel_lab.telemetry.otlp import LiveExport
@@ -240,7 +245,7 @@ class Session:
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or
                 wrong arguments.
         """
-        return self.launcher.start(goal, started_with(options, output))
+        return launcher.start(self, goal, started_with(options, output))
 
     @takes_options(RunOptions)
     async def run(
@@ -262,7 +267,7 @@ class Session:
         )
         with skip_failed_servers(failed):
             return await self._watched(
-                lambda approver: self.launcher.start(goal, {**given, "approver": approver}),
+                lambda approver: launcher.start(self, goal, {**given, "approver": approver}),
                 given.get("approver"),
             )
 
@@ -309,7 +314,7 @@ class Session:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
             Damaged: Its events are not those that were written.
         """
-        return self.launcher.restart(run_id, started_with(options, output), take_over=take_over)
+        return launcher.resume(self, run_id, started_with(options, output), take_over=take_over)
 
     resume = _waiting_twin(restart, "resume")
 
@@ -350,7 +355,8 @@ class Session:
                 that cannot be found again, files of which nothing is known or no copy can be made.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(
+        return launcher.fork(
+            self,
             run_id,
             started_with(options, output),
             at=at,
@@ -412,6 +418,6 @@ class Session:
     ) -> None:
         """Interrupt the runs that still work, which can be resumed later, and close the session."""
         try:
-            await self.launcher.stop()
+            await launcher.stop(self)
         finally:
             self.close()

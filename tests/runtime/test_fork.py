@@ -287,7 +287,11 @@ def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path)
     real = asyncio.run(session.run("hi", model=Echo(), workspace=workspace))
     mixed = asyncio.run(session.fork(scripted.id, model=Echo()))
     reverse = asyncio.run(session.fork(real.id, model=ScriptedModel(["no"])))
-    assert (real.model, mixed.model, reverse.model) == ("echo", "echo (scripted)", "scripted (scripted)")
+    assert (real.report.model, mixed.report.model, reverse.report.model) == (
+        "echo",
+        "echo (scripted)",
+        "scripted (scripted)",
+    )
     assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == [
         "real",
         "scripted",
