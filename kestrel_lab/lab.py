@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
@@ -34,14 +34,13 @@ from kestrel_lab.views.html.elements import headline_html, table_html
 if TYPE_CHECKING:
     from kestrel_lab.evals.evaluations import Evaluations
     from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
-    from kestrel_lab.runtime.run_history import RunHistory
+    from kestrel_lab.runtime.run import RunHistory
     from kestrel_lab.runtime.session import Session
     from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
     from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Owner = TypeVar("Owner")
 
 _OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home", "otel"}
 """Options that hold for as long as a session is open."""
@@ -61,45 +60,33 @@ def _tell(text: str) -> None:
 
 
 def _part(
-    find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]
+    part: str, method: Callable[[], Callable[Concatenate[Any, P], T]]
 ) -> Callable[Concatenate[Lab, P], T]:
-    """Offer a method of a part of the lab as one of the lab's own, with its parameters and documentation."""
-    return cast("Callable[Concatenate[Lab, P], T]", _Part(find, method))
+    """Offer a method of a `part` as one of the lab's own, with its parameters and documentation."""
+    return cast("Callable[Concatenate[Lab, P], T]", _Part(part, method))
 
 
 class _Part:
-    """Stands for a method of a part until it is first used: half of the package is loaded for a part, and not
-    to import `Lab`.
+    """Stands for a method of a part until it is first used: importing `Lab` does not load the half of the
+    package that the part needs.
     """
 
-    def __init__(self, find: Callable[[Lab], Any], method: Callable[[], Callable[..., Any]]) -> None:
-        self._find, self._method = find, method
+    def __init__(self, part: str, method: Callable[[], Callable[..., Any]]) -> None:
+        self._part, self._method = attrgetter(part), method
 
     def __set_name__(self, owner: type[Lab], name: str) -> None:
         self._name = name
 
     def __get__(self, lab: Lab | None, owner: type[Lab]) -> Callable[..., Any]:
-        find, method = self._find, self._method()
+        part, method = self._part, self._method()
 
         @functools.wraps(method)
         def forwarded(lab: Lab, /, *args: Any, **options: Any) -> Any:
-            return method(find(lab), *args, **options)
+            return method(part(lab), *args, **options)
 
         forwarded.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
-        setattr(Lab, self._name, forwarded)
+        setattr(Lab, self._name, forwarded)  # from now on the method is called without this descriptor
         return cast("Callable[..., Any]", getattr(owner if lab is None else lab, self._name))
-
-
-def _session(lab: Lab) -> Session:
-    return lab.session
-
-
-def _history(lab: Lab) -> RunHistory:
-    return lab.session.history
-
-
-def _evals(lab: Lab) -> Evaluations:
-    return lab.evals
 
 
 def _of_session() -> type[Session]:
@@ -109,7 +96,7 @@ def _of_session() -> type[Session]:
 
 
 def _of_history() -> type[RunHistory]:
-    from kestrel_lab.runtime.run_history import RunHistory
+    from kestrel_lab.runtime.run import RunHistory
 
     return RunHistory
 
@@ -196,35 +183,21 @@ class Lab:
         if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
 
-    start = _part(_session, lambda: _of_session().start)
-    run = _part(_session, lambda: _of_session().run)
-    run_sync = _part(_session, lambda: _of_session().run_sync)
-    resume = _part(_session, lambda: _of_session().resume)
-    fork = _part(_session, lambda: _of_session().fork)
-    chat = _part(_session, lambda: _of_session().chat)
-    get = _part(_session, lambda: _of_session().get)
-    close = _part(_session, lambda: _of_session().close)
-    runs = _part(_history, lambda: _of_history().runs)
-    decide = _part(_history, lambda: _of_history().decide)
-    diff = _part(_history, lambda: _of_history().diff)
-    eval = _part(_evals, lambda: _of_evals().eval)
-    eval_sync = _part(_evals, lambda: _of_evals().eval_sync)
-    compare = _part(_evals, lambda: _of_evals().compare)
-    compare_sync = _part(_evals, lambda: _of_evals().compare_sync)
-
-    if not TYPE_CHECKING:  # type checkers lead to the part that has it
-
-        def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `evals` and `session` from the lab itself, as scripts written before
-            they were parts do.
-            """
-            if not name.startswith("_") and name not in Lab.__slots__:
-                for part in (self.evals, self.session):
-                    with suppress(AttributeError):
-                        return getattr(part, name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )  # as Python words it
+    start = _part("session", lambda: _of_session().start)
+    run = _part("session", lambda: _of_session().run)
+    run_sync = _part("session", lambda: _of_session().run_sync)
+    resume = _part("session", lambda: _of_session().resume)
+    fork = _part("session", lambda: _of_session().fork)
+    chat = _part("session", lambda: _of_session().chat)
+    get = _part("session", lambda: _of_session().get)
+    close = _part("session", lambda: _of_session().close)
+    runs = _part("session.history", lambda: _of_history().runs)
+    decide = _part("session.history", lambda: _of_history().decide)
+    diff = _part("session.history", lambda: _of_history().diff)
+    eval = _part("evals", lambda: _of_evals().eval)
+    eval_sync = _part("evals", lambda: _of_evals().eval_sync)
+    compare = _part("evals", lambda: _of_evals().compare)
+    compare_sync = _part("evals", lambda: _of_evals().compare_sync)
 
     def __enter__(self) -> Self:
         return self

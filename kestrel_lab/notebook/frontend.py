@@ -28,7 +28,7 @@ from kestrel_lab.notebook.cell_interrupt import (
 )
 from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.notebook.suite_board import NotebookReporter
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Notebook:
         if self._last is None or self._last[0] is not lab:
             return {}
         _, run, model = self._last
-        if not run.status.terminal and run.live is not None and run.live.working:
+        if not run.status.terminal and is_working(run):
             return {}
         changed = lab.session.options.get("model")
         return {"follow": run, **({"model": changed} if changed is not model and changed is not None else {})}

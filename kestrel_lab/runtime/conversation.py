@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
@@ -21,9 +21,11 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import check_whole
-from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
+
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.run import Run
 
 _NO_ANSWER = "(The run ended without an answer: {reason})"
 _NOT_DONE = "This call was not carried out: the run ended before."

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.timeparse.session_time import from_json
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import args_line, usage_line
@@ -18,6 +17,8 @@ from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kestrel_lab.runtime.run import Run
 
 _TIMES = frozenset({"seconds", "queued", "waited", "time"})
 _COLUMNS = ("a_seq", "b_seq", "type", "same", "a", "b")

@@ -1,9 +1,9 @@
-"""Launcher: begins runs, forks and resumes them, and starts the task of each."""
+"""Start, resume and fork: begin a run with what its session has at that moment, and start its task."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
+from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
@@ -37,7 +38,6 @@ from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_o
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
-from kestrel_lab.runtime.context.budget import MaxUsageByModel
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
@@ -65,7 +65,7 @@ from kestrel_lab.runtime.options import (
 )
 from kestrel_lab.runtime.registry import missing_servers, watch_servers
 from kestrel_lab.runtime.resume import check_whole, resume_point
-from kestrel_lab.runtime.run import LiveRun, Run
+from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import with_declarations
 from kestrel_lab.runtime.workflows.loader import plan_for
@@ -91,470 +91,489 @@ def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
     return str(copy.get("folder") or workspace)
 
 
-class Launcher:
-    """Begins the runs of one session, with what the session has at that moment."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._max_usage: MaxUsageByModel = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, goal: str, options: StartOptions) -> Run:
-        """Begin a run; see `Session.start`."""
-        if not isinstance(goal, str):
-            raise UsageError(
-                f"the goal is of type {type(goal).__name__}: say in words what the run should do"
-            )
-        if not goal.strip():
-            raise UsageError("the goal is empty: say what the run should do")
-        session, registry, usual = self._session, self._session.registry, self._session.options
-        earlier: dict[str, Json] = {}
-        began: RunStarted | None = None
-        if (follow := options.get("follow")) is not None:
-            options, earlier, began = self._following(follow, options)
-        limits, resolve, ports = (
-            options.get("limits") or session.limits,
-            options.get("resolve") or registry.resolve_model,
-            options.get("ports") or session.ports,
+def start(session: Session, goal: str, options: StartOptions) -> Run:
+    """Begin a run; see `Session.start`."""
+    if not isinstance(goal, str):
+        raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
+    if not goal.strip():
+        raise UsageError("the goal is empty: say what the run should do")
+    registry, usual = session.registry, session.options
+    earlier: dict[str, Json] = {}
+    began: RunStarted | None = None
+    if (follow := options.get("follow")) is not None:
+        options, earlier, began = _following(session, follow, options)
+    limits, resolve, ports = (
+        options.get("limits") or session.limits,
+        options.get("resolve") or registry.resolve_model,
+        options.get("ports") or session.ports,
+    )
+    model = registry.resolve_model(options.get("model"))
+    place = (
+        options["workspace"]
+        if isinstance(options["workspace"], Workspace)
+        else Workspace(Path(options["workspace"]))
+    )
+    policy = policy_for(
+        options.get("approve") or usual["approve"],
+        session.rules,
+        own := read_rulebook(options.get("rules")),
+        place,
+    )
+    level = parse_level(options.get("verify") or usual["verify"])
+    wanted, inputs = options.get("plan"), options.get("inputs")
+    form_of_value = options.get("output")
+    output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
+    plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
+    form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
+    plan = with_verification(
+        plan if output is None else with_output_type(plan, goal, output, form), goal, level, form
+    )
+    steps = () if plan is None else all_steps(plan.steps)
+    if is_adapter(model):
+        model.check(place.root)
+        if options.get("tools") is None and plan is None:
+            # It brings its own, and no server has to be started for it.
+            options = {**options, "tools": ()}
+    known, late = registry.known_at_once(options.get("tools"), steps)
+    if (
+        options.get("tools") is None and not options["scenario"] and live_shell() is not None
+    ):  # whoever watches; a suite is the same anywhere
+        known += (
+            tool
+            for tool in registry.toolbox
+            if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
         )
-        model = registry.resolve_model(options.get("model"))
-        place = (
-            options["workspace"]
-            if isinstance(options["workspace"], Workspace)
-            else Workspace(Path(options["workspace"]))
-        )
-        policy = policy_for(
-            options.get("approve") or usual["approve"],
-            session.rules,
-            own := read_rulebook(options.get("rules")),
-            place,
-        )
-        level = parse_level(options.get("verify") or usual["verify"])
-        wanted, inputs = options.get("plan"), options.get("inputs")
-        form_of_value = options.get("output")
-        output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
-        plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
-        form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
-        plan = with_verification(
-            plan if output is None else with_output_type(plan, goal, output, form), goal, level, form
-        )
-        steps = () if plan is None else all_steps(plan.steps)
-        if is_adapter(model):
-            model.check(place.root)
-            if options.get("tools") is None and plan is None:
-                # It brings its own, and no server has to be started for it.
-                options = {**options, "tools": ()}
-        known, late = registry.known_at_once(options.get("tools"), steps)
-        if (
-            options.get("tools") is None and not options["scenario"] and live_shell() is not None
-        ):  # whoever watches; a suite is the same anywhere
-            known += (
-                tool
-                for tool in registry.toolbox
-                if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
-            )
-        agents = plan is None or any(
-            step.goal and not step.operation for step in steps
-        )  # operations ask models what needs no guidance
-        given = (
-            self._given(place, trial=bool(options["scenario"]))
-            if agents and not is_adapter(model)
-            else GivenTexts()
-        )
-        copy = (
-            {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
-        )
-        project = began.workspace if began is not None and copy else str(place.root)
-        toolbox = offer_macros(with_declarations(known, session.store), session.store, project)
-        if given.skills:
-            toolbox = with_skills(toolbox, given.skills)
-        if LOAD_SKILL not in toolbox:
-            given = replace(given, skills={})
-        toolbox, growth = registry.grown(toolbox, place.root, options.get("expand"))
-        self._check_sandbox(toolbox, place)
-        check_steps(steps_without(late, steps), toolbox, OPERATIONS, resolve)
-        met = session_time(ports.now())
-        system = system_prompt(
-            limits,
-            options["instructions"],
-            met.line,
-            citation_instructions(level, form, toolbox),
-            given.prompt,
-        )
-        options = {
-            **options,
-            "limits": limits,
-            "resolve": resolve,
-            "ports": replace(ports, look=level != "off"),
-            "output": output,
-        }
-        ctx = self._context(
-            new_run_id(),
-            RunState(private_copy=copy),
-            options,
-            model,
-            toolbox,
-            place,
-            policy,
-            growth,
-            given.skills,
-        )
-        started = RunStarted(
-            goal=goal,
-            workspace=project,
-            private_copy=copy,
-            model=model.name,
-            model_kind=model.kind,
-            system=system,
-            tools=tools_for_event(toolbox),
-            limits=limits.as_json(),
-            policy=policy.text,
-            rules=rules_as_json(own),
-            config=options["config"],
-            scenario=options["scenario"],
-            package=__version__,
-            plan={} if plan is None else plan.as_json(),
-            follows="" if follow is None else _id_of(follow),
-            earlier=earlier,
-            output={} if output is None else output.schema,
-            guidance=given.entries(system),
-            time=met.as_json(),
-            params=ModelParams.of(options.get("params")).as_json(),
-            images=store_images(options["images"], place, session.store) if options["images"] else [],
-        )
-        ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
-        ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
-        missing = (
-            missing_servers(session.mcp, but=late)
-            if options.get("tools") is None and len(session.mcp)
-            else ()
-        )
-        return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+    agents = plan is None or any(
+        step.goal and not step.operation for step in steps
+    )  # operations ask models what needs no guidance
+    given = (
+        _given(session, place, trial=bool(options["scenario"]))
+        if agents and not is_adapter(model)
+        else GivenTexts()
+    )
+    copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
+    project = began.workspace if began is not None and copy else str(place.root)
+    toolbox, growth = _set_up(
+        session,
+        known,
+        place,
+        project,
+        given.skills,
+        expand=options.get("expand"),
+        steps=steps_without(late, steps),
+        resolve=resolve,
+    )
+    if LOAD_SKILL not in toolbox:
+        given = replace(given, skills={})
+    met = session_time(ports.now())
+    system = system_prompt(
+        limits,
+        options["instructions"],
+        met.line,
+        citation_instructions(level, form, toolbox),
+        given.prompt,
+    )
+    options = {
+        **options,
+        "limits": limits,
+        "resolve": resolve,
+        "ports": replace(ports, look=level != "off"),
+        "output": output,
+    }
+    ctx = _context(
+        session,
+        new_run_id(),
+        RunState(private_copy=copy),
+        options,
+        model,
+        toolbox,
+        place,
+        policy,
+        growth,
+        given.skills,
+    )
+    started = RunStarted(
+        goal=goal,
+        workspace=project,
+        private_copy=copy,
+        model=model.name,
+        model_kind=model.kind,
+        system=system,
+        tools=tools_for_event(toolbox),
+        limits=limits.as_json(),
+        policy=policy.text,
+        rules=rules_as_json(own),
+        config=options["config"],
+        scenario=options["scenario"],
+        package=__version__,
+        plan={} if plan is None else plan.as_json(),
+        follows="" if follow is None else _id_of(follow),
+        earlier=earlier,
+        output={} if output is None else output.schema,
+        guidance=given.entries(system),
+        time=met.as_json(),
+        params=ModelParams.of(options.get("params")).as_json(),
+        images=store_images(options["images"], place, session.store) if options["images"] else [],
+    )
+    ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
+    ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
+    missing = (
+        missing_servers(session.mcp, but=late) if options.get("tools") is None and len(session.mcp) else ()
+    )
+    return _launch(session, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
-    def _following(
-        self, follow: str | FollowableRun, options: StartOptions
-    ) -> tuple[StartOptions, dict[str, Json], RunStarted]:
-        """Return the options of a run that follows another, with that run's own where none are given, what it
-        takes over, and how that began.
-        """
-        began, earlier = inherited_history(self._session.store, _id_of(follow), self._flow_of)
-        tools, rules = options.get("tools"), options.get("rules")
-        given: StartOptions = {
-            **options,
-            "model": self._model_again(began, options.get("model")),
-            "tools": recorded_tools_of(began) if tools is None else tools,
-            "workspace": _folder_of(began.workspace, began.private_copy)
-            if options["workspace"] == "."
-            else options["workspace"],
-            "rules": rules_from_json(began.rules) if rules is None else rules,
-        }
-        return given, earlier, began
 
-    def _given(self, place: Workspace, *, trial: bool) -> GivenTexts:
-        """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever
-        runs it.
-        """
-        session = self._session
+def _following(
+    session: Session, follow: str | FollowableRun, options: StartOptions
+) -> tuple[StartOptions, dict[str, Json], RunStarted]:
+    """Return the options of a run that follows another, with that run's own where none are given, what it
+    takes over, and how that began.
+    """
+    began, earlier = inherited_history(session.store, _id_of(follow), partial(_flow_of, session))
+    tools, rules = options.get("tools"), options.get("rules")
+    given: StartOptions = {
+        **options,
+        "model": _model_again(session, began, options.get("model")),
+        "tools": recorded_tools_of(began) if tools is None else tools,
+        "workspace": _folder_of(began.workspace, began.private_copy)
+        if options["workspace"] == "."
+        else options["workspace"],
+        "rules": rules_from_json(began.rules) if rules is None else rules,
+    }
+    return given, earlier, began
 
-        def tainted(path: str) -> str:
-            return session.files.source(str(place.root), path) if session.files.known() else ""
 
-        names = guidance_names(session.options["guidance_files"])
-        return guidance_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
+def _given(session: Session, place: Workspace, *, trial: bool) -> GivenTexts:
+    """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever
+    runs it.
+    """
 
-    def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
-        """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not
-        to depend on who runs it.
-        """
-        sources = skill_sources(self._session.options["skills"])
-        if trial:
-            sources = tuple(source for source in sources if source == "workspace")
-        return find_skills(place.root, sources, self._session.env)
+    def tainted(path: str) -> str:
+        return session.files.source(str(place.root), path) if session.files.known() else ""
 
-    def _flow_of(self, tool: str) -> Flow:
-        known, _ = self._session.registry.known_at_once(None)
-        return known.get(tool).flow if tool in known else UNKNOWN
+    names = guidance_names(session.options["guidance_files"])
+    return guidance_texts(place, names, _skills(session, place, trial=trial), session.redactor.text, tainted)
 
-    def restart(self, run_id: str, options: StartOptions, *, take_over: bool = False) -> Run:
-        """Go on with a run where its log ends; see `Session.restart`."""
-        store = self._session.store
-        store.flush()
-        row = store.run(run_id)
-        known = self._session.history.live.get(run_id)
-        if known is not None and known.live is not None and known.live.working:
-            return known
-        check_whole(store, run_id)
-        state = store.state(run_id)
-        if (
-            state.status in (RunStatus.FAILED, RunStatus.CANCELLED)
-            and (found := resume_point(store.records(run_id))) is not None
-        ):
-            return self.fork(run_id, options, at=found[0], stage=found[1], in_place=True)
-        output = OutputType.of(options.get("output"))
-        if state.started is None or state.status.terminal:
-            return Run(store, run_id, state, run=self._session.run, output=output)
-        if not take_over and owner.at_work(row.owner, run_id):
-            raise owner.busy_message(run_id, row.owner)
-        ctx = self._again(run_id, run_id, state.started, state, options)
-        if not store.claim(row):
-            raise owner.busy_message(run_id, store.run(run_id).owner)
-        for record in store.records(run_id, after=state.events):  # written until the claim
-            state.apply(record.event, record.at)
-        if state.status.terminal:
-            return Run(store, run_id, state, run=self._session.run, output=output)
-        given = options.get("limits")
-        bounds = {} if given is None else given.as_json()
-        resumed = RunResumed(
-            by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds
+
+def _skills(session: Session, place: Workspace, *, trial: bool) -> list[Skill]:
+    """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not
+    to depend on who runs it.
+    """
+    sources = skill_sources(session.options["skills"])
+    if trial:
+        sources = tuple(source for source in sources if source == "workspace")
+    return find_skills(place.root, sources, session.env)
+
+
+def _flow_of(session: Session, tool: str) -> Flow:
+    known, _ = session.registry.known_at_once(None)
+    return known.get(tool).flow if tool in known else UNKNOWN
+
+
+def resume(session: Session, run_id: str, options: StartOptions, *, take_over: bool = False) -> Run:
+    """Go on with a run where its log ends; see `Session.restart`."""
+    store = session.store
+    store.flush()
+    row = store.run(run_id)
+    known = session.history.live.get(run_id)
+    if known is not None and is_working(known):
+        return known
+    check_whole(store, run_id)
+    state = store.state(run_id)
+    if (
+        state.status in (RunStatus.FAILED, RunStatus.CANCELLED)
+        and (found := resume_point(store.records(run_id))) is not None
+    ):
+        return fork(session, run_id, options, at=found[0], stage=found[1], in_place=True)
+    output = OutputType.of(options.get("output"))
+    if state.started is None or state.status.terminal:
+        return Run(store, run_id, state, run=session.run, output=output)
+    if not take_over and owner.at_work(row.owner, run_id):
+        raise owner.busy_message(run_id, row.owner)
+    ctx = _again(session, run_id, run_id, state.started, state, options)
+    if not store.claim(row):
+        raise owner.busy_message(run_id, store.run(run_id).owner)
+    for record in store.records(run_id, after=state.events):  # written until the claim
+        state.apply(record.event, record.at)
+    if state.status.terminal:
+        return Run(store, run_id, state, run=session.run, output=output)
+    given = options.get("limits")
+    bounds = {} if given is None else given.as_json()
+    resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
+    return _launch(session, ctx, state.planned, resumed=resumed)
+
+
+def fork(
+    session: Session,
+    run_id: str,
+    options: StartOptions,
+    *,
+    at: int | None = None,
+    answer: str | None = None,
+    result: str | None = None,
+    stage: str = "",
+    in_place: bool = False,
+) -> Run:
+    """Begin a run that shares events of another; see `Session.start_fork`.
+
+    `stage` is the last completed stage of a run that is resumed so.
+    """
+    store = session.store
+    store.flush()
+    store.run(run_id)
+    branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
+    fork_id = new_run_id()
+    live, copy = branch.state.folder, branch.state.private_copy
+    if not in_place:
+        branch.state.private_copy = copy = copy_for_fork(
+            store, session.recorders.store, fork_id, run_id, branch.state, branch.at
         )
-        return self._launch(ctx, state.planned, resumed=resumed)
-
-    def fork(
-        self,
-        run_id: str,
-        options: StartOptions,
-        *,
-        at: int | None = None,
-        answer: str | None = None,
-        result: str | None = None,
-        stage: str = "",
-        in_place: bool = False,
-    ) -> Run:
-        """Begin a run that shares events of another; see `Session.start_fork`.
-
-        `stage` is the last completed stage of a run that is resumed so.
-        """
-        session, store = self._session, self._session.store
-        store.flush()
-        store.run(run_id)
-        branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
-        fork_id = new_run_id()
-        live, copy = branch.state.folder, branch.state.private_copy
+    try:
+        ctx = _again(session, fork_id, run_id, branch.began, branch.state, options)
+    except BaseException:
         if not in_place:
-            branch.state.private_copy = copy = copy_for_fork(
-                store, session.recorders.store, fork_id, run_id, branch.state, branch.at
+            remove_copy(session.home, fork_id)
+        raise
+    limits = options.get("limits")
+    forked = RunForked(
+        parent=store.origin(run_id, branch.at),
+        at=branch.at,
+        model=ctx.model.name,
+        model_kind=ctx.model.kind,
+        tools=tools_for_event(ctx.toolbox),
+        policy=ctx.policy.text,
+        given="" if branch.given is None else "result" if answer is None else "answer",
+        by=process_name(),
+        stage=stage,
+        limits={} if limits is None else limits.as_json(),
+        private_copy=copy,
+    )
+    now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
+    opening = (forked,) if branch.given is None else (forked, branch.given)
+    for event in opening:
+        ctx.state.apply(event, now)
+    run = _launch(session, ctx, ctx.state.planned, opening=opening)
+    if not in_place:
+        carry_taint(ctx, live)
+    return run
+
+
+async def stop(session: Session) -> None:
+    """Interrupt the runs that this session works on and wait until each has written that down; they can
+    be resumed.
+    """
+    for run in list(session.history.live.values()):
+        interrupt_run(run)
+    await asyncio.gather(*session.tasks, return_exceptions=True)  # each run's log says how it ended
+
+
+def _again(
+    session: Session, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
+) -> RunContext:
+    """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
+    else with what it began with.
+    """
+    check_resumable(options)
+    registry = session.registry
+    if state.private_copy and not Path(state.folder).is_dir():
+        raise UsageError(
+            f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run "
+            "that it was forked from again"
+        )
+    place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
+    if (tools := options.get("tools")) is None:
+        tools = _tools_again(session, earlier, began, state)
+    known, late = registry.known_at_once(tools)
+    # The skills that its model was shown, as they are now.
+    shown = {str(one["skill"]) for one in began.guidance if "skill" in one}
+    found = _skills(session, place, trial=bool(began.scenario)) if shown else []
+    skills = {skill.name: skill for skill in found if skill.name in shown}
+    toolbox, growth = _set_up(
+        session,
+        known,
+        place,
+        began.workspace,
+        skills,
+        expand=any(item["name"] == MCP_INSTALL for item in began.tools),
+        steps=steps_without(late, state.left),
+        resolve=registry.resolve_model,
+        state=state,
+    )
+    model = _model_again(session, began, options.get("model"))
+    policy = policy_for(
+        options.get("approve") or began.policy, session.rules, rules_from_json(began.rules), place
+    )
+    output = OutputType.of(options.get("output"))
+    if output is not None and output.schema != began.output:
+        raise UsageError(
+            f"run {run_id} was begun with another output: give the type that it was begun with, or none"
+        )
+    options = {
+        **options,
+        "output": output or (OutputType(began.output) if began.output else None),
+        "limits": options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
+        "resolve": registry.resolve_model,
+        "ports": session.ports,
+        "params": began.params,
+    }
+    ctx = _context(session, run_id, state, options, model, toolbox, place, policy, growth, skills)
+    ctx.equip = registry.equipping(ctx, late, tools, state.left)
+    return ctx
+
+
+def _set_up(
+    session: Session,
+    known: Toolbox,
+    place: Workspace,
+    project: str,
+    skills: Mapping[str, Skill],
+    *,
+    expand: bool | None,
+    steps: Sequence[Step],
+    resolve: Callable[[str], Model],
+    state: RunState | None = None,
+) -> tuple[Toolbox, Growth | None]:
+    """Return the tools that a run is offered and what finds more; `state` is that of a run that goes on.
+
+    Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
+    """
+    toolbox = offer_macros(with_declarations(known, session.store), session.store, project, state)
+    toolbox = with_skills(toolbox, skills)
+    toolbox, growth = session.registry.grown(toolbox, place.root, expand)
+    _check_sandbox(session, toolbox, place)
+    check_steps(steps, toolbox, OPERATIONS, resolve)
+    return toolbox, growth
+
+
+def _tools_again(session: Session, earlier: str, began: RunStarted, state: RunState) -> Tools:
+    store = session.store
+    names = recorded_tools_of(began)
+    if not any(tool.get("version") == RECORDED for tool in began.tools):
+        return names
+    recording = store.records(store.origin(earlier, 1))  # all of it, also what comes behind the fork
+    recorded = recorded_tools(began.tools, recording, after=state.events)
+    theirs = {tool.name for tool in recorded}
+    return [*(name for name in names if name not in theirs), *recorded]
+
+
+def _check_sandbox(session: Session, toolbox: Toolbox, place: Workspace) -> None:
+    """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
+
+    Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
+    """
+    sandbox = session.sandbox
+    if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
+        choose_level(sandbox, place.root)
+
+
+def _model_again(session: Session, began: RunStarted, model: str | Model | None) -> Model:
+    if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
+        wanted = session.options.get("model")
+        if began.model_kind == "imported":
+            msg = (
+                f"{began.model!r} answered in another tool: the run is imported. Name the model to "
+                "go on with: --model NAME, or model=…"
             )
-        try:
-            ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
-        except BaseException:
-            if not in_place:
-                remove_copy(session.home, fork_id)
-            raise
-        limits = options.get("limits")
-        forked = RunForked(
-            parent=store.origin(run_id, branch.at),
-            at=branch.at,
-            model=ctx.model.name,
-            model_kind=ctx.model.kind,
-            tools=tools_for_event(ctx.toolbox),
-            policy=ctx.policy.text,
-            given="" if branch.given is None else "result" if answer is None else "answer",
-            by=process_name(),
-            stage=stage,
-            limits={} if limits is None else limits.as_json(),
-            private_copy=copy,
-        )
-        now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
-        opening = (forked,) if branch.given is None else (forked, branch.given)
-        for event in opening:
-            ctx.state.apply(event, now)
-        run = self._launch(ctx, ctx.state.planned, opening=opening)
-        if not in_place:
-            carry_taint(ctx, live)
-        return run
-
-    async def stop(self) -> None:
-        """Interrupt the runs that this session works on and wait until each has written that down; they can
-        be resumed.
-        """
-        for run in list(self._session.history.live.values()):
-            if run.live is not None:
-                run.live.interrupt()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
-
-    def _again(
-        self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
-    ) -> RunContext:
-        """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
-        else with what it began with.
-        """
-        check_resumable(options)
-        session, registry = self._session, self._session.registry
-        if state.private_copy and not Path(state.folder).is_dir():
-            raise UsageError(
-                f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run "
-                "that it was forked from again"
+            raise UsageError(msg)
+        if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
+            msg = (
+                f"the run used the {began.model_kind} model {began.model!r}, which only exists in "
+                "memory: pass model=… to go on"
             )
-        place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
-        if (tools := options.get("tools")) is None:
-            tools = self._tools_again(earlier, began, state)
-        known, late = registry.known_at_once(tools)
-        toolbox = offer_macros(with_declarations(known, session.store), session.store, began.workspace, state)
-        skills = {}
-        if told := {
-            str(one["skill"]) for one in began.guidance if "skill" in one
-        }:  # those that it was told of, as they are now
-            skills = {
-                skill.name: skill
-                for skill in self._skills(place, trial=bool(began.scenario))
-                if skill.name in told
-            }
-            toolbox = with_skills(toolbox, skills)
-        toolbox, growth = registry.grown(
-            toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools)
+            raise UsageError(msg)
+        return wanted
+    return session.registry.resolve_model(model or began.model)
+
+
+def _context(
+    session: Session,
+    run_id: str,
+    state: RunState,
+    options: StartOptions,
+    model: Model,
+    toolbox: Toolbox,
+    workspace: Workspace,
+    policy: Policy,
+    growth: Growth | None,
+    skills: Mapping[str, Skill],
+) -> RunContext:
+    sandbox = session.sandbox
+    if own := tuple(skill.root for skill in skills.values() if skill.own):
+        sandbox = replace(sandbox, readable=own)
+    if shared := state.private_copy.get("objects"):
+        sandbox = replace(
+            sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared)))
         )
-        check_steps(steps_without(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
-        self._check_sandbox(toolbox, place)
-        model = self._model_again(began, options.get("model"))
-        policy = policy_for(
-            options.get("approve") or began.policy, session.rules, rules_from_json(began.rules), place
-        )
-        output = OutputType.of(options.get("output"))
-        if output is not None and output.schema != began.output:
-            raise UsageError(
-                f"run {run_id} was begun with another output: give the type that it was begun with, or none"
-            )
-        options = {
-            **options,
-            "output": output or (OutputType(began.output) if began.output else None),
-            "limits": options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
-            "resolve": registry.resolve_model,
-            "ports": session.ports,
-            "params": began.params,
-        }
-        ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth, skills)
-        ctx.equip = registry.equipping(ctx, late, tools, state.left)
-        return ctx
+    return RunContext(
+        run_id=run_id,
+        store=session.store,
+        state=state,
+        options=options,
+        model=model,
+        toolbox=toolbox,
+        workspace=workspace,
+        policy=policy,
+        growth=growth,
+        containment=contain.read_mode(options.get("containment") or session.options["containment"]),
+        sandbox=sandbox,
+        skills=skills,
+        redactor=session.redactor,
+        cache=session.cache,
+        middleware=tuple(session.options["middleware"]),
+        hooks=session.options.get("hooks"),
+        supervisor=session.supervisor,
+        files=session.files,
+        history=FileHistory(session.recorders, workspace),
+        guidance_files=guidance_names(session.options["guidance_files"]),
+        max_usage=session.max_usage,
+        checkpoint_every=session.options["checkpoint_every"],
+    )
 
-    def _tools_again(self, earlier: str, began: RunStarted, state: RunState) -> Tools:
-        store = self._session.store
-        names = recorded_tools_of(began)
-        if not any(tool.get("version") == RECORDED for tool in began.tools):
-            return names
-        recording = store.records(store.origin(earlier, 1))  # all of it, also what comes behind the fork
-        recorded = recorded_tools(began.tools, recording, after=state.events)
-        theirs = {tool.name for tool in recorded}
-        return [*(name for name in names if name not in theirs), *recorded]
 
-    def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
-        """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
+def _launch(
+    session: Session,
+    ctx: RunContext,
+    plan: Plan,
+    *,
+    opening: tuple[Event, ...] = (),
+    resumed: RunResumed | None = None,
+    missing: tuple[HealthChanged, ...] = (),
+) -> Run:
+    """Start the task of a run whose first events are in the log; `missing` names servers that cannot be
+    used.
+    """
+    run_id, state = ctx.run_id, ctx.state
+    ctx.begin(opening)
+    run = Run(session.store, run_id, state, run=session.run, output=ctx.options.get("output"))
+    ctx.listeners.extend(partial(listener, run) for listener in session.options["listeners"])
+    if resumed is not None:
+        ctx.emit(resumed)
+    for event in opening:
+        ctx.tell(event)
+    if ctx.containment == "off":
+        ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
+    approvals = RunApprovals(ctx)
+    task = asyncio.get_running_loop().create_task(
+        carry_out(ctx, approvals, plan), name=f"kestrel run {run_id}"
+    )
+    session.tasks.add(task)
+    run.ctx, run.approvals, run.task = ctx, approvals, task
+    session.history.live[run_id] = run
+    owner.mark_working(session.store.session, run_id)
+    unsubscribe = watch_servers(ctx, session.supervisor)
+    for one in missing:
+        ctx.emit(one)
 
-        Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
-        """
-        sandbox = self._session.sandbox
-        if (
-            sandbox.level is not None
-            and is_tested(sandbox)
-            and any(tool.sandbox is not None for tool in toolbox)
-        ):
-            choose_level(sandbox, place.root)
+    def forget(done: asyncio.Task[None]) -> None:
+        unsubscribe()
+        session.kernels.end(run_id)
+        if ctx.history is not None:
+            ctx.history.close()
+        session.tasks.discard(done)
+        session.history.live.pop(run_id, None)
+        owner.mark_idle(session.store.session, run_id)
+        if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
+            record_stop(ctx)
 
-    def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
-        if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
-            wanted = self._session.options.get("model")
-            if began.model_kind == "imported":
-                msg = (
-                    f"{began.model!r} answered in another tool: the run is imported. Name the model to "
-                    "go on with: --model NAME, or model=…"
-                )
-                raise UsageError(msg)
-            if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
-                msg = (
-                    f"the run used the {began.model_kind} model {began.model!r}, which only exists in "
-                    "memory: pass model=… to go on"
-                )
-                raise UsageError(msg)
-            return wanted
-        return self._session.registry.resolve_model(model or began.model)
-
-    def _context(
-        self,
-        run_id: str,
-        state: RunState,
-        options: StartOptions,
-        model: Model,
-        toolbox: Toolbox,
-        workspace: Workspace,
-        policy: Policy,
-        growth: Growth | None,
-        skills: Mapping[str, Skill],
-    ) -> RunContext:
-        session, sandbox = self._session, self._session.sandbox
-        if own := tuple(skill.root for skill in skills.values() if skill.own):
-            sandbox = replace(sandbox, readable=own)
-        if shared := state.private_copy.get("objects"):
-            sandbox = replace(
-                sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared)))
-            )
-        return RunContext(
-            run_id=run_id,
-            store=session.store,
-            state=state,
-            options=options,
-            model=model,
-            toolbox=toolbox,
-            workspace=workspace,
-            policy=policy,
-            growth=growth,
-            containment=contain.read_mode(options.get("containment") or session.options["containment"]),
-            sandbox=sandbox,
-            skills=skills,
-            redactor=session.redactor,
-            cache=session.cache,
-            middleware=tuple(session.options["middleware"]),
-            hooks=session.options.get("hooks"),
-            supervisor=session.supervisor,
-            files=session.files,
-            history=FileHistory(session.recorders, workspace),
-            guidance_files=guidance_names(session.options["guidance_files"]),
-            max_usage=self._max_usage,
-            checkpoint_every=session.options["checkpoint_every"],
-        )
-
-    def _launch(
-        self,
-        ctx: RunContext,
-        plan: Plan,
-        *,
-        opening: tuple[Event, ...] = (),
-        resumed: RunResumed | None = None,
-        missing: tuple[HealthChanged, ...] = (),
-    ) -> Run:
-        """Start the task of a run whose first events are in the log; `missing` names servers that cannot be
-        used.
-        """
-        session, run_id, state = self._session, ctx.run_id, ctx.state
-        ctx.begin(opening)
-        run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.get("output"))
-        ctx.listeners.extend(partial(listener, run) for listener in session.options["listeners"])
-        if resumed is not None:
-            ctx.emit(resumed)
-        for event in opening:
-            ctx.tell(event)
-        if ctx.containment == "off":
-            ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
-        approvals = RunApprovals(ctx)
-        task = asyncio.get_running_loop().create_task(
-            carry_out(ctx, approvals, plan), name=f"kestrel run {run_id}"
-        )
-        self._tasks.add(task)
-        run.live = LiveRun(ctx, approvals, task)
-        session.history.live[run_id] = run
-        owner.mark_working(session.store.session, run_id)
-        unsubscribe = watch_servers(ctx, session.supervisor)
-        for one in missing:
-            ctx.emit(one)
-
-        def forget(done: asyncio.Task[None]) -> None:
-            unsubscribe()
-            session.kernels.end(run_id)
-            if ctx.history is not None:
-                ctx.history.close()
-            self._tasks.discard(done)
-            session.history.live.pop(run_id, None)
-            owner.mark_idle(session.store.session, run_id)
-            if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
-                record_stop(ctx)
-
-        task.add_done_callback(forget)
-        return run
+    task.add_done_callback(forget)
+    return run

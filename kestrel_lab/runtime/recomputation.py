@@ -22,8 +22,7 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.log_files import leave_out_logs
 from kestrel_lab.language.python_ast import tree_of
-from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.run_history import RunHistory
+from kestrel_lab.runtime.run import Run, RunHistory
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT, execution_text
 from kestrel_lab.tools.kernel.lockdown import NoLockdown, lockdown_problem, read_places
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel

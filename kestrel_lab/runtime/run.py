@@ -1,37 +1,42 @@
-"""`Run`, the handle of one run: live while it works, and the same object from the log afterwards."""
+"""`Run`, the handle of one run, at work or from the log; and the runs of one log."""
 
 from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, Unpack, overload
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import escape_surrogates, one_line
+from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.notify import wait_until
-from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
-from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.eventlog.run_state import RunState, fold
+from kestrel_lab.eventlog.run_status import at_work, cancel_in_log, decided_runs, visible_status
+from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.conversation import conversation_runs
+from kestrel_lab.runtime.diff import RunDiff, diff_runs
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
-from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
+from kestrel_lab.runtime.resume import damage_error
+from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kestrel_lab.answers.output_types import OutputForm
     from kestrel_lab.tools.kernel.undo import UndoResult
 
 _UNITS = {
@@ -43,57 +48,6 @@ _UNITS = {
     "cost_usd": "US dollars",
 }
 """Of columns of frames."""
-
-
-class LiveRun:
-    """The working parts of a run that a session of this process works on."""
-
-    def __init__(self, ctx: RunContext, approvals: RunApprovals, task: asyncio.Task[None]) -> None:
-        self.ctx, self.approvals, self.task = ctx, approvals, task
-        self._loop = asyncio.get_running_loop()
-
-    @property
-    def working(self) -> bool:
-        """Whether the run has not ended or been interrupted."""
-        return not self.task.done()
-
-    def cancel(self) -> None:
-        """End the run CANCELLED; from any thread."""
-
-        def end() -> None:
-            self.ctx.cancelled = True
-            self.task.cancel()
-
-        self._loop.call_soon_threadsafe(end)
-
-    def interrupt(self) -> None:
-        """Stop working on the run; from any thread. Like Ctrl-C it leaves the run to be resumed."""
-        if not self.task.done():
-            self._loop.call_soon_threadsafe(self.task.cancel)
-
-    def emit(self, event: Event) -> None:
-        """Record what a person did; from any thread, at once on the run's own."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if here:
-            self.ctx.emit(event)
-        else:
-            self._loop.call_soon_threadsafe(self.ctx.emit, event)
-
-    def answer(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
-        """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the
-        tool.
-        """
-        self._loop.call_soon_threadsafe(self.approvals.answer, self.approvals.checked(asked, given))
-
-    def completed(self, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
-        """Return edited arguments with defaults filled in; raises `UsageError` if they do not fit the
-        tool.
-        """
-        given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
-        return cast("dict[str, Json]", self.approvals.checked(asked, given).args)
 
 
 class RunEvents(Sequence[Event]):
@@ -142,9 +96,7 @@ class RunEvents(Sequence[Event]):
             )
 
         while True:
-            going_on = (
-                self._worked_on
-            )  # asked before the log is read, so that the last events are read after the work ended
+            going_on = self._worked_on  # before the log is read: the last events come before the work ends
             for record in records_of(run._store, run.id, run.damage, after=seq):
                 seq = record.seq
                 yield record.event
@@ -155,8 +107,8 @@ class RunEvents(Sequence[Event]):
     @property
     def _worked_on(self) -> bool:
         run = self._run
-        if run.live is not None:
-            return run._working
+        if run.task is not None:
+            return is_working(run)
         row = run._store.run(run.id)
         return not row.status.terminal and at_work(row.owner, run.id)
 
@@ -185,8 +137,10 @@ class Run(Generic[T]):
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came
         before is shown.
         """
-        self.live: LiveRun | None = None
-        """Set by the session that works on the run."""
+        self.ctx: RunContext | None = None
+        self.approvals: RunApprovals | None = None
+        self.task: asyncio.Task[None] | None = None
+        """What works on the run. All three are set by the session of this process that does, if one does."""
         self.files = RunFiles(self)
         """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
         self.apply = self.files.apply
@@ -194,22 +148,6 @@ class Run(Generic[T]):
         self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output
-
-    if not TYPE_CHECKING:  # type checkers lead to the report
-
-        def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `report` from the run itself, as scripts written before there was a
-            report do.
-            """
-            if not name.startswith("_") and hasattr(RunReport, name):
-                return getattr(self.report, name)
-            if name == "working":
-                return self._working
-            if name in ("interrupt", "completed") and self.live is not None:
-                return getattr(self.live, name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )  # as Python words it
 
     @property
     def goal(self) -> str:
@@ -266,11 +204,11 @@ class Run(Generic[T]):
         return self._state.planned
 
     @property
-    def report(self) -> RunReport:
+    def report(self) -> Report:
         """Evidence, quality, confidence, stages, next actions and more; called with a path,
         `run.report("run.html")`, it writes a page.
         """
-        return RunReport(self._store, self.id, self._state, self.damage, working=self._working)
+        return Report(self._store, self.id, self._state, self.damage, working=is_working(self))
 
     @property
     def results(self) -> Answers:
@@ -309,9 +247,9 @@ class Run(Generic[T]):
         """Call `listener` with every event, those so far first; the returned function ends that."""
         for event in self.events() if self._state.events else ():
             listener(event)
-        if self.live is None:
+        if self.ctx is None:
             return lambda: None
-        listeners = self.live.ctx.listeners
+        listeners = self.ctx.listeners
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
 
@@ -321,8 +259,8 @@ class Run(Generic[T]):
         Raises `ApprovalRequired` when a call needs a person and none is here. Cancelling the wait
         interrupts the run, which can be resumed.
         """
-        if self.live is not None:
-            await self.live.task
+        if self.task is not None:
+            await self.task
         return self
 
     async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
@@ -344,11 +282,16 @@ class Run(Generic[T]):
         notices, at the latest before its next model turn and its next effect. A run that has ended stays as
         it is.
         """
-        if self.live is not None and self._working:
-            self.live.cancel()
+        if self.task is not None and is_working(self):
+            self.task.get_loop().call_soon_threadsafe(self._cancel, self.task)
         elif self.damage is None and not self.status.terminal:
             cancel_in_log(self._store, self.id)
             self._state = self._store.state(self.id)
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        if self.ctx is not None:
+            self.ctx.cancelled = True  # the task records by it, as it ends, that the run cannot be resumed
+        task.cancel()
 
     def undo(self, call: str = "", *, force: bool = False) -> UndoResult:
         """Undo what the newest call of the run changed, or that call and all after it: variables and cells of
@@ -360,11 +303,11 @@ class Run(Generic[T]):
         """
         undone, events = undo_calls(self._store, self.id, call, force=force)
         for run, event in events.items():
-            if run == self.id and self.live is not None and self._working:
-                self.live.emit(event)
+            if run == self.id and is_working(self):
+                self._emit(event)
             else:
                 self._store.decide(run, event)
-        if not self._working:
+        if not is_working(self):
             self._state = self._store.state(self.id)
         return undone
 
@@ -384,15 +327,25 @@ class Run(Generic[T]):
             raise UsageError(
                 f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}"
             )
-        if self.live is not None and self._working:
-            self.live.answer(open_questions[question], given)
+        if self.approvals is not None and self.task is not None and is_working(self):
+            checked = self.approvals.checked(open_questions[question], given)
+            self.task.get_loop().call_soon_threadsafe(self.approvals.answer, checked)
         else:
             self._store.decide(self.id, given)
             self._state = self._store.state(self.id)
 
-    @property
-    def _working(self) -> bool:
-        return self.live is not None and self.live.working
+    def _emit(self, event: Event) -> None:
+        """Record what a person did in a run at work; from any thread, at once on the run's own."""
+        assert self.ctx is not None and self.task is not None  # noqa: PT018
+        loop = self.task.get_loop()
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:  # no loop runs in this thread
+            here = False
+        if here:
+            self.ctx.emit(event)
+        else:
+            loop.call_soon_threadsafe(self.ctx.emit, event)
 
     def __repr__(self) -> str:
         return (
@@ -410,3 +363,187 @@ class Run(Generic[T]):
         return f"run {self.id}: {self.report.status}" + (
             f", {html.unescape(one_line(self.reason))}" if self.reason else ""
         )
+
+
+def is_working(run: Run) -> bool:
+    """Return whether a session of this process works on the run: it has not ended or been interrupted."""
+    return run.task is not None and not run.task.done()
+
+
+def interrupt_run(run: Run) -> None:
+    """Stop working on the run, if this process does; from any thread. Like Ctrl-C it leaves the run to be
+    resumed.
+    """
+    if run.task is not None and not run.task.done():
+        run.task.get_loop().call_soon_threadsafe(run.task.cancel)
+
+
+def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame:
+    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted, or
+    whose questions are `decided`.
+    """
+    found = [
+        {
+            "run": row.id,
+            "status": visible_status(row.id, row.status, row.owner, asks=row.id not in decided).word,
+            "goal": one_line(row.goal, 60),
+            "model": row.model if row.model_kind == "real" else f"{row.model} ({row.model_kind})",
+            "started": row.created_at,
+        }
+        for row in rows
+    ]
+    return _frame(found, ["run", "status", "goal", "model", "started"])
+
+
+def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
+    """One row per snapshot, indexed by the number of the last event in it."""
+    found = [
+        {
+            "seq": one.seq,
+            "reason": one.reason,
+            "bytes": len(one.state),
+            "created": one.created_at,
+            "run": one.run_id,
+            "usable": one.usable,
+        }
+        for one in checkpoints
+    ]
+    return _frame(found, ["seq", "reason", "bytes", "created", "run", "usable"])
+
+
+def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = unit_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
+    for name in {"started", "created"} & set(columns):
+        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.as_unit("ms")
+    return frame.set_index(columns[0])
+
+
+class RunHistory:
+    """The runs of one log, those that work now included."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self.live: dict[str, Run] = {}
+        """The runs that the session of this history works on, by id."""
+        self.run: Callable[..., Awaitable[Run]] | None = None
+        """Runs a goal in the session, for `Run.ask`."""
+        self._store = store
+
+    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
+        """Return a run of this log by its id; raises `UsageError` with the nearest id when there is none.
+
+        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the
+        run. `output` is the type that the run was begun with, for `Run.value`: the log has only its schema.
+        """
+        kind = OutputType.of(output)
+        live_run = self.live.get(run_id)
+        if live_run is not None and is_working(live_run):
+            return live_run
+        self._store.flush()
+        self._store.run(run_id)
+        damage = self._store.damage(run_id)
+        if damage is None:
+            return Run(self._store, run_id, run=self.run, output=kind)
+        state = fold(self._store.records(run_id, until=damage.seq - 1))
+        return Run(self._store, run_id, state, damage_error(run_id, damage), output=kind)
+
+    def conversation(self, run_id: str) -> list[Run]:
+        """Return the runs whose conversation a run goes on with, the first one first, and the run itself at
+        the end.
+
+        A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not
+        exist.
+        """
+        return [self.get(one) for one in conversation_runs(self._store, run_id)]
+
+    def decide(
+        self,
+        run_id: str,
+        *,
+        granted: bool,
+        by: str,
+        how: str,
+        reason: str = "",
+        scope: str = "once",
+        answers: Sequence[str] = (),
+    ) -> list[str]:
+        """Decide on everything a run waits for; returns the tools that were decided on.
+
+        With `answers` only what the agent asked in words is answered, one each in the order it was asked; a
+        yes without them only allows calls, a no is for both.
+
+        Raises `UsageError` when nothing of the kind waits, or when there is not one answer for each question.
+        A session that waits for the answer goes on at once, also in another process; otherwise the answer is
+        used when the run is resumed.
+        """
+        run = self.get(run_id)
+        asked = [
+            question
+            for question in run.questions
+            if not granted or (question.why == "question") == bool(answers)
+        ]
+        if not asked or (answers and len(answers) != len(asked)):
+            raise UsageError(_nothing_to_decide(run, answers))
+        words: Sequence[str | None] = answers or [None] * len(asked)
+        for question, answer in zip(asked, words, strict=True):
+            given = ApprovalGiven(
+                call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer
+            )
+            run.decide(replace(given, question=question.question))
+        return [question.tool for question in asked]
+
+    def stages(self, run_id: str) -> pd.DataFrame:
+        """Return the checkpoints of a run's stages, see `Report.stages`; raises `UsageError` when there is
+        no such run.
+        """
+        return self.get(run_id).report.stages()
+
+    def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
+        """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
+        self._store.flush()
+        return runs_frame(self._store.runs(limit=limit, trials=trials), decided_runs(self._store))
+
+    def count(self) -> int:
+        """Return how many runs the log has, without those of suites."""
+        return int(
+            self._store.query(
+                "SELECT count(*) FROM runs WHERE scenario = '' AND id NOT IN (SELECT run_id FROM removals)"
+            )[0][0]
+        )
+
+    def checkpoints(self, run_id: str) -> pd.DataFrame:
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the
+        parent's, in a fork.
+
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because
+        it is damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        """
+        self._store.flush()
+        self._store.run(run_id)
+        return checkpoints_frame(self._store.checkpoints(run_id))
+
+    def diff(self, a: str, b: str) -> RunDiff:
+        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
+        an unknown id.
+        """
+        return diff_runs(self.get(a), self.get(b))
+
+
+def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
+    """Return the error text for a decision that does not fit what `run` waits for."""
+    if not run.questions:
+        return f"run {run.id} is {run.status} and waits for no approval"
+    asked = [question for question in run.questions if question.why == "question"]
+    if not asked:
+        return (
+            f"run {run.id} asks no question, it waits for leave to call {run.questions[0].tool}: "
+            "approve or deny it without an answer"
+        )
+    wanted = "; ".join(repr(one_line(str(question.args.get("question", "")), 200)) for question in asked)
+    needed = "an answer" if len(asked) == 1 else f"{len(asked)} answers, in this order"
+    given = f", not {len(answers)}" if answers else ""
+    return (
+        f"run {run.id} waits for {needed}{given} ({wanted}): kestrel approve "
+        f"{run.id}{' --answer TEXT' * len(asked)}"
+    )

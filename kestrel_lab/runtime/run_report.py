@@ -51,7 +51,7 @@ _OPTIONS = {"cycles": "--cycles", "cost_usd": "--cost", "seconds": "--seconds", 
 """Options of `kestrel run` by the limits that they set."""
 
 
-class RunReport:
+class Report:
     """Everything that can be derived from the log of one run. `run.report(path)` writes it as a page."""
 
     def __init__(

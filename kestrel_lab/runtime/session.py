@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +21,13 @@ from kestrel_lab.host.homes import default_home, record_workspace, state_folder
 from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.permissions.rulebook import read_rulebook
+from kestrel_lab.runtime import launcher
+from kestrel_lab.runtime.context.budget import MaxUsageByModel
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import Recorders
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.conversation import Chat, conversation_runs
-from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
@@ -40,8 +41,7 @@ from kestrel_lab.runtime.options import (
     takes_options,
 )
 from kestrel_lab.runtime.registry import Registry, skip_failed_servers
-from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.run_history import RunHistory
+from kestrel_lab.runtime.run import Run, RunHistory
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.runtime.sync import blocking_twin
@@ -91,7 +91,7 @@ def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutin
 class Session:
     """Starts, resumes and forks runs over one log.
 
-    `registry` finds models and tools, `history` lists and compares runs, `launcher` begins them. A session is
+    `registry` finds models and tools, `history` lists and compares runs. A session is
     a context manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
     """
 
@@ -126,20 +126,6 @@ class Session:
             except BaseExceptionGroup as also:
                 error.add_note(f"while closing what was open: {', '.join(map(str, also.exceptions))}")
             raise
-
-    if not TYPE_CHECKING:  # type checkers lead to the part that has it
-
-        def __getattr__(self, name: str) -> Any:
-            """Reach the public names of `registry`, `history` and `options` from the session itself, as
-            scripts written before they were parts do.
-            """
-            if not name.startswith("_"):
-                for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
-                    with suppress(AttributeError):
-                        return getattr(part, name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )  # as Python words it
 
     def _open(self) -> None:
         options = self.options
@@ -189,7 +175,10 @@ class Session:
         self.recorders = Recorders(self.home, self.redactor)
         self._opened.append("recorders")
         self.history = RunHistory(self.store)
-        self.launcher = Launcher(self)
+        self.max_usage: MaxUsageByModel = {}
+        """What calls of models used at most, by model."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        """What works on runs."""
         self.history.run = self.run
         if options["otel"] != "off":
             from kestrel_lab.telemetry.otlp import LiveExport
@@ -256,7 +245,7 @@ class Session:
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or
                 wrong arguments.
         """
-        return self.launcher.start(goal, started_with(options, output))
+        return launcher.start(self, goal, started_with(options, output))
 
     @takes_options(RunOptions)
     async def run(
@@ -278,7 +267,7 @@ class Session:
         )
         with skip_failed_servers(failed):
             return await self._watched(
-                lambda approver: self.launcher.start(goal, {**given, "approver": approver}),
+                lambda approver: launcher.start(self, goal, {**given, "approver": approver}),
                 given.get("approver"),
             )
 
@@ -325,7 +314,7 @@ class Session:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
             Damaged: Its events are not those that were written.
         """
-        return self.launcher.restart(run_id, started_with(options, output), take_over=take_over)
+        return launcher.resume(self, run_id, started_with(options, output), take_over=take_over)
 
     resume = _waiting_twin(restart, "resume")
 
@@ -366,7 +355,8 @@ class Session:
                 that cannot be found again, files of which nothing is known or no copy can be made.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(
+        return launcher.fork(
+            self,
             run_id,
             started_with(options, output),
             at=at,
@@ -428,6 +418,6 @@ class Session:
     ) -> None:
         """Interrupt the runs that still work, which can be resumed later, and close the session."""
         try:
-            await self.launcher.stop()
+            await launcher.stop(self)
         finally:
             self.close()

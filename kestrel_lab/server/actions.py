@@ -11,6 +11,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, from_jso
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.runtime.run import is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decision, Refused, Reply
 
@@ -111,8 +112,9 @@ def _complete_args(
 ) -> dict[str, Json]:
     """Return edited arguments with defaults; raises `UsageError` if they do not fit, or tool unknown."""
     run = session.history.live.get(row.id)
-    if run is not None and run.live is not None and run.live.working:
-        return run.live.completed(asked, args)
+    if run is not None and run.approvals is not None and is_working(run):
+        given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
+        return run.approvals.checked(asked, given).args or {}
     if asked.tool not in session.registry.toolbox:
         raise UsageError(
             f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked"
@@ -135,9 +137,8 @@ async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status} already")
-    # `get` would hash every event of the run, on the event loop.
-    run = session.history.live.get(row.id)
-    if run is not None and run.live is not None and run.live.working:
+    run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
+    if run is not None and is_working(run):
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:

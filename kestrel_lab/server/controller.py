@@ -35,7 +35,7 @@ from kestrel_lab.eventlog.run_status import at_work, visible_status
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.host.version import __version__
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server import protocol
 from kestrel_lab.server.actions import cancel_run, decide_question
@@ -165,8 +165,7 @@ class Control:
         # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
         await asyncio.wait(waiting, timeout=5) if waiting else None
         for run in self._own.keys() & working.keys():
-            if (live := working[run].live) is not None:
-                live.interrupt()
+            interrupt_run(working[run])
         await asyncio.gather(*self._own.values(), return_exceptions=True)
         await self.tail.__aexit__(kind, error, trace)
 
@@ -246,7 +245,7 @@ class Control:
         approver = self.approver()
         if isinstance(message, protocol.Resume):
             run = self.session.restart(message.run, approver=approver)
-            if run.live is None or not run.live.working:
+            if not is_working(run):
                 return message.refused(
                     "ended", f"run {run.id} is {run.status}: there is nothing to go on with"
                 )

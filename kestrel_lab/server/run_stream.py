@@ -17,7 +17,7 @@ from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_status import visible_status
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.run_report import RunReport
+from kestrel_lab.runtime.run_report import Report
 from kestrel_lab.server.protocol import (
     ApprovalWanted,
     Decided,
@@ -263,7 +263,7 @@ class Follower:
                 if visible_status(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
                     changes += view.interrupt(time.time())
             if ends and view.cites:
-                report = RunReport(self._store, self.run, self._store.state(self.run), None, working=False)
+                report = Report(self._store, self.run, self._store.state(self.run), None, working=False)
                 changes += view.mark(report.evidence.claims)
             return changes
 

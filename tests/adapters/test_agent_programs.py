@@ -27,7 +27,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, interrupt_run
 
 NAMES = ("claude-code", "codex", "gemini", "opencode")
 PROGRAM = {"claude-code": "claude"}
@@ -81,7 +81,7 @@ def test_a_stream_becomes_the_events_of_a_run(place: Place, name: str) -> None:
     place.plays(name, stream_of(name))
     run, events = asyncio.run(ended(place, name))
     assert run.status == "COMPLETE", run.reason
-    assert (run.answer, run.model) == ("The price is 3.", name)
+    assert (run.answer, run.report.model) == ("The price is 3.", name)
     turns, results = of(events, ModelAnswered), of(events, ToolAnswered)
     assert [(turn.text, len(turn.calls)) for turn in turns] == [
         ("I look.", 1),
@@ -226,7 +226,7 @@ def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) 
                     second.set()
                 if second.is_set():
                     break
-            run.interrupt()
+            interrupt_run(run)
             return run.id
 
     known = asyncio.run(stopped())
@@ -350,7 +350,7 @@ def test_a_runner_is_named_wherever_a_model_is(place: Place, tmp_path: Path) -> 
     """As `runner=` with a model of its own, as a model's name, and in a suite's configuration."""
     place.plays("codex", stream_of("codex"))
     run, _ = asyncio.run(ended(place, "codex", model="gpt-x"))
-    assert run.model == "codex:gpt-x" and heard(place.workspace)[0]["argv"][4:6] == ["-m", "gpt-x"]  # type: ignore[index]
+    assert run.report.model == "codex:gpt-x" and heard(place.workspace)[0]["argv"][4:6] == ["-m", "gpt-x"]  # type: ignore[index]
     suite = tmp_path / "shop.yaml"
     suite.write_text(
         "name: shop\nscenarios: [{id: price, goal: What is the price?, checks: [{answer_contains: "

@@ -21,7 +21,7 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, interrupt_run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -215,7 +215,7 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
             else session.start("go", workspace=tmp_path, **options)
         )
         count = itertools.count(1)
-        run.subscribe(lambda _: run.live.interrupt() if next(count) >= after else None)
+        run.subscribe(lambda _: interrupt_run(run) if next(count) >= after else None)
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run
 
@@ -238,10 +238,10 @@ def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path
 
     async def scene() -> str:
         run = session.start("go", plan=plan, model=ScriptedModel([]), workspace=tmp_path)
-        run.subscribe(lambda _: run.live.interrupt() if len(EFFECTS) == 3 else None)
+        run.subscribe(lambda _: interrupt_run(run) if len(EFFECTS) == 3 else None)
         while len(EFFECTS) < 3:
             await asyncio.sleep(0)
-        run.live.interrupt()
+        interrupt_run(run)
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run.id
 
@@ -267,7 +267,7 @@ def test_a_macro_goes_on_behind_the_call_that_was_done(session: Session, tmp_pat
     async def scene() -> str:
         run = session.start("go", model=script, workspace=tmp_path)
         run.subscribe(
-            lambda event: run.live.interrupt() if event.type == "tool_called" and EFFECTS == ["a"] else None
+            lambda event: interrupt_run(run) if event.type == "tool_called" and EFFECTS == ["a"] else None
         )
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run.id
@@ -315,7 +315,7 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
 
     def waits(run: Run, event: Event) -> None:
         if isinstance(event, ApprovalAsked):
-            asyncio.get_running_loop().call_later(0.01, run.interrupt)
+            asyncio.get_running_loop().call_later(0.01, interrupt_run, run)
 
     session.change(listeners=(waits,))
     script = ScriptedModel([[("send", {"name": "x"})], "done"])

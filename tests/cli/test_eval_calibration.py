@@ -85,7 +85,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert (
         calibration_for(
             folder / ".kestrel",
-            run.model.partition(" (")[0],
+            run.report.model.partition(" (")[0],
             StatedConfidence(value=0.3, basis="verdict", why=""),
         )
         == {}
@@ -97,13 +97,13 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert (
         calibration_for(
             folder / ".kestrel",
-            run.model.partition(" (")[0],
+            run.report.model.partition(" (")[0],
             StatedConfidence(value=0.9, basis="claims", why=""),
         )
         == {}
     )
     (folder / ".kestrel" / FILE).write_text(
-        json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}})
+        json.dumps({lab.session.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}})
     )
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (run.report.confidence.calibrated, run.answer) == (None, "hello")

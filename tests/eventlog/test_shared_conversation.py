@@ -22,6 +22,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.shared_conversation import conversation_reference, full_conversation
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.run import interrupt_run
 from kestrel_lab.testing import ScriptedModel
 
 TURNS = 20
@@ -85,10 +86,10 @@ async def conversation(lab: Lab, turns: int, run: Any = None, *, first: int = 1)
 
 def first_events(lab: Lab) -> list[int]:
     """How long the first event of each run is in the log, in the order of the runs."""
-    lab.store.flush()
+    lab.session.store.flush()
     return [
         size
-        for (size,) in lab.store.query(
+        for (size,) in lab.session.store.query(
             "SELECT length(body) FROM events JOIN runs ON id = run_id WHERE seq = 1 ORDER BY created_at"
         )
     ]
@@ -144,9 +145,7 @@ def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(
 
     async def broken_off() -> str:
         run = lab.start("question 10", follow=await conversation(lab, 9))
-        run.live.ctx.listeners.append(
-            lambda event: run.live.interrupt() if event.type == "tool_answered" else None
-        )
+        run.ctx.listeners.append(lambda event: interrupt_run(run) if event.type == "tool_answered" else None)
         with pytest.raises(asyncio.CancelledError):
             await run.wait()
         return str(run.id)
@@ -198,12 +197,12 @@ def test_what_is_changed_in_a_shared_event_is_damage(
     )
     raw.close()
     again = lab_of(tmp_path, model)
-    damage = again.store.damage(last.id)
+    damage = again.session.store.damage(last.id)
     assert damage is not None and third in damage.what
     with pytest.raises(Damaged):
         asyncio.run(conversation(again, 1, last.id, first=6))
     monkeypatch.setattr(shared_conversation, "changed_base", lambda _read, _earlier: "")
-    assert again.store.damage(last.id) is None
+    assert again.session.store.damage(last.id) is None
     again.close()
 
 
@@ -222,8 +221,8 @@ class Counted(SessionStore):
 
 async def read_per_turn(lab: Lab, turns: int) -> list[tuple[int, int]]:
     """What each turn of a conversation reads of the log."""
-    lab.store.__class__ = Counted
-    lab.store._conversations._read = lab.store.query
+    lab.session.store.__class__ = Counted
+    lab.session.store._conversations._read = lab.session.store.query
     found, run = [], None
     for number in range(1, turns + 1):
         Counted.rows = Counted.size = 0
@@ -253,8 +252,8 @@ def test_two_chats_side_by_side_read_no_more(lab: Lab) -> None:
     """Turns that take turns find what their own conversation was."""
 
     async def both() -> list[int]:
-        lab.store.__class__ = Counted
-        lab.store._conversations._read = lab.store.query
+        lab.session.store.__class__ = Counted
+        lab.session.store._conversations._read = lab.session.store.query
         runs: list[Any] = [None, None]
         sizes = []
         for number in range(1, 41):
@@ -287,7 +286,7 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
         following.damage is None
         and [text[:7] for text in model.texts if text.startswith("page")][1] == "page 2 "
     )
-    assert lab.get(following.id).damage is not None and lab.store.damage(last.id) is not None
+    assert lab.get(following.id).damage is not None and lab.session.store.damage(last.id) is not None
     lab.close()
     again = lab_of(tmp_path, model)
     with pytest.raises(Damaged):
@@ -318,7 +317,7 @@ def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: 
     raw.execute("DELETE FROM events WHERE run_id = ?", (third,))
     raw.close()
     again = lab_of(tmp_path, model)
-    assert again.store.damage(last.id) is not None
+    assert again.session.store.damage(last.id) is not None
     assert again.get(last.id).damage is not None
     again.close()
 

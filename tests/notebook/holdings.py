@@ -96,7 +96,7 @@ def _runs(lab: Lab, folder: Path) -> dict[str, Any]:
         "planned run": planned,
         "plan": plan,
         "step": plan.steps[0],
-        "plan figure": planned.plot_plan(),
+        "plan figure": planned.report.plot_plan(),
         "runs": lab.runs(),
         "events": runs[0].to_frame(),
         "stages": runs[0].report.stages(),

@@ -144,7 +144,7 @@ def test_a_recomputed_output_that_changed_is_noticed(
     """
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
     with lab:
-        before = asyncio.run(run.recompute())
+        before = asyncio.run(run.report.recompute())
         (tmp_path / "work" / "out.txt").write_text("mine")
         in_copy = asyncio.run(lab.evals.recompute(run, copy=True, reporter=(told := RecordingReporter())))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))

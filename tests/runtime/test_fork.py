@@ -256,7 +256,7 @@ def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> No
         )
     session.registry.toolbox = session.registry.toolbox + [launch]
     child = session.get(caught.value.run_id)
-    assert (child.goal, child.model) == ("go", "other (scripted)")
+    assert (child.goal, child.report.model) == ("go", "other (scripted)")
     began = child._state.started
     assert began is not None
     assert ([item["name"] for item in began.tools], began.policy, began.limits["cycles"]) == (
@@ -287,7 +287,11 @@ def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path)
     real = asyncio.run(session.run("hi", model=Echo(), workspace=workspace))
     mixed = asyncio.run(session.fork(scripted.id, model=Echo()))
     reverse = asyncio.run(session.fork(real.id, model=ScriptedModel(["no"])))
-    assert (real.model, mixed.model, reverse.model) == ("echo", "echo (scripted)", "scripted (scripted)")
+    assert (real.report.model, mixed.report.model, reverse.report.model) == (
+        "echo",
+        "echo (scripted)",
+        "scripted (scripted)",
+    )
     assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == [
         "real",
         "scripted",

@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -44,7 +44,7 @@ def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -
     Markdown form.
     """
     run = asyncio.run(session.run("<b>go</b>", model=ScriptedModel(["<script>"]), workspace=workspace))
-    assert run.model == "scripted (scripted)"
+    assert run.report.model == "scripted (scripted)"
     assert "COMPLETE" in repr(run.report)
     page = run.report(tmp_path / "new" / "run.html").read_text()
     for html in (run._repr_html_(), page):
@@ -53,7 +53,7 @@ def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -
     assert get_ipython_form(run) is None
     with session.store._lock:  # whoever reads the log would wait for ever
         assert repr(run) == f"Run('{run.id}', COMPLETE, goal='<b>go</b>')"
-    assert Run(session.store, "none", RunState()).model == ""
+    assert Run(session.store, "none", RunState()).report.model == ""
     with pytest.raises(UsageError, match="did you mean"):
         session.get(run.id + "x")
 
@@ -74,13 +74,13 @@ def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> N
         await asyncio.sleep(0.02)
         assert session.get(run.id) is run
         assert session.restart(run.id) is run
-        assert run.working
+        assert is_working(run)
         return await run.wait()
 
     run = asyncio.run(scene())
     again = session.get(run.id)
     again.cancel()
-    assert (again.status, run.working, again.working) == (RunStatus.COMPLETE, False, False)
+    assert (again.status, is_working(run), is_working(again)) == (RunStatus.COMPLETE, False, False)
 
 
 def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=f"scripted:{script}", **options))
     done = asyncio.run(session.resume(caught.value.run_id, tools=[act], approve="auto"))
-    assert (done.answer, done.model) == ("finished", f"scripted:{script} (scripted)")
+    assert (done.answer, done.report.model) == ("finished", f"scripted:{script} (scripted)")
 
     session.change(model=ScriptedModel([[("act", {})], "done"]))
     with pytest.raises(ApprovalRequired) as caught:
@@ -216,8 +216,8 @@ def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, worksp
         run = session.start(
             "go", model=ScriptedModel([[("effect", {})], "done"]), tools=[effect], workspace=workspace
         )
-        assert run.live is not None
-        run.live.ctx.emit(ApprovalGiven(call="never", question="never", granted=True, by="x", how="click"))
+        assert run.ctx is not None
+        run.ctx.emit(ApprovalGiven(call="never", question="never", granted=True, by="x", how="click"))
         await run.wait()
 
     with pytest.raises(StoreError, match="never asked"):
@@ -265,6 +265,6 @@ def test_a_run_of_which_nothing_was_written(session: Session) -> None:
         "",
         ["run_started"],
     )
-    assert run.model == "m"
+    assert run.report.model == "m"
     session.store.append("r", Progress(text="x"))
     assert len(run.records()) == 2

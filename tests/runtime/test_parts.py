@@ -12,7 +12,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.options import LabOptions, fill
 from kestrel_lab.runtime.registry import Registry
-from kestrel_lab.runtime.run_history import RunHistory
+from kestrel_lab.runtime.run import RunHistory
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.builtin import native_tools

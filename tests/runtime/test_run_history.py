@@ -13,8 +13,7 @@ import pytest
 
 from kestrel_lab.core.errors import RunFailed, UsageError
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.run_history import RunHistory, checkpoints_frame
+from kestrel_lab.runtime.run import Run, RunHistory, checkpoints_frame
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 

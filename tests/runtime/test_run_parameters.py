@@ -116,7 +116,7 @@ def test_a_text_that_is_none_is_refused_at_once(session: Session, workspace: Pat
     """By the name of the option, before a run begins: `verify=True` reads as if it turned something on."""
     with pytest.raises(UsageError, match=f"{name}= has to be a text, not True"):
         session.start("g", model=Notes(), workspace=workspace, **{name: True})
-    assert session.runs().empty
+    assert session.history.runs().empty
 
 
 def test_parameters_identify_a_recording_and_a_trial() -> None:

@@ -37,6 +37,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.runtime.run import interrupt_run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.telemetry.spans import spans_of, vendor_name
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -247,7 +248,7 @@ def test_a_resumed_run_links_its_sessions(
             lab.session.change(model=ScriptedModel([[("stall", {})], "done"]))
             run = lab.start("wait", tools=[stall], workspace=tmp_path)
             await asked.wait()
-            run.live.interrupt()
+            interrupt_run(run)
             while run._working:
                 await asyncio.sleep(0)
             return run.id
@@ -360,7 +361,7 @@ def test_half_a_character_loses_no_answer(tmp_path: Path) -> None:
     with lab_of(tmp_path / "first", ScriptedModel(["half \ud83d"])) as lab:
         lab.evals.export_otel(lab.run_sync("Draw \ud83d"), tmp_path / "run.json", content=True)
     with lab_of(tmp_path / "second") as lab:
-        lab.import_runs_sync(tmp_path / "run.json")
+        lab.evals.import_runs_sync(tmp_path / "run.json")
         run = lab.get(lab.runs().index[0])
     assert (run.goal, run.answer) == ("Draw \ud83d", "half \ud83d")
 

@@ -75,7 +75,7 @@ class RunFiles(TextView):
         the run. Raises `UsageError` also for a run that is still working or has no copy.
         """
         run = self._run
-        if run._working:
+        if run.task is not None and not run.task.done():
             raise UsageError(
                 f"run {run.id} is still working: apply its changes when it has ended or is interrupted"
             )

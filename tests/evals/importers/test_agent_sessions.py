@@ -234,7 +234,7 @@ def test_a_rollout_of_codex_is_a_run(tmp_path: Path) -> None:
     """
     lab = Lab(home=tmp_path / "home")
     run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "rollout.jsonl", ROLLOUT)).runs[0])
-    assert (run.goal, run.answer, run.model) == (
+    assert (run.goal, run.answer, run.report.model) == (
         "Which files name a price?",
         "Only shop.py.",
         "gpt-model (imported)",

@@ -158,7 +158,7 @@ def test_an_imported_run_is_shown_as_what_it_is(tmp_path: Path) -> None:
         "total",
         {"answer.1.1": "call_7"},
     )
-    assert run.model == "model-a (imported)"
+    assert run.report.model == "model-a (imported)"
     html = run._repr_html_()
     assert EVIL not in html and "not run here" in html and "tokens unknown" in html and "0 ms" not in html
     answers = [event for event in run.events() if isinstance(event, ToolAnswered)]
@@ -349,7 +349,7 @@ def test_inspect_samples_are_runs(tmp_path: Path) -> None:
     assert ours[columns].equals(theirs[columns].astype(ours[columns].dtypes))
     assert set(columns[7:]) <= set(METRICS)
     run = lab.get(str(ours[(ours.scenario == "sum") & (ours.epoch == 1)].run.item()))
-    assert (run.goal, run.answer, run.usage.tokens, run.model) == (
+    assert (run.goal, run.answer, run.usage.tokens, run.report.model) == (
         "What is 1 + 1?",
         "2",
         28,

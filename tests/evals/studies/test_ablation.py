@@ -236,6 +236,6 @@ def test_the_progress_is_told_in_numbers(tmp_path: Path) -> None:
             raise AssertionError
 
     with Lab(home=tmp_path / "home", env={}) as lab:
-        found = lab.ablate_sync(written(tmp_path), "AGENTS.md", budget=16, reporter=Board())
+        found = lab.evals.ablate_sync(written(tmp_path), "AGENTS.md", budget=16, reporter=Board())
     assert len(found.pairs) == 8
     assert (seen[0], seen[-1]) == ((0, 16), (16, 16))

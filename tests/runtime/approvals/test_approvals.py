@@ -23,7 +23,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -254,7 +254,7 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
     assert f"kestrel approve {error.run_id}" in str(error)
 
     waiting = session.get(error.run_id)
-    assert (waiting.status, waiting.working, [asked.tool for asked in waiting.questions]) == (
+    assert (waiting.status, is_working(waiting), [asked.tool for asked in waiting.questions]) == (
         RunStatus.WAITING_APPROVAL,
         False,
         ["launch"],

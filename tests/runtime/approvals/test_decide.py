@@ -97,9 +97,9 @@ def ask_approvals(
         await becomes(
             lambda: any(isinstance(event, ToolCalled) for event in begun.events()), "the tool at work"
         )
-        assert begun.live is not None
+        assert begun.ctx is not None
         try:
-            return await body(RunApprovals(begun.live.ctx))
+            return await body(RunApprovals(begun.ctx))
         finally:
             hold.set()
             await begun.wait()

@@ -39,7 +39,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.runtime.execution.stages import failure_class
 from kestrel_lab.runtime.execution.steps import StepRunner
@@ -118,7 +118,7 @@ class Player(StepRunner):
             pass
 
         ctx.on_disk = ready
-        super().__init__(Plan(steps=(step,)), ctx, cast("ApprovalDesk", None), {}, ready)
+        super().__init__(Plan(steps=(step,)), ctx, cast("RunApprovals", None), {}, ready)
         self._play = play
 
     async def work(self, step: Step) -> Outcome:
@@ -575,7 +575,7 @@ def test_equal_inputs_have_equal_hashes(session: Session, workspace: Path) -> No
         plan = Plan(steps=(Step(id="a", goal="look", consumes=("x",), stage="one"),), artifacts={"x": value})
         found: list[str] = (
             carried_out(session, workspace, plan, [], model=ScriptedModel(["ok"]))
-            .stages()["inputs_hash"]
+            .report.stages()["inputs_hash"]
             .tolist()
         )
         return found

@@ -121,7 +121,7 @@ def test_members_see_the_positions_of_the_round_before(session: Session) -> None
 
 def test_a_council_shows_who_said_what(session: Session) -> None:
     """Terminal and panel have a row for each position, vote and the decision."""
-    text = run_text(carried_out(session, COUNCIL, deliberates).view())
+    text = run_text(carried_out(session, COUNCIL, deliberates).report.view())
     assert "ann, 60% sure: ann's" in text
     assert "it is so – 1 of 1 piece of evidence found" in text
     assert "cem votes for the position of cem: cem's reason" in text
@@ -203,7 +203,7 @@ def test_a_ladder_ends(session: Session) -> None:
     assert "no tier came to an answer; large failed" in failed.reason
     unsure = carried_out(session, ladder, lambda _: json.dumps({"answer": "perhaps", "confidence": 0.1}))
     assert (unsure.status, unsure.answer) == (RunStatus.COMPLETE, "perhaps")
-    assert "nobody is left to take over" in run_text(unsure.view())
+    assert "nobody is left to take over" in run_text(unsure.report.view())
 
 
 @pytest.mark.parametrize(

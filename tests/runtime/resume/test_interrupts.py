@@ -28,7 +28,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import Run, interrupt_run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 
@@ -222,7 +222,7 @@ def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(
             nonlocal seen
             seen += isinstance(event, ToolAnswered)
             if seen == turns:
-                run.live.interrupt()
+                interrupt_run(run)
 
         session.change(listeners=(count,))
         begin = session.resume if (known := session.store.runs()) else session.run

@@ -42,7 +42,7 @@ class Hangs:
     name, kind = "hangs", "scripted"
 
     async def __call__(self, request, on_delta):
-        await run.live.ctx.on_disk()
+        await run.ctx.on_disk()
         print(run.id, flush=True)
         await asyncio.Event().wait()
 

@@ -273,7 +273,8 @@ def test_an_answer_that_may_claim_something_is_reviewed_in_full(answer: str) -> 
 
 def test_plain_words_about_a_changed_file_are_reviewed_in_full(session: Session, workspace: Path) -> None:
     """The file that the run changed is a next action, also where the answer does not name it."""
-    model = ScriptedModel([[("write_file", {"path": "new.md", "content": "x"})], "All is well."])
+    turns: list[Turn] = [[("write_file", {"path": "new.md", "content": "x"})], "All is well."]
+    model = ScriptedModel(turns)
     run = session.run_sync("go", model=model, workspace=workspace, approve="auto")
     assert [one.text for one in run.report.next_actions] == ["new.md"]
     ended = next(event for event in run.events() if isinstance(event, RunFinished))

@@ -517,9 +517,9 @@ def test_a_fork_knows_what_was_read_before_it_is_on_disk(made: World) -> None:
         fork = session.start_fork(
             run.id, at=asked - 2, model=ScriptedModel(obey), tools=made.tools(session), approve="auto"
         )
-        assert fork.live is not None
+        assert fork.ctx is not None
         found = (
-            fork.live.ctx.flow.now()
+            fork.ctx.flow.now()
             .context(Call(id="answer.3.1", kind="tool", target="http_post", step="answer"))
             .untrusted
         )

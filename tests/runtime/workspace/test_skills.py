@@ -551,11 +551,11 @@ def test_scripts_of_ones_own_skill_can_be_run_in_the_sandbox(
 
 
 def test_the_list_and_one_skill(place: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`lab.skills` is a table with folder and state; one skill is shown whole, harmless to look at."""
+    """`lab.session.skills` is a table with folder and state; one skill is shown whole, harmless to look at."""
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(place)
     with Lab(home=place.parent / "home", model=ScriptedModel([])) as lab:
-        assert "no skills" in repr(lab.skills)
+        assert "no skills" in repr(lab.session.skills)
         put(
             place / ".agents/skills",
             license="MIT",
@@ -564,9 +564,9 @@ def test_the_list_and_one_skill(place: Path, home: Path, monkeypatch: pytest.Mon
             other="x",
         )
         put(home / ".agents/skills", "Bad")
-        assert "can be loaded" in repr(lab.skills)
-        assert "lower-case letters" in repr(lab.skills)
-        shown = lab.skills.get("csv-tools")
+        assert "can be loaded" in repr(lab.session.skills)
+        assert "lower-case letters" in repr(lab.session.skills)
+        shown = lab.session.skills.get("csv-tools")
         for said in (
             "text of the workspace",
             "license: MIT",
@@ -575,10 +575,10 @@ def test_the_list_and_one_skill(place: Path, home: Path, monkeypatch: pytest.Mon
         ):
             assert said in repr(shown)
         assert "<script>" not in shown._repr_html_()
-        assert "<table" in lab.skills._repr_html_()
-        assert "your own" in repr(lab.skills.get("Bad"))
+        assert "<table" in lab.session.skills._repr_html_()
+        assert "your own" in repr(lab.session.skills.get("Bad"))
         with pytest.raises(UsageError, match="did you mean 'csv-tools'"):
-            lab.skills.get("csv-tool")
+            lab.session.skills.get("csv-tool")
 
 
 def test_folders_of_skills_that_a_project_names_need_trust(tmp_path: Path) -> None:
