@@ -179,7 +179,7 @@ class Lab:
         )
         self.evals = _of_evals()(self.session)
         if "ipykernel" in sys.modules:  # where a person still reads and types; a script asks at once
-            _prepare_model(env, options.model)
+            _prepare_model(env, self.session.options.get("model"))
         if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
 

@@ -42,7 +42,7 @@ from kestrel_lab.evals.suite_forms import (
     some,
     text_or_mapping,
 )
-from kestrel_lab.runtime.context.run_options import model_of_runner
+from kestrel_lab.runtime.options import model_of_runner
 from kestrel_lab.tools.tool import Tool
 
 
