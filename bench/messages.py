@@ -104,6 +104,8 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield "shown", keyword.value
         if name == "group" and node.args:  # of commands
             yield "help", node.args[0]
+        if name == "Opt":  # a row of the table of options: default, meaning, and more about it
+            yield from (("help", value) for value in node.args[1:])
         if name in _SHOWN_BY:
             yield from (("shown", value) for value in node.args)
 

@@ -32,7 +32,7 @@ def test_the_list_has_errors_help_and_lines_of_the_terminal() -> None:
     for text in (
         "- give a goal or --resume, not both",
         "- List the newest runs, or remove runs.",
-        "- The largest number of model turns.",
+        "- most model turns of a run",
         "- waiting for an MCP client on standard input; Ctrl-D ends it",
     ):
         assert text in found.splitlines()

@@ -103,7 +103,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
         == {}
     )
     (folder / ".kestrel" / FILE).write_text(
-        json.dumps({lab.session.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}})
+        json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}})
     )
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (run.report.confidence.calibrated, run.answer) == (None, "hello")

@@ -33,9 +33,9 @@ CHANGES = {
         ROW,
     ),
     "runtime/launcher.py": (
-        "        met = session_time(ports.now())\n",
-        "        tone = options.get('tone') or usual['tone']\n"
-        "        options = {**options, 'instructions': f'Tone: {tone}.'}\n",
+        "    met = session_time(ports.now())\n",
+        "    tone = options.get('tone') or usual['tone']\n"
+        "    options = {**options, 'instructions': f'Tone: {tone}.'}\n",
     ),
 }
 """All that changes: the row, and the use of the option. The text follows the line that is named."""
