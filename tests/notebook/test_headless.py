@@ -107,7 +107,9 @@ def test_a_converted_notebook_shows_plans_as_graphs(tmp_path: Path) -> None:
     """A plan, a run of it and its figure are drawings in the converted page, with states in words and no
     script of ours.
     """
-    notebook = executed(tmp_path, [SETUP, PLANNED, "plan", "run", "run.plot_plan()"], allow_errors=False)
+    notebook = executed(
+        tmp_path, [SETUP, PLANNED, "plan", "run", "run.report.plot_plan()"], allow_errors=False
+    )
     shown = [cell.outputs[0].data for cell in notebook.cells[2:]]
     page, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook)  # type: ignore[no-untyped-call]
 

@@ -46,9 +46,9 @@ def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
         view = run.report.view()
         (listed,) = RunList(session.store).newest(1)
         return [
-            run.report.standing.word,
+            run.report.status.word,
             session.history.runs().loc[name, "status"],
-            listed.standing,
+            listed.visible_status,
             view.head.status,
         ]
 
