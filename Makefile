@@ -47,6 +47,8 @@ demo: $(VENV)/.run ## Set up and run the main job: a suite over three ways to us
 # A file stays in one process, which makes what its tests share once; files with slow tests are begun first. In CI what failed is run once more,
 # alone: what passes then is reported as unsteady.
 test test-long test-without-bubblewrap: export KESTREL_ARTIFACTS = $(abspath $(ARTIFACTS))/tests
+# Written bytecode spares each worker, and each of the three runs, the rewriting of all assertions.
+test test-long test-without-bubblewrap: export PYTHONDONTWRITEBYTECODE =
 PYTEST := $(BIN)/python $(if $(CI),tests/second_pass.py,-m pytest) -n auto --maxprocesses 4 --no-loadscope-reorder --dist loadfile
 
 test: $(VENV)/.dev system ## Set up what tests need, a browser too, and run all but the long ones

@@ -37,7 +37,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
-from kestrel_lab.runtime.run import interrupt_run
+from kestrel_lab.runtime.run import interrupt_run, is_working
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.telemetry.spans import spans_of, vendor_name
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -249,7 +249,7 @@ def test_a_resumed_run_links_its_sessions(
             run = lab.start("wait", tools=[stall], workspace=tmp_path)
             await asked.wait()
             interrupt_run(run)
-            while run._working:
+            while is_working(run):
                 await asyncio.sleep(0)
             return run.id
 
