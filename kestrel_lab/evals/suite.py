@@ -12,6 +12,7 @@ from pydantic import Field, GetJsonSchemaHandler, Strict, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from kestrel_lab.answers.contracts import AUTO, CONTRACTS, LEVELS, NONE
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -19,7 +20,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.core.yaml.validation import Declared, Entry, PythonOnly, WrittenAs
+from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
@@ -43,6 +44,7 @@ from kestrel_lab.evals.suite_forms import (
     text_or_mapping,
 )
 from kestrel_lab.runtime.options import model_of_runner
+from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
 
 
@@ -207,7 +209,7 @@ class Scenario(Defaults):
     """How much the scenario counts in means over scenarios."""
     turns: Many[Filled] = ()
     """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
-    containment: Annotated[str, WrittenAs(Literal["", "on", "strict", "off"])] = ""
+    containment: Annotated[str, OneOf(("", *MODES))] = ""
     """See `runtime.security.containment`; the session's where empty."""
     before: Many[Filled] = ()
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there
@@ -269,9 +271,9 @@ class Config(Declared):
     """Models by kind of work, with `otherwise`, in place of `model`."""
     tools: Texts | None = None
     """Tools in place of those of the scenarios."""
-    verify: Literal["", "off", "warn", "repair", "judge", "quality"] = ""
+    verify: Annotated[str, OneOf(("", *LEVELS))] = ""
     """How the claims of answers are verified, as for any run; not at all where empty."""
-    form: Literal["", "none", "auto", "brief", "plan", "patch", "explanation", "research"] = ""
+    form: Annotated[str, OneOf(("", NONE, AUTO, *CONTRACTS))] = ""
     """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an

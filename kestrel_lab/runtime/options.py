@@ -1,7 +1,8 @@
 """Options of labs and runs, each declared once: type, default, meaning, and where it can be given.
 
-Keyword arguments, settings, command line, suite configurations and the control protocol are made from these
-tables. `docs/contribute/option.md` says how to add one.
+Keyword arguments, settings, command line and the control protocol are made from these tables. The
+configurations of suites are not: `evals.suite.Config` has fields of its own. `docs/contribute/option.md` says
+how to add an option.
 """
 
 import functools

@@ -83,6 +83,16 @@ class WrittenAs:
         return core_schema.with_info_wrap_validator_function(read, handler.generate_schema(self.form))
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """The words that a text may be, in `Annotated[str, OneOf(…)]`: a `Literal` made of declared words."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, _kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(list(self.words))
+
+
 class PythonOnly:
     """Marks, in `Annotated[type, PythonOnly()]`, a value that no file can give: its key is an unknown one."""
 
