@@ -198,7 +198,7 @@ class AnswerSchema(LogCheck):
         return f"answer fits {one_line(str(named), 40)}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the value fits; raises `CheckError` through whoever judges when a reference leads out of
+        """Pass when the value fits; raises `CheckError` when a reference leads out of
         the schema.
         """
         from jsonschema import Draft202012Validator

@@ -50,7 +50,9 @@ class TerminalClient:
         self._sent: dict[str, str] = {}
         """Decisions under way: question by the id of the message."""
         self._refused: dict[str, asyncio.Future[str]] = {}
-        """What is wrong with arguments that were typed, for whoever asks for them again."""
+        """Return what is wrong with the arguments that were typed, to be shown before they are asked for
+        again.
+        """
 
     async def follow(self, run: str) -> None:
         """Show the run and ask its questions until it has ended."""

@@ -1,7 +1,7 @@
 r"""What is printed where a build server reads along: text of models and tools gives it no orders.
 
 GitHub, Azure and TeamCity take lines such as `::add-mask::x`, `##[group]` and `##vso[task…]` for commands of
-a workflow. What is printed into a pipe or a file passes through here, whoever prints it: one character of
+a workflow. What is printed into a pipe or a file passes through here: one character of
 such a beginning is written as `\u003a` or `\u005b`, which within JSON still means the same.
 """
 

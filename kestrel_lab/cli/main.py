@@ -70,7 +70,7 @@ class TerminalFrontend:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
-        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file. Nor is
+        # Without a terminal there is no width to fit: lines are left whole for the reader of the file. Nor is
         # there one where a kernel or a build server asks for colours: a bar that moves would be a hundred
         # lines there.
         self.console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)

@@ -23,10 +23,10 @@ _TABLE = re.compile(r"^\s*\[", re.MULTILINE)
 def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = os.environ) -> Path:
     """Set `key` in the `kestrel.toml` that holds in `folder`, else in a new one; returns its path.
 
-    A text that reads as a number or as true or false is written as that. Whoever sets it here trusts it: a
-    file of which nothing was ignored is trusted as it is afterwards. Raises `UsageError` for a setting or
-    value that cannot be, and for a file in which the setting cannot be written without changing anything
-    else.
+    A text that reads as a number or as true or false is written as that. A value that the user sets here is
+    trusted: a file of which nothing was ignored is trusted as it is afterwards. Raises `UsageError` for a
+    setting or value that cannot be, and for a file in which the setting cannot be written without changing
+    anything else.
     """
     load_settings(folder, {}).given("kestrel config", **{key: value})
     found = setting_files(folder)

@@ -137,7 +137,7 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     chars: int = 0
     """Characters of that text."""
     knows: dict[str, str] = field(default_factory=dict)
-    """Versions of files, by path, that whoever gets the answer knows by it."""
+    """Versions of files, by path, that the receiver of the answer knows by it."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
     touched: list[str] | None = None

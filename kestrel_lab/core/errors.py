@@ -179,7 +179,7 @@ class CodeError(ToolError):
 
 
 class ConflictError(RunError):
-    """A file is not what whoever wants to change it takes it for: somebody else was faster.
+    """A file changed since it was read: somebody else wrote it first.
 
     Nothing was changed.
     """
@@ -207,7 +207,7 @@ class RunFailed(RunError):
 
 
 class Signal(KestrelError):
-    """No failure: control flow between the engine and whoever waits for it."""
+    """No failure: control flow between the engine and its caller."""
 
 
 class ApprovalRequired(Signal):

@@ -40,7 +40,7 @@ class Note:
     at: float = 0.0
     """When, in seconds since 1970."""
     id: str = ""
-    """Names it; given by whoever keeps it if empty."""
+    """Its name; the memory gives it one if this is empty."""
     tags: tuple[str, ...] = ()
     confidence: float = 0.7
     """From 0 to 1."""

@@ -186,7 +186,7 @@ class Verification:
     confidence: float | None = None
     """From 0 to 1; `None` where the verifier gives none."""
     issues: tuple[str, ...] = ()
-    """What is wrong, each written for whoever puts it right; empty if it passed."""
+    """What is wrong, each written so that it can be fixed; empty if it passed."""
 
 
 class Verifier(Protocol):

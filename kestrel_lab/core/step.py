@@ -38,7 +38,7 @@ class Step:
     consumes: tuple[str, ...] = ()
     """Artifacts it is given; one that it also produces is brought up to date by it."""
     given: dict[str, Json] = field(default_factory=dict)
-    """Artifacts that whoever grew the step gave it; shown to an agent like those it consumes."""
+    """Artifacts that the step was given when it was added; shown to an agent like those it consumes."""
     parallelizable: bool = True
     """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
     needs_approval: bool = False

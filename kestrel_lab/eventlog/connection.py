@@ -212,7 +212,7 @@ def close_everywhere(path: Path) -> None:
     """Fold the write-ahead log into the file; raises `UsageError` while any process has the log open."""
     connection = apsw.Connection(os.fspath(path))
     try:
-        # SQLite leaves this mode for its last connection only. Whoever opens the log next enters it again.
+        # SQLite leaves this mode for its last connection only. The next connection enters it again.
         if connection.pragma("journal_mode", "delete") != "delete":
             raise apsw.BusyError("it stays open")
     except (apsw.BusyError, apsw.LockedError) as error:

@@ -4,7 +4,7 @@ The row of a run says nothing that its events do not: it is held against them, b
 fork's chain goes on from the event that it was forked at. Events that were written before there were hashes
 have none; once there is one, each that follows has its own. What nobody can find in this way: that the last
 events are gone together with the count in the run's row, and a chain written anew from its beginning. Both
-are found only by whoever kept the hash of the last event, which each report of a run names.
+are found only with the hash of the last event, which each report of a run names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removal of runs: the one way in which events leave the log, for whoever must delete what a run holds.
+"""Removal of runs: the one way in which events leave the log, for people who must delete what a run holds.
 
 A row in `removals` says that a run is removed and how many of its first events stay, since forks and
 follow-ups that are kept share them; triggers of the database then delete the rest, and refuse any other

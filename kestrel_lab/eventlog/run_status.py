@@ -91,7 +91,8 @@ def alive_elsewhere(owner: str) -> bool:
 
 
 def cancel_in_log(store: SessionStore, run_id: str, by: str = "") -> bool:
-    """End a run CANCELLED that no session here works on; whoever else works on it writes nothing more.
+    """End a run CANCELLED that no session here works on; another process that works on it writes nothing
+    more.
 
     Returns false where somebody else took the run in this moment. A run that has ended stays as it is.
     """
@@ -109,7 +110,7 @@ def cancel_in_log(store: SessionStore, run_id: str, by: str = "") -> bool:
 
 
 def busy_message(run_id: str, by: str) -> UsageError:
-    """What is said to whoever wants a run that `by` works on."""
+    """The error text for a run that `by` works on."""
     named = Owner.parse(by)
     who = "another session of this process" if named.same_process else f"process {named.process}"
     return UsageError(

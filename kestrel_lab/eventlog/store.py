@@ -275,8 +275,8 @@ class SessionStore:
         """Record a decision, that calls were undone or that changes were applied, and wait until it is on
         disk.
 
-        Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
-        `StoreError` if nothing was asked.
+        It does not matter which process works on the run, or whether one does. Raises `AlreadyDecided` if
+        somebody was faster and `StoreError` if nothing was asked.
         """
         if isinstance(given, ApprovalGiven):
             given = replace(given, question=given.question or given.call)
@@ -284,7 +284,7 @@ class SessionStore:
         self._put(self._job(run_id, given, None, time.time(), done), urgent=True)
         try:
             done.result()
-        except IllegalTransition as error:  # the run may have ended with the answer of whoever was faster
+        except IllegalTransition as error:  # the run may have ended with the answer that came first
             if isinstance(given, ApprovalGiven) and self.decision(run_id, given.question) is not None:
                 raise AlreadyDecided(ANSWERED_BEFORE) from error
             raise

@@ -86,7 +86,7 @@ class Writer:
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
         """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
 
-        What is queued cannot be taken back: whoever stops waiting for the future does not stop the job.
+        A queued job cannot be taken back: cancelling the future does not stop it.
         """
         with self._lock:
             if self._closed:

@@ -1,7 +1,7 @@
 """Safe git calls: nothing in a repository can start a program.
 
 Git starts programs that a repository's settings name: file system monitors, hooks, filters, pagers, diff and
-merge drivers, helpers for keys, addresses and signatures. Whoever wrote the repository chose them. Git is
+merge drivers, helpers for keys, addresses and signatures. The author of the repository chose them. Git is
 therefore never shown these settings. It gets a *view*: a private git folder with settings of ours, in which
 links lead to the objects, references and index of the repository. Of the repository's settings a short list
 is taken over, and each is plain data. Without settings no attribute names a program either. Submodules are

@@ -16,7 +16,7 @@ SCHEMES = ("postgresql", "postgres")
 _SHOWN = 200
 """Characters of what a server says that are shown."""
 _LOCK = 7_290_113_058_264_001
-"""Held by whoever makes tables: `IF NOT EXISTS` fails where two do so at once."""
+"""Held while tables are made: `IF NOT EXISTS` fails where two do so at once."""
 
 
 class Postgres:

@@ -77,7 +77,8 @@ def _is_open_to_agents(folder: str, closed: frozenset[str]) -> bool:
 def beside_python(name: str, *, outside: Iterable[str | os.PathLike[str]] = ()) -> str | None:
     """Return the program that was installed with this Python's packages, or else the one on the `PATH`.
 
-    An environment inside of the workspace comes last: whoever can change it can change this package too.
+    An environment inside of the workspace comes last: a process that can change it can change this package
+    too.
     """
     folder, closed = os.path.dirname(sys.executable), [os.path.realpath(place) for place in outside]
     beside = os.path.join(folder, name)

@@ -23,7 +23,7 @@ async def call_in_thread(function: Callable[..., Any], values: dict[str, Any], *
         # Ctrl-C.
         try:
             return function(**values), None
-        except BaseException as error:  # raised again by whoever waits  # noqa: BLE001
+        except BaseException as error:  # raised again where the result is awaited  # noqa: BLE001
             return None, error
 
     answer, error = await (_in_own_thread(call) if alone else asyncio.to_thread(call))

@@ -64,8 +64,8 @@ class Definition:
         """What the server's MCP annotations promise: `only reads`, `stays closed` (reaches nobody else), or
         nothing.
 
-        Part of the definition and its pin, so whoever approves the tool sees it. A tool marked destructive
-        promises neither.
+        Part of the definition and its pin, so the person who approves the tool sees it. A tool marked
+        destructive promises neither.
         """
         hints = self.fields.get("annotations")
         if not isinstance(hints, dict) or hints.get("destructiveHint") is True:

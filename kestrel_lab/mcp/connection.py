@@ -347,11 +347,11 @@ class Connection:
                 ready.set_result(None)
                 await self._hold()
         except asyncio.CancelledError:
-            # Not `ready.cancel()`: that would cancel whoever opens it, which nobody asked for.
+            # Not `ready.cancel()`: that would cancel the caller that opens it, which nobody asked for.
             self.reason = self.reason or "it was closed before it was ready"
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
-                # Whoever opens it may have gone.
+                # The caller that opened it may be gone.
                 ready.exception()
         except Exception as error:  # boundary to the SDK and the server: the error becomes the reason  # noqa: BLE001
             self.reason = self.reason or _reason(error)

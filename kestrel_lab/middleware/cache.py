@@ -153,7 +153,7 @@ class ToolCache:
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)
-        # Shielded: whoever gives up waiting must not end the flight for the others.
+        # Shielded: a caller that is cancelled must not end the call for the others.
         text = await asyncio.shield(asyncio.wrap_future(flight))
         known = None if text is None else _Kept.read(text)
         return await _make_cacheable(call, proceed) if known is None else self._hit(call, place.key, known)

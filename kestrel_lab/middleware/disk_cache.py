@@ -1,7 +1,7 @@
 """diskcache that stores JSON text in its rows and nothing else.
 
 As shipped, diskcache unpickles what its file says is a pickle and opens and deletes whatever path a row
-names, so whoever can write the file runs code. Here a row that is not plain text is a miss, and no file
+names, so anybody who can write the file runs code. Here a row that is not plain text is a miss, and no file
 beside the database is ever read, written or removed.
 """
 

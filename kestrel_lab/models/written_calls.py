@@ -105,8 +105,8 @@ def read_calls(
     count.
 
     Text after the last call makes it an example, and a call that stands in one of the texts `read` (what
-    tools and others said) is a quote: neither is a call. So whoever can write into a file that a model quotes
-    cannot make it call something.
+    tools and others said) is a quote: neither is a call. So anybody who can write into a file that a model
+    quotes cannot make it call something.
     """
     if not _MAY_HOLD.search(text):
         return text, ()

@@ -1,8 +1,8 @@
 """Patch stream: changes of a view, numbered, merged and sent in bundles, so that a thousand small ones stay
 cheap.
 
-A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some
-when there are very many. Bundles are numbered; whoever sees a gap asks again and gets the whole view.
+A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some when there
+are very many. Bundles are numbered; a front end that sees a gap asks again and gets the whole view.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def start(session: Session, goal: str, options: StartOptions) -> Run:
     known, late = registry.known_at_once(options.get("tools"), steps)
     if (
         options.get("tools") is None and not options["scenario"] and live_shell() is not None
-    ):  # whoever watches; a suite is the same anywhere
+    ):  # in a notebook; a suite is the same anywhere
         known += (
             tool
             for tool in registry.toolbox

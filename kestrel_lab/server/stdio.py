@@ -1,8 +1,8 @@
 """The protocol over two byte streams, a JSON object per line: how another program drives a run it has
 started.
 
-Threads of their own read and write, so that whoever reads slowly, or not at all, holds up no run; and they
-are left behind at the end, since a read of standard input cannot be called off.
+Threads of their own read and write, so that a client that reads slowly, or not at all, holds up no run; and
+they are left behind at the end, since a read of standard input cannot be called off.
 """
 
 from __future__ import annotations

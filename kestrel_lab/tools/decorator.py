@@ -148,10 +148,10 @@ def tool(
         thread. fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
         cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone
         decides. cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads
-        nothing in it, `global`. preview: What a call would change, as a unified diff, for whoever is asked to
-        allow it. sandbox: The least sandbox level that commands it starts may run at, for a tool that starts
-        some. reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote
-        it, or both (`"private
+        nothing in it, `global`. preview: What a call would change, as a unified diff, for the person who is
+        asked to allow it. sandbox: The least sandbox level that commands it starts may run at, for a tool
+        that starts some. reads: What its answers may hold: `private` data, text that is `untrusted` because
+        others wrote it, or both (`"private
             untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is
             untrusted, its calls that reach something are asked about.
         untrusted: Whether others may have written what it answers: `True` adds `untrusted` to `reads`,

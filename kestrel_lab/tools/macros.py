@@ -78,8 +78,8 @@ class Macro(TextView):
             raise UsageError(msg)
         if not self.description.strip():
             raise UsageError(
-                f"macro {self.name!r} has no description: say in a line what it does, for whoever is "
-                "to use it"
+                f"macro {self.name!r} has no description: say in one line what it "
+                "does, for the agents that use it"
             )
         if not 1 <= len(self.steps) <= MAX_STEPS:
             raise UsageError(f"macro {self.name!r} has {len(self.steps)} steps: give 1 to {MAX_STEPS}")

@@ -156,7 +156,7 @@ class Files:
         if path not in self._texts:
             self._texts[path] = self._text(path)
         text = self._texts[path]
-        # By whoever asks for it, to go through it.
+        # By the caller, to go through it.
         self.work.spend(len(text or "") / SEARCHED)
         return text
 

@@ -122,8 +122,8 @@ async def _serve_page(
         console = Console(stderr=True)
         console.print(
             Text(
-                f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; whoever "
-                "has it can decide on these runs:"
+                f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; anybody "
+                "who has it can decide on these runs:"
             ),
             soft_wrap=True,
         )

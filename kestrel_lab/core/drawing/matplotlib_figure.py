@@ -28,7 +28,7 @@ INK = "#7b7b7b"
 @cache
 def shown_figure() -> type[Figure]:
     """The figure class that a notebook shows as a value; pyplot's keeps figures and picks a screen."""
-    # matplotlib is slow to load: whoever draws nothing must not wait for it.
+    # matplotlib is slow to load, so it is loaded only when something is drawn.
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):

@@ -71,7 +71,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     cached: bool = False
     error: dict[str, Json] | None = None
     given: bool = False
-    """Written by whoever forked the run; no model said it."""
+    """Written by the person who forked the run; no model said it."""
     routed: str = ""
     """The kind of work for which this model was chosen among several, and how it was told."""
     replayed: bool = False
@@ -207,7 +207,7 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
     cached: bool = False
     truncated: bool = False
     given: bool = False
-    """Written by whoever forked the run; the tool did not say it."""
+    """Written by the person who forked the run; the tool did not say it."""
     value: Json = None
     """The answer as JSON, if later steps use it, or if it is not text and short enough to show."""
     cacheable: bool = False
@@ -331,7 +331,7 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     waited: float = 0.0
     """Seconds between question and answer."""
     question: str = ""
-    """Which question this answers; filled in by whoever records it."""
+    """The question that this answers; filled in when it is recorded."""
     answer: str | None = None
     """What the person said, where the call asks for words instead of leave."""
 

@@ -165,7 +165,7 @@ class MemoryRecalled(Event, frozen=True, kw_only=True):
     notes: list[dict[str, Json]] = field(default_factory=list)
     """`{id, kind, confidence, run, at}`, and `taint` where there is one.
 
-    Whoever watches is told the `text` too.
+    Listeners get the `text` too.
     """
 
 
@@ -201,7 +201,7 @@ class VoteCast(Event, frozen=True, kw_only=True):
 
 
 class CouncilDecided(Event, frozen=True, kw_only=True):
-    """The chair of a council decided, or left the decision to whoever the council escalates to."""
+    """The chair of a council decided, or left the decision to the next tier of the escalation."""
 
     type: ClassVar[str] = "council_decided"
     step: str

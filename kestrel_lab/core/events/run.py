@@ -90,7 +90,7 @@ class RunResumed(Event, frozen=True, kw_only=True):
 class RunInterrupted(Event, frozen=True, kw_only=True):
     """Work on the run was broken off, by Ctrl-C for example.
 
-    Nobody decided that it ends: whoever resumes it goes on from here.
+    Nobody decided that it ends: a resumed run goes on from here.
     """
 
     type: ClassVar[str] = "run_interrupted"
@@ -100,7 +100,7 @@ class RunForked(Event, frozen=True, kw_only=True):
     """The run parts from another one here: the events before this one are those of `parent` up to `at`, not
     copied.
 
-    Questions that were open there are not open here: whoever goes on asks them again.
+    Questions that were open there are not open here: the fork asks them again.
     """
 
     type: ClassVar[str] = "run_forked"

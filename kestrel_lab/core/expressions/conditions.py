@@ -63,7 +63,7 @@ class Condition:
         try:
             return _evaluate(self._question, scope)
         except UsageError as error:
-            # `from None`: frames of the evaluation say nothing to whoever wrote the condition.
+            # `from None`: frames of the evaluation say nothing to the author of the condition.
             raise UsageError(f"condition {one_line(self.text, 200)!r}: {error}") from None
 
     def __str__(self) -> str:

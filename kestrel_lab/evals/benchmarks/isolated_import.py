@@ -59,7 +59,7 @@ def import_parts(
 
     While they are imported, modules with the given contents stand for those that would load more than is
     needed (the submodules of one that is a package are still found). Afterwards these, and the modules to
-    `forget`, are as they were before, so that whoever uses the package itself gets the real ones. Raises
+    `forget`, are as they were before, so that other users of the package get the real ones. Raises
     `UsageError` if something else is not installed.
     """
     with _IMPORTING, _standing_in(package, in_place_of, forget), warnings.catch_warnings():

@@ -2,11 +2,11 @@
 
 What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed
 on the worker, and the text of one comes back; it is read as JSON, and each run and trial is stored here like
-any other. Dask itself serialises calls with pickle and cloudpickle: whoever can talk to a scheduler can have
-its workers, and clients that are connected to it, run anything. So a cluster is used only at an address that
-the user gives, and should be one that only its users can reach (Dask's own TLS settings apply). Workers need
-the suite and what it names at the same path, the same version of kestrel_lab, and the keys of the models in
-their own environment.
+any other. Dask itself serialises calls with pickle and cloudpickle: anybody who can talk to a scheduler can
+have its workers, and clients that are connected to it, run anything. So a cluster is used only at an address
+that the user gives, and should be one that only its users can reach (Dask's own TLS settings apply). Workers
+need the suite and what it names at the same path, the same version of kestrel_lab, and the keys of the models
+in their own environment.
 """
 
 from __future__ import annotations

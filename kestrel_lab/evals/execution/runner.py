@@ -88,7 +88,7 @@ class Keeper:
         try:
             done.result()
             self._on_row(row)
-        except Exception as error:  # raised to whoever keeps the next row, or waits for the end  # noqa: BLE001
+        except Exception as error:  # raised where the next row is kept, or at the end  # noqa: BLE001
             self._failure = self._failure or error
 
 

@@ -328,7 +328,7 @@ class _Execution:
         for cell in self.notebook.cells:
             cell.metadata.pop("execution", None)
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into its place: whoever stops this in the middle finds the notebook as it was.
+        # Renamed into its place: a stop in the middle leaves the notebook as it was.
         half = self.target.with_name(f".{self.target.name}.part")
         nbformat.write(self.notebook, half)  # type: ignore[no-untyped-call,unused-ignore]
         half.replace(self.target)

@@ -64,7 +64,7 @@ async def repaired_events(lines: AsyncIterator[str], what: str = "") -> AsyncIte
     reader, came = _Reader(), False
     async for line in lines:
         for text in reader.take(line):
-            # Whoever reads it reads no further.
+            # The reader stops there.
             if text == _DONE and not came:
                 raise reader.nothing(what)
             came = True

@@ -310,7 +310,7 @@ class _Work:
             self.ask_model()
 
     async def ask(self, asked: Permission) -> Decision:
-        """Put a question of the program to whoever decides about calls of the run."""
+        """Ask the run's approver a question of the program."""
         request = asked.request
         known = self._ours.get(request.id)
         # Of a sub-agent's call.

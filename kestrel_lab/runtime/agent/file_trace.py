@@ -136,7 +136,7 @@ class FileTrace(Struct, frozen=True):
         finally:
             trace.working -= 1
             if last := not trace.working:
-                # Ended at once: whoever begins now begins anew.
+                # Ended at once: the next call begins a new trace.
                 if self._begun.get(own.author) is trace:
                     del self._begun[own.author]
             elif result is not None:
@@ -248,7 +248,7 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
         self.files.refresh()
-        # Whoever has read others is not told again.
+        # A run that has read other files is not told again.
         if not self.read and not self.author:
             match self.way:
                 case "exact":

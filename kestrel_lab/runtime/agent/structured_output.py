@@ -42,7 +42,7 @@ class Dialogue:
         `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most.
         Raises `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
-        # What checks use; its import would hold up whoever watches.
+        # Checks use it; importing it earlier would delay the first output.
         await asyncio.to_thread(import_module, "jsonschema")
         answer = await self._said(text)
         for _ in range(RETRIES):

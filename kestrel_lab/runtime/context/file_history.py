@@ -36,7 +36,7 @@ class Recorders:
         self._lock = threading.Lock()
 
     def open(self, root: Path) -> Recorder:
-        """Return the recorder of a workspace; whoever opened it closes it."""
+        """Return the recorder of a workspace; its opener closes it."""
         with self._lock:
             recorder = self._open.pop(root, None)
             if recorder is None or not recorder.current:

@@ -237,7 +237,7 @@ class NestedGuidance:
                 relative = self.place.relative(path)
             except (OSError, ValueError):  # no path of the workspace
                 continue
-            self._told.add((step, relative))  # whoever names it has read it
+            self._told.add((step, relative))  # an agent that names it has read it
             parts = relative.split("/")
             found |= dict.fromkeys(self._in("/".join(parts[:depth])) for depth in range(1, len(parts)))
         new = [one for one in found if one and (step, one) not in self._told]

@@ -223,7 +223,10 @@ class RunContext:
         return due
 
     def checkpoint(self, reason: str) -> None:
-        """Keep a snapshot of the run as it is now. A log that cannot be read is left to whoever needs it."""
+        """Keep a snapshot of the run as it is now.
+
+        A log that cannot be read is reported where it is needed.
+        """
         with suppress(StoreError):
             self.store.flush()
             self._tell_of(self.store.checkpoint(self.run_id, reason))
@@ -244,7 +247,7 @@ class RunContext:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception as error:  # whoever watches a run must not end it  # noqa: BLE001
+            except Exception as error:  # a listener must not end the run  # noqa: BLE001
                 self.listeners.remove(listener)
                 message = f"a listener of run {self.run_id} failed and was removed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
@@ -321,7 +324,7 @@ class RunContext:
 
     def check_going(self) -> None:
         """Raise what `yield_control` raises, without letting anything else go on first."""
-        if self.stopping:  # whoever was cancelled took no notice
+        if self.stopping:  # the cancelled task ignored it
             raise asyncio.CancelledError
         self._check_going()
 
@@ -348,7 +351,7 @@ class RunContext:
                     else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
                 )
             )
-        # Whoever emitted nothing since still has to wait for what others emitted.
+        # A caller that emitted nothing still has to wait for what others emitted.
         if self._waiting is not None:
             self._waiting.append(waiter := loop.create_future())
             await waiter

@@ -179,7 +179,7 @@ class StepScheduler:
 
     def _settle(self, task: asyncio.Task[Outcome | None]) -> None:
         step = self._running.pop(task)
-        if task.cancelled():  # by what it does, not by us: whoever stops a step stops the run
+        if task.cancelled():  # by its own work, not by us: stopping a step stops the run
             raise asyncio.CancelledError
         error = task.exception()
         if error is None:

@@ -82,7 +82,7 @@ class McpServers:
             at_exit=self.close, name="kestrel-mcp", closed="the MCP servers were closed"
         )
         self._changing = threading.RLock()
-        # Replaced as a whole under the lock, never changed in place: whoever iterates needs no lock.
+        # Replaced as a whole under the lock, never changed in place, so iterating needs no lock.
         self._servers = {name: self._server(config) for name, config in servers.items() if config.enabled}
         self._off = {name: config for name, config in servers.items() if not config.enabled}
 

@@ -300,7 +300,7 @@ class Taint:
             self._makers.setdefault(f"{step.get('scope') or ''}/{made}", []).append(name)
 
     def _extended(self, event: PlanExtended) -> None:
-        """Record that whoever adds a step writes its goal, arguments and inputs."""
+        """Record that the author of a step writes its goal, arguments and inputs."""
         for step in event.steps:
             self._add(step)
             name = str(step.get("id"))

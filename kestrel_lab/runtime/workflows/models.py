@@ -39,7 +39,7 @@ class _TextToo(Entry):
 
 
 class InputEntry(_TextToo):
-    """A value that whoever starts the workflow gives. A text alone is its description."""
+    """A value that is given when the workflow starts. A text alone is its description."""
 
     TEXT: ClassVar[str] = "description"
 

@@ -131,7 +131,7 @@ class Workspace:
         """Raise `PermissionError` for a log's file, by its name or because it is open here; opens nothing."""
         if posixpath.basename(relative).casefold() in LOG_NAMES:
             raise log_refused(path)
-        with suppress(OSError):  # whoever opens it reports it
+        with suppress(OSError):  # opening it reports the error
             status = self.stat(relative)
             if is_open_here(status.st_dev, status.st_ino):
                 raise log_refused(path)

@@ -281,7 +281,7 @@ async def _wait(
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         if ended.done() and not ended.cancelled():
-            # Raised by whoever asks for the exit code.
+            # Raised where the exit code is asked for.
             ended.exception()
         ended.cancel()
     return ""

@@ -219,7 +219,8 @@ _PAGE_CHARS = 60_000
 def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     """`web_results` and `web_page`: as dangerous as `web_search` and `web_fetch`, and asking in the same way.
 
-    What they give is foreign and not marked as such in its text: whoever shows it to a model has to do that.
+    What they give is foreign and not marked as such in its text: the caller that shows it to a model has to
+    do that.
     """
     find = search_function(reach, engine)
 

@@ -24,7 +24,7 @@ def web_tool(
 
     Those that change things elsewhere run alone.
     """
-    # A service at a fixed address gets the query; a page's address is read by whoever wrote the
+    # A service at a fixed address gets the query; a page's address is read by the author of the
     # page.
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
     # A key opens what is private too.
