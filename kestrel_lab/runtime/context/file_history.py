@@ -34,6 +34,8 @@ class Recorders:
         self.store = SnapshotStore(home, lambda text: redactor.text(text) != text)
         self._open: dict[Path, Recorder] = {}
         self._lock = threading.Lock()
+        self._ending: list[threading.Thread] = []
+        """Threads that wait for the kernel to end watches."""
 
     def open(self, root: Path) -> Recorder:
         """Return the recorder of a workspace; its opener closes it."""
@@ -41,7 +43,7 @@ class Recorders:
             recorder = self._open.pop(root, None)
             if recorder is None or not recorder.current:
                 if recorder is not None and not recorder.runs:
-                    recorder.close()
+                    self._end(recorder)
                 recorder = Recorder(root, self.store)
             self._open[root] = recorder
             recorder.runs += 1
@@ -52,17 +54,25 @@ class Recorders:
         with self._lock:
             recorder.runs -= 1
             if not recorder.runs and self._open.get(recorder.root) is not recorder:
-                recorder.close()
+                self._end(recorder)
             idle = [one for one in self._open.values() if not one.runs]
             for one in idle[: max(len(idle) - _MOST_IDLE, 0)]:
                 del self._open[one.root]
-                one.close()
+                self._end(one)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close them all, and wait until their watches have ended: no thread outlives the session."""
         with self._lock:
             while self._open:
-                self._open.popitem()[1].close()
+                self._end(self._open.popitem()[1])
+            for thread in self._ending:
+                thread.join()
+            self._ending.clear()
+
+    def _end(self, recorder: Recorder) -> None:
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
+        if (thread := recorder.close()) is not None:
+            self._ending.append(thread)
 
 
 def _always(_: int) -> bool:

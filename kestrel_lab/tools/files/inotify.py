@@ -122,12 +122,15 @@ class ChangeWatch:
                     found.setdefault(self._folders[number], set()).add(os.fsdecode(name))
         return found, lost
 
-    def close(self) -> None:
-        """Watch no longer."""
-        if self._fd >= 0:
-            fd, self._fd, self.reliable = self._fd, -1, False
-            # In a thread, since the kernel takes 10 ms: it waits until no processor uses the watches.
-            threading.Thread(target=os.close, args=(fd,), name="kestrel end watch", daemon=True).start()
+    def close(self) -> threading.Thread | None:
+        """Watch no longer; return the thread in which the kernel ends the watches, if there were any."""
+        if self._fd < 0:
+            return None
+        fd, self._fd, self.reliable = self._fd, -1, False
+        # In a thread, since the kernel takes 10 ms: it waits until no processor uses the watches.
+        thread = threading.Thread(target=os.close, args=(fd,), name="kestrel end watch", daemon=True)
+        thread.start()
+        return thread
 
 
 @cache

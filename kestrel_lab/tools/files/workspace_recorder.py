@@ -130,14 +130,13 @@ class Recorder:
             except OSError as error:
                 self.problem = f"its files could not be kept: {error}"
 
-    def close(self) -> None:
-        """Let go of the kernel's watches."""
+    def close(self) -> threading.Thread | None:
+        """End the watches; return the thread that waits for the kernel to do so, if there is one."""
         with self.lock:
-            if self._watch is not None:
-                self._watch.close()
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+            return None if self._watch is None else self._watch.close()
 
     _dirty: dict[str, set[str]]
     _lost: bool

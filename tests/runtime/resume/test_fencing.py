@@ -54,8 +54,11 @@ class Served:
 
 def first_to_answer(servants: list[Served]) -> Served:
     """Which of them answers first."""
-    ready, _, _ = select.select([_pipe(one.process.stdout) for one in servants], [], [])
-    return next(one for one in servants if one.process.stdout is ready[0])
+    by_number = {_pipe(one.process.stdout).fileno(): one for one in servants}
+    poller = select.poll()  # `select.select` takes no number over 1,023
+    for number in by_number:
+        poller.register(number, select.POLLIN | select.POLLHUP)
+    return by_number[poller.poll()[0][0]]
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

@@ -52,7 +52,9 @@ class Worker:
 
     def ended(self, within_s: float) -> bool:
         """Whether the fork ends in that time."""
-        return bool(select.select([self._answers], [], [], within_s)[0])
+        poller = select.poll()  # `select.select` takes no number over 1,023
+        poller.register(self._answers, select.POLLIN | select.POLLHUP)
+        return bool(poller.poll(within_s * 1000))
 
     def wait(self) -> int:
         """The exit status of the fork."""
