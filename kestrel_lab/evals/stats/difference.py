@@ -41,17 +41,24 @@ def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.A
     flips = min(1.0, worse + better)
     if flips <= 0:
         return 0.0
-    return math.fsum(
-        _chance(count, n, flips) * at_most(few, count, better / flips)
-        for count, few in enumerate(_most_against(n, alpha))
-        if few >= 0
-    )
+    power, few, below, share = 0.0, -1, 0.0, better / flips
+    for count, most in enumerate(_most_against(n, alpha)):
+        # `below` is the chance of at most `few` of `count` flips to pass. One flip more takes from it the
+        # chance that all `few` were used up and the next one passes too.
+        if few >= 0:
+            below -= share * _chance(few, count - 1, share)
+        while few < most:
+            few += 1
+            below += _chance(few, count, share)
+        if few >= 0:
+            power += _chance(count, n, flips) * below
+    return power
 
 
 def _chance(k: int, n: int, p: float) -> float:
     """Return the chance of exactly `k` successes in `n` tries."""
-    if p >= 1:
-        return float(k == n)
+    if p <= 0 or p >= 1:
+        return float(k == (n if p >= 1 else 0))
     ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
     return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
 

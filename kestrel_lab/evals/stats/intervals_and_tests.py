@@ -8,7 +8,7 @@ trials as independent instead finds differences in up to half of all comparisons
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
@@ -24,8 +24,6 @@ ALPHA: Final = 0.05
 ENUMERATED: Final = 12
 """Up to this many differences, all patterns of signs are tried instead of a sample of them."""
 SHUFFLES: Final = 9_999
-_HOPELESS: Final = 1_000
-"""Random patterns after which a p value far above `ALPHA` is not made more exact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,25 +272,23 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         return mcnemar_exact(sum(d < 0 for d in moved), sum(d > 0 for d in moved))
     sizes = [abs(d) for d in moved]
     total, seen = math.fsum(sizes), abs(math.fsum(moved)) - 1e-9
-    extreme = tried = 0
-    for chosen in _sums_of_some(sizes):
-        extreme += abs(2 * chosen - total) >= seen
-        tried += 1
-        if len(sizes) > ENUMERATED and tried == _HOPELESS and extreme > 0.2 * tried:
-            break  # p is about that much, and no verdict depends on its further digits
-    return extreme / tried if len(sizes) <= ENUMERATED else (extreme + 1) / (tried + 1)
+    sums = _sums_of_some(sizes)
+    extreme = sum(abs(2 * chosen - total) >= seen for chosen in sums)
+    return extreme / len(sums) if len(sizes) <= ENUMERATED else (extreme + 1) / (len(sums) + 1)
 
 
-def _sums_of_some(sizes: Sequence[float]) -> Iterator[float]:
-    """Yield the sum of each choice of some of `sizes`, or of `SHUFFLES` random choices."""
-    # A byte of a pattern chooses among eight numbers: the sums of all its 256 choices are made beforehand.
+def _sums_of_some(sizes: Sequence[float]) -> Sequence[float]:
+    """Return the sum of each choice of some of `sizes`, or of `SHUFFLES` random choices."""
+    # A byte chooses among eight numbers: the sums of all its choices are made beforehand.
     tables = [_all_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
     if len(sizes) <= ENUMERATED:
-        yield from map(sum, product(*tables))
-        return
-    for pattern in _random_patterns(len(tables)):
-        # Of a last byte that chooses among fewer only some bits count.
-        yield sum(table[byte % len(table)] for table, byte in zip(tables, pattern, strict=True))
+        return list(map(sum, product(*tables)))
+    sums = [0.0] * SHUFFLES
+    for place, table in enumerate(tables):
+        # Of a last byte that chooses among fewer than eight only some bits count.
+        every_byte = table * (256 // len(table))
+        sums = list(map(add, sums, map(every_byte.__getitem__, _random_bytes(place))))
+    return sums
 
 
 def _all_sums(sizes: Sequence[float]) -> list[float]:
@@ -302,11 +298,10 @@ def _all_sums(sizes: Sequence[float]) -> list[float]:
     return sums
 
 
-@lru_cache(maxsize=16)
-def _random_patterns(width: int) -> tuple[bytes, ...]:
-    """Return `SHUFFLES` random texts of `width` bytes, the same for all metrics of a comparison."""
-    random = Random(0)  # noqa: S311  # no secret
-    return tuple(random.randbytes(width) for _ in range(SHUFFLES))
+@lru_cache(maxsize=64)
+def _random_bytes(place: int) -> bytes:
+    """Return `SHUFFLES` random bytes for the numbers from `8 * place` on, the same for all metrics."""
+    return Random(place).randbytes(SHUFFLES)  # noqa: S311  # no secret
 
 
 def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
@@ -326,7 +321,7 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
 def _shuffled_differences(base: Sequence[float], head: Sequence[float], random: Random) -> Iterable[float]:
     """Return `SHUFFLES` differences of the means of two sides to which the trials were dealt at random."""
     pooled, count = [*base, *head], len(head)
-    total = math.fsum(pooled)
+    total, low, high = math.fsum(pooled), min(pooled), max(pooled)
 
     def difference(dealt: Sequence[float]) -> float:
         part = math.fsum(dealt)
@@ -335,6 +330,13 @@ def _shuffled_differences(base: Sequence[float], head: Sequence[float], random: 
     if math.comb(len(pooled), count) <= SHUFFLES:  # all ways there are, made once, of which one is drawn
         ways = [difference(dealt) for dealt in combinations(pooled, count)]
         return random.choices(ways, k=SHUFFLES)
+    if (larger := pooled.count(high)) + pooled.count(low) == len(pooled):
+        # Passed or not: how many that passed are dealt to one side is hypergeometric.
+        smaller = len(pooled) - larger
+        numbers = range(max(0, count - smaller), min(count, larger) + 1)
+        weights = [math.comb(larger, n) * math.comb(smaller, count - n) for n in numbers]
+        ways = [difference([high] * n + [low] * (count - n)) for n in numbers]
+        return random.choices(ways, [one / max(weights) for one in weights], k=SHUFFLES)
     return [difference(random.sample(pooled, count)) for _ in range(SHUFFLES)]
 
 
