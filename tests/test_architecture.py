@@ -461,3 +461,19 @@ def test_no_text_names_a_package_registry() -> None:
         if needle in text
     ]
     assert found == []
+
+
+def test_each_argument_has_a_line_of_its_own() -> None:
+    """No `Args:` of a docstring runs two entries together: a model would be shown no description of the
+    second.
+    """
+    run_together = [
+        f"{place(path, node)} {node.name}: {name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for entries in [(ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]]
+        for name in [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        if re.search(rf"\S {re.escape(name)}: ", entries)
+    ]
+    assert run_together == []

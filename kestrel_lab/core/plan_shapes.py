@@ -147,8 +147,8 @@ def along_edges(
         name: Id of the step that grows the nodes, for graphs with cycles.
 
     Raises:
-        UsageError: For edges from or to nowhere, unreachable nodes, invalid conditions, and a cycle without
-            a limit.
+        UsageError: For edges from or to nowhere, unreachable nodes, invalid conditions, and a cycle without a
+            limit.
     """
     nodes = {part.step.id: part for part in parts}
     targets = {edge.target for edge in edges}

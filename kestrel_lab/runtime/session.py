@@ -241,9 +241,8 @@ class Session:
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a
-            sandbox level that was
-                named and does not work here, an invalid workflow, a step of the plan with an unknown tool or
-                wrong arguments.
+                sandbox level that was named and does not work here, an invalid workflow, a step of the plan
+                with an unknown tool or wrong arguments.
         """
         return launcher.start(self, goal, started_with(options, output))
 
@@ -342,8 +341,7 @@ class Session:
         Args:
             run_id: The run to fork.
             at: The last event shared, any before the run's end; by default its last `model_called`, or with
-            `result` its last
-                `tool_called`. A model that was being asked there is asked again.
+                `result` its last `tool_called`. A model that was being asked there is asked again.
             answer: The answer of the model called at `at`, in place of its own.
             result: The result of the tool called at `at`, in place of its own.
             in_place: Work in the folder of the parent as it is now, and change the files there.
@@ -351,8 +349,8 @@ class Session:
 
         Raises:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
-            a model or tools
-                that cannot be found again, files of which nothing is known or no copy can be made.
+                a model or tools that cannot be found again, files of which nothing is known or no copy can be
+                made.
             Damaged: An event up to `at` is not what was written.
         """
         return launcher.fork(

@@ -137,45 +137,44 @@ def tool(
     Args:
         function: The function, when used without parentheses.
         name: What the model calls it; the function's name if left out.
-        danger_level: How much harm a call can do, e.g. `"high"`. LOW if left out: the engine does not
-            ask before it, but does not take it to be harmless either.
-        effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`. version: Changes
-        when answers may change; a hash of the function's own source if left out. parallel_safe: Whether it
-        may run beside other calls; if left out, when pure or at most LOW. timeout_s: Seconds the engine gives
-        a call. A synchronous function with one runs in a thread; it cannot be stopped,
-            so past its time the model gets an error and the thread is abandoned.
-        max_chars: How much of an answer a model is shown. thread: Run a synchronous function in a worker
-        thread. fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
+        danger_level: How much harm a call can do, e.g. `"high"`. LOW if left out: the engine does not ask
+            before it, but does not take it to be harmless either.
+        effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`.
+        version: Changes when answers may change; a hash of the function's own source if left out.
+        parallel_safe: Whether it may run beside other calls; if left out, when pure or at most LOW.
+        timeout_s: Seconds the engine gives a call. A synchronous function with one runs in a thread; it
+            cannot be stopped, so past its time the model gets an error and the thread is abandoned.
+        max_chars: How much of an answer a model is shown.
+        thread: Run a synchronous function in a worker thread.
+        fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
         cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone
-        decides. cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads
-        nothing in it, `global`. preview: What a call would change, as a unified diff, for the person who is
-        asked to allow it. sandbox: The least sandbox level that commands it starts may run at, for a tool
-        that starts some. reads: What its answers may hold: `private` data, text that is `untrusted` because
-        others wrote it, or both (`"private
-            untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is
-            untrusted, its calls that reach something are asked about.
+            decides.
+        cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads nothing in
+            it, `global`.
+        preview: What a call would change, as a unified diff, for the person who is asked to allow it.
+        sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
+        reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote it, or
+            both (`"private untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model
+            has read what is untrusted, its calls that reach something are asked about.
         untrusted: Whether others may have written what it answers: `True` adds `untrusted` to `reads`,
-        `False` says that its
-            answers are its own or the user's, so that reading them taints nothing. Never guessed from its
-            name.
+            `False` says that its answers are its own or the user's, so that reading them taints nothing.
+            Never guessed from its name.
         reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or
-        `anything`.
-            Say both or neither. A tool that is neither pure nor SAFE and says neither counts as one that may
-            bring in what others wrote and may send; where somebody is there, they are asked once, as soon as
-            it matters, and what they say is kept for this definition of the tool. One that says `reads` only
-            reaches what its danger suggests: `anything` from MEDIUM on, below it `address` where it takes
-            one, else `nothing`.
+            `anything`. Say both or neither. A tool that is neither pure nor SAFE and says neither counts as
+            one that may bring in what others wrote and may send; where somebody is there, they are asked
+            once, as soon as it matters, and what they say is kept for this definition of the tool. One that
+            says `reads` only reaches what its danger suggests: `anything` from MEDIUM on, below it `address`
+            where it takes one, else `nothing`.
         content: Arguments that only carry what is written, such as `"subject body"`. All others bear
-        authority: they say
-            whom, where, which or how much, and after untrusted text was read a call passes without a question
-            only if they come from the user. A `contentMediaType` in the schema of a parameter says the same.
+            authority: they say whom, where, which or how much, and after untrusted text was read a call
+            passes without a question only if they come from the user. A `contentMediaType` in the schema of a
+            parameter says the same.
         own: Fields of its answers (an object, or a list of objects) that nobody but the user or the service
-        can write, such as
-            `"id filename"`. Where the goal names one object by a text in such a field, its other texts there
-            count as named, too, and its numbers and lists as arguments of the same name.
+            can write, such as `"id filename"`. Where the goal names one object by a text in such a field, its
+            other texts there count as named, too, and its numbers and lists as arguments of the same name.
         shows: What its answers have of the files it is about, for tools that read the workspace: `names` for
-        paths only,
-            `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
+            paths only, `lines` for lines beside the path of their file. Left out, it is taken to show any
+            file it opens.
 
     Raises:
         UsageError: For a function whose arguments could not be described to a model, with what to change.

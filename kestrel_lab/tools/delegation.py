@@ -27,8 +27,10 @@ async def _delegate(agent: str, goal: str, ctx: ToolContext, share: float = 0.0)
     Several calls in one turn run at the same time. The agent "worker" has your model and your tools.
 
     Args:
-        agent: Which agent. goal: What it is to do, complete in itself. share: Most of what is left of the
-        run's money, tokens and time that it may use, from 0 to 1; by default an equal part.
+        agent: Which agent.
+        goal: What it is to do, complete in itself.
+        share: Most of what is left of the run's money, tokens and time that it may use, from 0 to 1; by
+            default an equal part.
 
     """
     if ctx.delegate is None:

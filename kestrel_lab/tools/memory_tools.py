@@ -79,7 +79,8 @@ async def forget(selector: str, ctx: ToolContext) -> str:
 
     Args:
         selector: The id of a note, words that only it has, or `tag:WORD`, `text:WORDS`, `kind:KIND`,
-        `before:2030-01-31` or `tainted` for all such notes. ctx: The run it works for.
+            `before:2030-01-31` or `tainted` for all such notes.
+        ctx: The run it works for.
 
     """
     return await _notes(ctx).forget(selector)

@@ -31,9 +31,12 @@ async def read_result(
     a pattern.
 
     Args:
-        id: What the shortened answer says at its end. ctx: The run it works for. offset: Character to begin
-        with, counted from 0. limit: Characters at most, up to 18000. pattern: Regular expression (ripgrep's:
-        no look-around). Returns the lines that match, each with its offset, instead of text.
+        id: What the shortened answer says at its end.
+        ctx: The run it works for.
+        offset: Character to begin with, counted from 0.
+        limit: Characters at most, up to 18000.
+        pattern: Regular expression (ripgrep's: no look-around). Returns the lines that match, each with its
+            offset, instead of text.
 
     """
     if offset < 0 or not 1 <= limit <= _MOST_CHARS:

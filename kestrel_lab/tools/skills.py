@@ -339,8 +339,9 @@ def load_skill(name: str, file: str = "") -> str:
     """Load the instructions of a skill, or read a text file that belongs to it.
 
     Args:
-        name: Which skill. file: A file of the skill, relative to its folder, such as references/guide.md;
-        left out for its instructions.
+        name: Which skill.
+        file: A file of the skill, relative to its folder, such as references/guide.md; left out for its
+            instructions.
 
     """
     # Each run has one with its own skills.

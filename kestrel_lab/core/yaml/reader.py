@@ -97,9 +97,9 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     Keys are always text.
 
     Raises:
-        UsageError: for broken YAML, and for what a suite never needs and an attack does: anchors and
-            aliases, tags, a key written twice, more than one document, more than `MAX_BYTES` bytes,
-            `MAX_DEPTH` levels or `MAX_NODES` values. The message begins with the file and the line.
+        UsageError: for broken YAML, and for what a suite never needs and an attack does: anchors and aliases,
+            tags, a key written twice, more than one document, more than `MAX_BYTES` bytes, `MAX_DEPTH` levels
+            or `MAX_NODES` values. The message begins with the file and the line.
     """
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise UsageError(f"{name}: is larger than {MAX_BYTES:,} bytes; split it")

@@ -152,10 +152,11 @@ async def measure_injection(
     without it.
 
     Args:
-        session: Where runs and trials are logged. suite: `workspace`, `banking`, `slack` or `travel`, also
-        with `agentdojo:` before it. attack: An attack of the package. model: Who is attacked;
-        `victim(suite)`, a script, by default. A script can only do what has a published solution: of
-            `workspace` the injection tasks 6 to 13 have none and are then left out.
+        session: Where runs and trials are logged.
+        suite: `workspace`, `banking`, `slack` or `travel`, also with `agentdojo:` before it.
+        attack: An attack of the package.
+        model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a
+            published solution: of `workspace` the injection tasks 6 to 13 have none and are then left out.
         limit: Only so many tasks, and so many attacked ones.
         reporter: Told of progress.
 

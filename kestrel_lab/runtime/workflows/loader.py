@@ -36,8 +36,7 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
     Args:
         name_or_path: A shipped workflow by name (see `shipped_workflows`), or a YAML file: a `Path`, or a
-        text with a
-            folder or the ending `.yaml`.
+            text with a folder or the ending `.yaml`.
         goal: The goal of the run: `{{goal}}` in the file, and an artifact.
         inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
             text is read as JSON.

@@ -196,8 +196,10 @@ def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     """Make several exact replacements in one file, all of them or none, and return the change as a diff.
 
     Args:
-        path: File, relative to the workspace. edits: Replacements, each made in what the ones before it left;
-        each old text must be exact and occur once. ctx: The run it works for.
+        path: File, relative to the workspace.
+        edits: Replacements, each made in what the ones before it left; each old text must be exact and occur
+            once.
+        ctx: The run it works for.
 
     """
     return _edit(path, ctx, lambda text: replace_in_order(text, edits))

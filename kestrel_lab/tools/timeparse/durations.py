@@ -338,7 +338,7 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
 
     Raises:
         UsageError: For a zone that is not known or means several, a time without a zone, one that does not
-        exist or comes twice.
+            exist or comes twice.
 
     """
     target = zone_named(to_zone, "the arguments")

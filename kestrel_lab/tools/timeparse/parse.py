@@ -178,8 +178,7 @@ def parse_relative(
 
     Raises:
         UsageError: For a reference without a zone, and for a text that is not understood or could mean
-        several
-            things, saying what to write instead.
+            several things, saying what to write instead.
 
     """
     # A reference without a zone is refused.
