@@ -474,6 +474,6 @@ def test_each_argument_has_a_line_of_its_own() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for entries in [(ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]]
         for name in [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-        if re.search(rf"\S {re.escape(name)}: ", entries)
+        if re.search(rf"[.…)`] {re.escape(name)}: ", entries)
     ]
     assert run_together == []
