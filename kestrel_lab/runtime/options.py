@@ -407,7 +407,7 @@ class _LabAndRun(_Everywhere, total=False):
     ]
 
 
-class RunOptions(_LabAndRun, ResumeOptions, total=False):
+class RunOptions(ResumeOptions, _LabAndRun, total=False):
     """What a run can be given. What is left out, or `None`, is as the lab has it."""
 
     workspace: Annotated[
