@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import programs
 from kestrel_lab.host.homes import known_homes
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.tools import skills as skill
 
 if TYPE_CHECKING:
@@ -256,11 +256,11 @@ def empty_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(tmp_path: Path, empty_log: Path) -> Iterator[Session]:
+def session(tmp_path: Path, empty_log: Path) -> Iterator[Lab]:
     """A session over a log of its own, with no model and no settings."""
     (home := tmp_path / "home").mkdir(mode=0o700)
     shutil.copy(empty_log, home)
-    opened = Session(home, env={})
+    opened = Lab(home, env={})
     yield opened
     opened.close()
 

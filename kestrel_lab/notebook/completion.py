@@ -108,12 +108,12 @@ def _values(command: Any, before: str, arguments: int, typed: str) -> Values | N
 
 
 def _models(lab: Lab, _typed: str) -> Iterable[str]:
-    usable = {choice.name for choice in available_models(lab.session.env) if choice.available}
-    return usable | {f"ollama/{name}" for name in Ollama.of(lab.session.env).models()}
+    usable = {choice.name for choice in available_models(lab.env) if choice.available}
+    return usable | {f"ollama/{name}" for name in Ollama.of(lab.env).models()}
 
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
-    return [run.id for run in lab.session.store.runs(limit=NEWEST, trials=False)]
+    return [run.id for run in lab.store.runs(limit=NEWEST, trials=False)]
 
 
 def _notes(lab: Lab, _typed: str) -> Iterable[str]:
@@ -140,7 +140,7 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
-    toolbox = lab.session.registry.toolbox
+    toolbox = lab.registry.toolbox
     return [
         f"{chosen}{comma}{name}"
         for name in [*toolbox.names, *group_names(toolbox)]

@@ -19,7 +19,7 @@ from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSu
 from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.kernel.variables import user_variables
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def load_ipython_extension(ip: Any) -> None:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set
 
-    Session.surroundings = NotebookSurroundings(magics.notebook, ip)
+    Services.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
     ip.events.register("post_run_cell", after_cell)
@@ -158,7 +158,7 @@ def unload_ipython_extension(ip: Any) -> None:
     if loaded is None:
         return
     delattr(ip, _ATTRIBUTE)
-    Session.surroundings = None
+    Services.surroundings = None
     loaded.rewriter.remove()
     ip.events.unregister("post_run_cell", loaded.after_cell)
     ip.Completer.custom_matchers.remove(loaded.matcher)

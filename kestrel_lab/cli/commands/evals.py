@@ -453,7 +453,7 @@ def measure_judge(
     rows = sample_claims(read_labelled(file), limit)
     return run_measurement(
         ctx,
-        lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter),
+        lambda lab, reporter: judge_accuracy(lab.registry.resolve_model(model), rows, reporter),
         csv=csv,
     )
 
@@ -586,7 +586,7 @@ def measure_injections(
     chosen: Any = {"model": model, "limit": limit}
     return run_measurement(
         ctx,
-        lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen),
+        lambda lab, reporter: measure_injection(lab, suite, attack, reporter=reporter, **chosen),
         csv=csv,
     )
 

@@ -20,7 +20,7 @@ from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 __all__ = ["AUTO", "Comparison", "compare_commits"]
 
@@ -30,7 +30,7 @@ AUTO: Final = "auto"
 
 @takes_options(Selection)
 async def compare_commits(
-    session: Session,
+    lab: Services,
     base: str,
     head: str,
     *,
@@ -47,17 +47,17 @@ async def compare_commits(
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    place = suite_with_parts(session, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
+    place = suite_with_parts(lab, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
     names = {base: base, head: head}
     if base == AUTO:
         try:
-            names[AUTO] = await _baseline(session, place, head)
+            names[AUTO] = await _baseline(lab, place, head)
         except NoEarlierCommit as error:
             if not alone:
                 raise
-            return await _head_alone(session, place, head, str(error), reporter, margin=margin)
+            return await _head_alone(lab, place, head, str(error), reporter, margin=margin)
     works = [
-        replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name)
+        replace(await plan_commit(lab, place, names[name], own_suite=own_suite), name=name)
         for name in (base, head)
     ]
     if works[0].sha == works[1].sha:
@@ -71,10 +71,10 @@ async def compare_commits(
     if trees[0] == trees[1]:
         # Trials of the same files are trials of both commits, whichever they were made for.
         made = min(reversed(works), key=lambda work: len(work.todo))
-        await run_interleaved(session, place, [made], reporter, strict=True)
+        await run_interleaved(lab, place, [made], reporter, strict=True)
         sides = [replace(made.side(), name=work.name, sha=work.sha) for work in works]
     else:
-        await run_interleaved(session, place, works, reporter, strict=True)
+        await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
     if alone and not sides[0].rows and works[0].rows:
@@ -84,21 +84,21 @@ async def compare_commits(
         base=sides[0],
         head=sides[1],
         margin=margin,
-        store=session.store,
+        store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
     )
 
 
 async def _head_alone(
-    session: Session, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float
+    lab: Services, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float
 ) -> Comparison:
     """Run the suite at `head`, which has nothing to be compared with."""
-    work = await plan_commit(session, place, head)
-    await run_interleaved(session, place, [work], reporter, strict=True)
+    work = await plan_commit(lab, place, head)
+    await run_interleaved(lab, place, [work], reporter, strict=True)
     nothing = Side(name="no earlier commit", sha="", rows=())
     return Comparison(
-        suite=place.suite, base=nothing, head=work.side(), margin=margin, store=session.store, no_base=why
+        suite=place.suite, base=nothing, head=work.side(), margin=margin, store=lab.store, no_base=why
     )
 
 
@@ -153,15 +153,15 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
     )
 
 
-async def _baseline(session: Session, place: Place, head: str) -> str:
+async def _baseline(lab: Services, place: Place, head: str) -> str:
     """Return the hash of the commit that `auto` stands for."""
-    tried = {row.git_sha for row in stored_trials(session.store, suite=place.suite.name)}
+    tried = {row.git_sha for row in stored_trials(lab.store, suite=place.suite.name)}
 
     def has_results(sha: str) -> bool:
         if sha not in tried:
             return False
         first_epoch = plan_trials(place.suite.select(epochs=1), code=sha, git_sha=sha)
-        return len(reusable_rows(session.store, place.suite, first_epoch).rows) == len(first_epoch)
+        return len(reusable_rows(lab.store, place.suite, first_epoch).rows) == len(first_epoch)
 
     commit, _ = await nearest_baseline(place.repository, head, has_results)
     return commit.sha

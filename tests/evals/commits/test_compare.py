@@ -16,7 +16,6 @@ from kestrel_lab.evals.commits.compare import compare_commits
 from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, temporary_worktree
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
 pytestmark = pytest.mark.slow
@@ -104,7 +103,7 @@ def repo(made, tmp_path):
 @pytest.fixture
 def lab(repo):
     """A session whose home is inside the project, as usual."""
-    session = Session(repo / ".kestrel", env={})
+    session = Lab(repo / ".kestrel", env={})
     yield session
     session.close()
 

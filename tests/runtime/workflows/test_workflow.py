@@ -19,9 +19,9 @@ from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.evals.suites.json_schemas import NAMES, schema_text
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.agent_files import SHIPPED_AGENTS, load_agent
 from kestrel_lab.runtime.workflows.loader import SHIPPED, load_plan
 from kestrel_lab.runtime.workflows.models import FOLDER, StepEntry
@@ -72,7 +72,7 @@ def test_a_plan_file_is_the_plan_it_says(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_follows_a_shipped_workflow_by_name(session: Session, workspace: Path) -> None:
+def test_a_run_follows_a_shipped_workflow_by_name(session: Lab, workspace: Path) -> None:
     """`plan="react"` works with a model that only writes text."""
     run = asyncio.run(
         session.run(
@@ -379,9 +379,7 @@ def test_bombs_are_refused(bomb: str, tmp_path: Path) -> None:
         load_plan(path, "bees")
 
 
-def test_what_a_person_gives_is_not_looked_at_again(
-    session: Session, workspace: Path, tmp_path: Path
-) -> None:
+def test_what_a_person_gives_is_not_looked_at_again(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """References in the goal and in inputs stay text, also in loops, where steps are written down and read
     again for each round.
     """
@@ -412,7 +410,7 @@ def test_what_a_person_gives_is_not_looked_at_again(
 
 
 def test_what_a_loop_will_need_is_looked_at_before_it_runs(
-    session: Session, workspace: Path, tmp_path: Path
+    session: Lab, workspace: Path, tmp_path: Path
 ) -> None:
     """A tool that does not exist, inside a loop, is refused before anything is written."""
     flow = written(tmp_path, LOOP.replace("consumes: [draft]", "tools: [raed_file]"))
@@ -463,7 +461,7 @@ def test_workflow_files_fit_the_schema(path: Path) -> None:
     [*SHIPPED_AGENTS.glob("*.yaml"), *(EXAMPLES / "agents").glob("*.yaml")],
     ids=lambda path: path.stem,
 )
-def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> None:
+def test_agent_files_fit_the_schema_and_load(path: Path, session: Lab) -> None:
     """Every agent that comes with the project has the name of its file, a description, and tools that
     exist.
     """
@@ -529,7 +527,7 @@ def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["sequential", "parallel", "loop", "graph", "cyclic"])
-def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path: Path) -> None:
+def test_a_random_workflow_becomes_a_plan(kind: str, session: Lab, tmp_path: Path) -> None:
     """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run
     accepts; its text is JSON as well as YAML.
     """
@@ -561,7 +559,7 @@ steps:
 """
 
 
-def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_sequence_is_held_to_its_criteria(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one
     that meets the file's criteria.
     """
@@ -586,7 +584,7 @@ def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, t
     assert order == ["facts", "text", "verified", "verified/repair#1", "verified#2"]
 
 
-def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_step_that_grows_others_may_be_in_a_loop(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """What an operation inside a round grows belongs to that round: the question whether to go on waits for
     it and is given what it made.
     """
