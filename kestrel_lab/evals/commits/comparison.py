@@ -215,7 +215,8 @@ class Comparison(ResultView):
                     name = config if primary else f"{config} {metric}" if len(self._kinds) > 1 else metric
                     found = d.interval.times(1 / unit)
                     tone = VERDICT_TONES[d.verdict]
-                    rows.append(interval_row(name, found.mean, found.low, found.high, tone))
+                    row = interval_row(name, found.mean, found.low, found.high, tone)
+                    rows.append(row | {"text": found.text(format_points)})
             if rows:
                 yield {
                     "kind": "intervals",
@@ -243,7 +244,7 @@ class Comparison(ResultView):
         ]
         count, lost = len(self._flipped), sum(base.outcome == "pass" for base, _ in self._flipped)
         changed = (
-            f"{format_count(count, 'trial')} changed sides: {count - lost} pass now, {lost} no longer."
+            f"{format_count(count, 'trial')} changed sides, {lost} to fail and {count - lost} to pass."
             if self._flipped
             else "No trial changed sides."
         )
@@ -605,19 +606,21 @@ VERDICT_TONES: Final[dict[Verdict, str]] = {
 def _verdict_sentence(base: str, head: str, d: Difference) -> str:
     if not d.scenarios:
         return f"{base} and {head} have no scenario in common."
+    of = f" in these {d.scenarios} scenarios" if d.scope == "these scenarios" else ""
     interval = (
         ""
         if math.isnan(d.interval.low)
         else f", 95 % interval {format_points(d.interval.low)} to {format_points(d.interval.high)}"
     )
-    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({format_points(d.interval.mean)} points{interval})"
+    change = f"{format_points(d.interval.mean)} points{interval}"
+    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({change})"
     match d.verdict:
         case "regression":
-            return f"{head} is worse than {base}: {rates}."
+            return f"{head} is worse than {base}{of}: {rates}."
         case "improvement":
-            return f"{head} is better than {base}: {rates}."
+            return f"{head} is better than {base}{of}: {rates}."
         case "stable":
-            return f"{head} is as good as {base}: {rates}."
+            return f"{head} is as good as {base}{of}: {rates}."
     reach = (
         f" A change of {100 * d.mde:.0f} points would have been found in four of five such comparisons."
         if math.isfinite(d.mde) and d.mde <= 1

@@ -192,9 +192,7 @@ class EvalResult(ResultView):
         `NAME_trials` beside it.
         """
         gates = self.gates() if self.suite.gates else None
-        return write_suite_page(
-            path, self.suite, self.rows, self.store, gates=gates, notes=[*self.run_notes(), *self._broke()]
-        )
+        return write_suite_page(path, self.suite, self.rows, self.store, gates=gates)
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""

@@ -16,7 +16,13 @@ from kestrel_lab.evals.summaries.best_configuration import (
     cause_counts,
     causes,
 )
-from kestrel_lab.evals.summaries.result_table import label_kind, not_real, summary_table, with_unit
+from kestrel_lab.evals.summaries.result_table import (
+    format_percent,
+    label_kind,
+    not_real,
+    summary_table,
+    with_unit,
+)
 from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
@@ -78,14 +84,18 @@ class Trials:
         said = _Said([*scenarios], [one["config"] for one in summaries])
         trials = [said.trial(row) for row in self.rows]
         weights = {name: one.weight for name, one in self.scenarios.items()}
-        counted = cause_counts(self.rows)
+        # Of a comparison its head: what fails now.
+        heads = {pair[1] for pair in self.pairs}
+        asked = [row for row in self.rows if not heads or row.config in heads]
+        counted = cause_counts(asked)
         return {
             "title": sanitize_text(title),
             "verdict": sanitize_text(best_configuration(self.rows, summaries, self.count_errors, weights)),
             "about": self._about(len(scenarios), len(columns)),
             "warnings": [*map(sanitize_text, not_real(summaries))],
             "notes": [],
-            "not_passed": sum(row.outcome != "pass" for row in self.rows),
+            "not_passed": sum(row.outcome != "pass" for row in asked),
+            "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
             "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
             "summary": [*summary_table(summaries)],
             "plots": [rate_plot(columns), *_scatters(summaries), *_family_plots(reducer)],
@@ -160,7 +170,8 @@ class Trials:
         commits = sorted({row.git_sha[:10] for row in self.rows if row.git_sha})
         sizes = [
             format_count(scenarios, "scenario"),
-            format_count(columns, "configuration"),
+            format_count(columns - len(self.pairs), "configuration"),
+            *(["2 sides"] if self.pairs else []),
             format_count(epochs, "epoch"),
         ]
         counted = "as failed" if self.count_errors == "fail" else "in no rate"
@@ -193,23 +204,20 @@ class _Said:
 
 
 def _interval(mean: float, low: float, high: float, n: int) -> dict[str, Json]:
-    """Return a rate as the page takes it; of few trials without an interval."""
+    """Return a rate as the page takes it, in numbers and in words; of few trials without an interval."""
     told = n >= FEWEST and not math.isnan(low)
     return {
         "mean": None if math.isnan(mean) else round(mean, 6),
         "low": round(low, 6) if told else None,
         "high": round(high, 6) if told else None,
+        "text": format_percent(mean, low if told else math.nan, high),
     }
 
 
 def _cell_rates(reducer: Reducer, said: _Said) -> list[list[Json]]:
-    """Return scenario, column, rate, low and high of each cell that has enough trials for an interval."""
+    """Return scenario, column and rate of each cell that has enough trials for an interval."""
     return [
-        [
-            said.scenarios[scenario],
-            said.columns[config],
-            *(round(one, 4) for one in (rate.mean, rate.low, rate.high)),
-        ]
+        [said.scenarios[scenario], said.columns[config], format_percent(rate.mean, rate.low, rate.high)]
         for (config, scenario), rate in reducer.cell_rates().items()
         if rate.n >= FEWEST
     ]
@@ -217,13 +225,13 @@ def _cell_rates(reducer: Reducer, said: _Said) -> list[list[Json]]:
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:
     """Return a plot of success rates with their intervals."""
-    rows = [{**one, "tone": "", "text": ""} for one in columns if one["mean"] is not None]
+    rows = [{**one, "tone": ""} for one in columns if one["mean"] is not None]
     return {"kind": "intervals", "title": "Success rate, 95 % interval", "unit": "%", "rows": rows}
 
 
 def interval_row(label: str, mean: float, low: float, high: float, tone: str = "") -> dict[str, Json]:
     """Return a row of a plot of intervals; without one where it is not known."""
-    return {"label": sanitize_text(label), **_interval(mean, low, high, FEWEST), "tone": tone, "text": ""}
+    return {"label": sanitize_text(label), **_interval(mean, low, high, FEWEST), "tone": tone}
 
 
 def _scatters(summaries: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -67,7 +67,6 @@ def write_suite_page(
     store: SessionStore,
     *,
     gates: GateReport | None = None,
-    notes: Sequence[str] = (),
 ) -> Path:
     """Write the page of one eval run of a suite; returns its path."""
     trials = trials_of(suite, rows, store)
@@ -83,7 +82,7 @@ def write_suite_page(
         tables.append(
             [f"What was not found{shown}", [[*MISSED_HEADINGS], [[*row] for row in missed[:_MISSED]]]]
         )
-    return write_page(path, trials, trials.index(f"Suite {suite.name}", tables=tables, notes=[*notes]))
+    return write_page(path, trials, trials.index(f"Suite {suite.name}", tables=tables))
 
 
 def gate_table(gates: GateReport) -> list[Json]:

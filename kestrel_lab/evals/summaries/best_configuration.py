@@ -67,8 +67,8 @@ def best_configuration(
         said.append(f"It is as good as {_named(alike)}, within {100 * MARGIN:.0f} points.")
     if open_ones:
         said.append(f"These trials do not tell whether it is better than {_named(open_ones)}.")
-    if known and pairs > 1:
-        said.append(f"Each p allows for all {pairs} pairs of configurations.")
+    if any(map(_surprises, known)):
+        said.append(f"p allows for all {pairs} pairs of configurations, the interval does not.")
     if known and all(d.scope == "these scenarios" for d in known):
         said.append("This speaks of these scenarios only; from six on it speaks of scenarios like these.")
     return " ".join(said)
@@ -121,8 +121,13 @@ def _change(label: str, d: Difference) -> str:
         if math.isnan(d.interval.low)
         else f", 95 % interval {format_points(d.interval.low)} to {format_points(d.interval.high)}"
     )
-    p = "< 0.001" if d.p < 0.001 else f"= {d.p:.2g}"
-    return f"{label} ({format_points(d.interval.mean)} points{interval}, p {p})"
+    p = f", p = {d.p:.2g}" if _surprises(d) else ""
+    return f"{label} ({format_points(d.interval.mean)} points{interval}{p})"
+
+
+def _surprises(d: Difference) -> bool:
+    """Return whether an interval without zero stands beside a verdict that allows for all pairs."""
+    return d.verdict == "inconclusive" and d.interval.excludes(0.0)
 
 
 def format_points(difference: float) -> str:
@@ -131,7 +136,7 @@ def format_points(difference: float) -> str:
 
 
 def _named(texts: Sequence[str]) -> str:
-    if len(texts) <= _NAMED:
+    if len(texts) <= _NAMED + 1:
         return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
     return f"{', '.join(texts[:_NAMED])} and {len(texts) - _NAMED} others"
 
@@ -146,7 +151,8 @@ def check_kind(label: str) -> str:
     """Return what checks of one kind have in common: their label up to its first quotation, pattern or
     number.
     """
-    return _OWN_PART.sub("", label) or label
+    common = _OWN_PART.sub("", label)
+    return f"{common} …" if common and common != label else label
 
 
 def causes(row: EvalRow) -> list[str]:

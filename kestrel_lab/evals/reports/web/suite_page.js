@@ -69,11 +69,11 @@ function documentSource() {
 const WIDE = 560;
 function intervalPlot(plot) {
   const rows = plot.rows, ends = rows.flatMap(row => [row.mean, row.low ?? row.mean, row.high ?? row.mean]);
-  const below = Math.min(0, ...ends), left = 190, right = 96, high = 24 * rows.length + 26;
-  const scale = plot.unit === "%" && below >= 0 ? [0, 1] : [below - .02 * (Math.max(0, ...ends) - below), Math.max(0, ...ends) * 1.02 || 1];
+  const below = Math.min(0, ...ends), above = Math.max(0, ...ends), pad = .06 * (above - below) || 1, left = 190, right = 112, high = 24 * rows.length + 26;
+  const scale = plot.unit === "%" && below >= 0 ? [0, 1] : [below - pad, above + pad];
   const x = value => left + (value - scale[0]) / (scale[1] - scale[0]) * (WIDE - left - right);
-  const number = value => `${Math.round(100 * value)}`;
-  const told = row => (plot.signed && row.mean > 0 ? "+" : "") + number(row.mean) + (plot.unit === "%" ? " %" : "") + (row.low === null ? "" : ` (${number(row.low)} to ${number(row.high)})`);
+  const number = value => `${Math.round(100 * value)}`.replace("-", "−");
+  const told = row => row.text || (plot.signed && row.mean > 0 ? "+" : "") + number(row.mean) + (plot.unit === "%" ? " %" : "") + (row.low === null ? "" : ` (${number(row.low)} to ${number(row.high)})`);
   const svg = draw("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": `${plot.title}: ${rows.map(row => `${row.label} ${told(row)}`).join("; ")}` });
   for (const at of ticks(scale)) {
     svg.append(draw("line", { x1: x(at), x2: x(at), y1: 4, y2: high - 20, class: at === 0 && plot.signed ? "axis" : "grid" }));
@@ -116,7 +116,7 @@ function scatterPlot(plot) {
 }
 // Its first sentence says the most.
 function verdictOf(data) {
-  const [, first, rest] = /^(.*?[.:](?=\s[A-Z])|.*)(.*)$/s.exec(data.verdict);
+  const [, first, rest] = /^(.*?\.(?=\s)|.*)(.*)$/s.exec(data.verdict);
   return make("p", `verdict ${data.tone || ""}`, make("b", "", first), rest);
 }
 const figureOf = plot => make("figure", "", make("figcaption", "", plot.title), plot.kind === "scatter" ? scatterPlot(plot) : intervalPlot(plot));
@@ -143,7 +143,7 @@ function showPage(root, source, options = {}) {
     cells = data.scenarios.map(() => data.columns.map(() => ({ trials: [], rate: null })));
     data.trials.forEach((one, number) => cells[one[SCENARIO]][one[COLUMN]].trials.push(number));
     for (const row of cells) for (const cell of row) cell.trials.sort((a, b) => data.trials[a][EPOCH] - data.trials[b][EPOCH]);
-    for (const [scenario, column, ...rate] of data.rates) cells[scenario][column].rate = rate;
+    for (const [scenario, column, rate] of data.rates) cells[scenario][column].rate = rate;
     scenarioTexts = data.scenarios.map(one => `${one.id}\n${one.family}\n${one.tags.join("\n")}\n${one.goal}`.toLowerCase());
     state.reasons ??= data.columns.length <= 4;
     state.sort ||= "disagreement";
@@ -157,7 +157,7 @@ function showPage(root, source, options = {}) {
     document.title = data.title;
     const why = make("p", "why");
     if (data.not_passed) {
-      why.append(make("b", "", `Why ${plural(data.not_passed, "trial")} did not pass: `));
+      why.append(make("b", "", `Why ${plural(data.not_passed, "trial")}${data.why_of} did not pass: `));
       for (const [cause, n] of data.why) {
         const known = data.causes.indexOf(cause);
         why.append(set(button(`${cause} `, () => filterBy(state.check === String(known) ? "" : String(known)), "chip"), { title: "Show these trials" }));
@@ -174,9 +174,9 @@ function showPage(root, source, options = {}) {
         ...(options.back ? [options.back] : []),
         make("h1", "", data.title), make("p", "about", data.about), ...(data.live ? [set(make("p", "live", data.live), { role: "status" })] : []),
         verdictOf(data), why,
-        ...data.warnings.map(text => make("p", "warning", text)), ...data.notes.map(text => make("p", "note", text))),
+        ...data.warnings.map(text => make("p", "warning", text))),
       ...(plots.length && plots[0].rows.length ? [make("div", "first", figureOf(plots[0]))] : []),
-      make("div", "folds", more, ...tables));
+      make("div", "folds", more, ...tables, ...(data.notes.length ? [folded("How the trials were made", ...data.notes.map(text => make("p", "note", text)))] : [])));
     for (const one of lead.querySelectorAll("details")) one.open = open.has(one.firstChild.textContent);
   }
 
@@ -267,6 +267,7 @@ function showPage(root, source, options = {}) {
     if (order) shown.sort(order);
     const filtered = matching < data.trials.length;
     count.textContent = filtered ? `${plural(matching, "trial")} of ${data.trials.length.toLocaleString("en")} in ${plural(shown.length, "scenario")} of ${data.scenarios.length.toLocaleString("en")}` : `${plural(matching, "trial")} in ${plural(shown.length, "scenario")}. Arrow keys move, Enter opens a trial, Esc closes it.`;
+    count.append(make("span", "legend", ...MARKS.flatMap((mark, kind) => data.trials.some(one => one[OUTCOME] === kind) ? [make("i", TONES[kind], mark), ` ${WORDS[kind]} `] : [])));
     const deep = bar.querySelector(".deep");
     if (deep) deep.hidden = !state.text || refined !== null;
     drawGrid();
@@ -275,10 +276,7 @@ function showPage(root, source, options = {}) {
   // Rows are drawn as they come into sight: a page of 10,000 trials has as many elements as a small one.
   function drawGrid() {
     drawn = 0;
-    const head = make("tr", "", set(make("th", "", "scenario"), { scope: "col" }), ...data.columns.map(column => {
-      const rate = column.mean === null ? "" : percent(column.mean) + (column.low === null ? "" : ` (${Math.round(100 * column.low)}–${Math.round(100 * column.high)})`);
-      return set(make("th", "", make("b", "", column.label), make("span", "rate", rate)), { scope: "col" });
-    }));
+    const head = make("tr", "", set(make("th", "", "scenario"), { scope: "col" }), ...data.columns.map(column => set(make("th", "", make("b", "", column.label), make("span", "rate", column.text)), { scope: "col" })));
     set(grid, { role: "grid", "aria-rowcount": shown.length + 1, "aria-colcount": data.columns.length + 1, "data-reasons": String(state.reasons) });
     grid.style.setProperty("--columns", data.columns.length);
     grid.replaceChildren(make("thead", "", head), make("tbody", ""));
@@ -296,7 +294,7 @@ function showPage(root, source, options = {}) {
   }
   const sentinel = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting) { sentinel.unobserve(entry.target); if (drawn < shown.length) drawRows(CHUNK); }
-  }, { rootMargin: "800px" });
+  }, { root: scroller, rootMargin: "800px" });
   function drawRow({ scenario, row, open }, place) {
     const one = data.scenarios[scenario];
     const name = make("th", "", make("b", "", one.id), ...(one.goal && one.goal !== one.id ? [set(make("span", "goal", one.goal), { title: one.goal })] : []));
@@ -315,7 +313,7 @@ function showPage(root, source, options = {}) {
     }
     if (numbers.length === 1) node.classList.add("single");
     node.append(marks);
-    if (cell.rate) node.append(make("span", "rate", `${percent(cell.rate[0])} (${Math.round(100 * cell.rate[1])}–${Math.round(100 * cell.rate[2])})`));
+    if (cell.rate) node.append(make("span", "rate", cell.rate));
     const reason = failing === undefined ? "" : data.reasons[data.trials[failing][REASON]];
     if (state.reasons && reason) node.append(make("span", "reason", reason));
     const told = numbers.length === 1 ? WORDS[data.trials[numbers[0]][OUTCOME]] : `${passed} of ${numbers.length} passed`;
@@ -408,7 +406,8 @@ function showPage(root, source, options = {}) {
     document.body.classList.toggle("two", sides.length > 1);
     options.address?.(data.trials[which][RUN]);
     if (narrow()) trial.querySelector("button")?.focus();
-    else cellAt(scenario, column)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    else if (innerHeight - trial.getBoundingClientRect().top < .6 * innerHeight) main.scrollIntoView();
+    if (!narrow()) cellAt(scenario, column)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   const sameEpoch = (scenario, column, epoch) => cells[scenario][column].trials.find(one => data.trials[one][EPOCH] === epoch) ?? cells[scenario][column].trials[0];
   function trialHead(scenario, column, sides) {
@@ -425,8 +424,8 @@ function showPage(root, source, options = {}) {
     }
     const go = (text, label, by) => { const node = set(button(text, () => step(place, column, [by, 0])), { "aria-label": label, title: label }); node.disabled = place < 0 || place + by < 0 || place + by >= shown.length; return node; };
     head.append(
-      make("div", "line", make("h2", "", data.scenarios[scenario].id), make("span", "gap"), go("↑", "Scenario before", -1), go("↓", "Next scenario", 1), set(button("✕", close), { "aria-label": "Close (Esc)", title: "Close (Esc)" })),
-      make("div", "line", ...(cell.trials.length > 1 ? ["Epoch ", tabs] : []), make("span", "gap"), make("label", "", "Beside it ", beside)));
+      make("h2", "", data.scenarios[scenario].id), ...(cell.trials.length > 1 ? [make("span", "soft", "epoch"), tabs] : []), make("span", "gap"),
+      make("label", "soft", "beside it ", beside), make("span", "", go("↑", "Scenario before", -1), " ", go("↓", "Next scenario", 1), " ", set(button("✕", close), { "aria-label": "Close (Esc)", title: "Close (Esc)" })));
     return head;
   }
   const section = (title, ...inside) => make("section", "", make("h3", "", title), ...inside);
@@ -502,7 +501,7 @@ function showPage(root, source, options = {}) {
     if (row.k === "call") {
       const bad = row.state !== "ok", node = make("div", `row call ${bad ? "bad" : ""}`);
       node.append(make("div", "what", make("span", "mark", CALLS[row.state] || "·"), bad ? `${row.state} ` : "", make("b", "", row.tool), " ", make("code", "", row.text || ""), make("span", "gap"), make("small", "", [row.took, row.note].filter(Boolean).join(" · "))));
-      const args = row.args.filter(([, value]) => value !== row.text);
+      const args = row.args.filter(([, value]) => !(row.text || "").includes(value));
       if (args.length) node.append(folded("arguments", ...args.map(([name, value]) => make("div", "", make("small", "", name), make("pre", "", value)))));
       if (row.result) node.append(row.result.length > 1200 ? folded(shorten(row.result.split("\n", 1)[0], 100), make("pre", "", row.result)) : make("pre", "", row.result));
       if (row.diff) node.append(make("pre", "diff", ...row.diff.split("\n").map(line => make("span", line[0] === "+" ? "added" : line[0] === "-" ? "removed" : "", `${line}\n`))));
