@@ -528,7 +528,7 @@ function showPage(root, source, options = {}) {
     while (drawn < Math.min(shown.length, MOST_PRINTED)) drawRows(CHUNK);
     for (const one of root.querySelectorAll("details.fold")) one.open = true;
   });
-  return { take, openRun, close };
+  return { root, take, openRun };
 }
 
 globalThis.kestrelSuitePage = { make, set, button, plural, showPage };
