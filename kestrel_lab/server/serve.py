@@ -8,14 +8,14 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kestrel_lab.core.errors import UsageError
@@ -136,6 +136,27 @@ async def serve_control(
                 h11_max_incomplete_event_size=MESSAGE_BYTES,
             )
             async with _run_server(_Server(config, control), listening) as work:
+                yield Address(port=bound, token=token, token_file=path), work
+        finally:
+            if not port:
+                path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def serve_app(
+    made: Callable[[str, int], ASGIApp], home: Path, *, port: int = 0
+) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
+    """Serve what `made` returns for a token and a port while the block runs; gives the address, and a task
+    that ends on a signal. The application has to ask for the token itself, by a `Guard`.
+    """
+    with listen_locally(port) as listening:
+        bound = int(listening.getsockname()[1])
+        token, path = token_for(home, bound, keep=port != 0)
+        try:
+            config = uvicorn.Config(
+                made(token, bound), **_SETTINGS, http=_Connection, lifespan="off", proxy_headers=False
+            )
+            async with _run_server(uvicorn.Server(config), listening) as work:
                 yield Address(port=bound, token=token, token_file=path), work
         finally:
             if not port:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
+from kestrel_lab.cli.commands.serve import only_in_a_terminal
 from kestrel_lab.cli.eval_options import (
     Commit,
     Configs,
@@ -393,6 +396,43 @@ def summarise_trials(
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
+
+
+@evals.command("view", epilog="Example: kestrel eval view, then open the address that it prints")
+def view_results(
+    ctx: typer.Context,
+    suite: Annotated[
+        str,
+        typer.Argument(metavar="SUITE", help="A suite file, or the name of a stored suite, to begin with."),
+    ] = "",
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; any free one if left out.")
+    ] = 0,
+) -> None:
+    """Show the stored eval runs of all suites on a web page of this machine, live while one is going on.
+
+    The page of each is the one of --report. With the file of a suite it also says tags and expected values.
+    """
+    from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
+
+    only_in_a_terminal("eval view")
+    lab = frontend_of(ctx).lab()
+    loaded = (
+        load_suite(suite) if suite and (suite.endswith((".yaml", ".yml")) or Path(suite).is_file()) else None
+    )
+    asyncio.run(_serve_view(lab, loaded, suite if loaded is None else loaded.name, port))
+
+
+async def _serve_view(lab: Lab, suite: Any, name: str, port: int) -> None:
+    from kestrel_lab.evals.stored.view_server import serving_view, stored_suite  # loads starlette and uvicorn
+
+    chosen = f"&{urlencode({'suite': name, 'run': stored_suite(lab.session.store, name)})}" if name else ""
+    async with serving_view(lab.session, suite, port=port) as (address, work):
+        store = lab.session.store.path
+        typer.echo(f"Eval runs of {store}. Ctrl-C stops the server. Open this link:", err=True)
+        typer.echo(f"{address.link}{chosen}")
+        await work
 
 
 @evals.command(

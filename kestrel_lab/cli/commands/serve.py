@@ -60,7 +60,7 @@ def serve(
     ] = None,
 ) -> None:
     """Show the runs of every process on a web page of this machine, and decide on them there."""
-    _only_in_a_terminal("serve")
+    only_in_a_terminal("serve")
     frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
         raise UsageError(f"--workspace {workspace}: there is no such folder")
@@ -78,7 +78,7 @@ def acp(
     """Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command
     and talks to it.
     """
-    _only_in_a_terminal("acp")
+    only_in_a_terminal("acp")
     from kestrel_lab.server.acp_server import serve_acp
 
     asyncio.run(serve_acp(frontend_of(ctx).lab(), **run_options(ctx.params)))
@@ -90,7 +90,7 @@ def follow(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")],
 ) -> None:
     """Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only."""
-    _only_in_a_terminal("follow")
+    only_in_a_terminal("follow")
     frontend = frontend_of(ctx)
     frontend.lab().store.run(run_id)
     asyncio.run(_follow(frontend.lab(), frontend.user, run_id))
@@ -192,7 +192,8 @@ class LinesScreen:
         return run
 
 
-def _only_in_a_terminal(name: str) -> None:
+def only_in_a_terminal(name: str) -> None:
+    """Raise `UsageError` in a notebook, whose process a server may not take."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
