@@ -9,10 +9,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from folders import state_folder
 from hypothesis import HealthCheck, settings
 from outcomes import (
     pytest_addoption,  # noqa: F401
@@ -135,7 +137,7 @@ def pytest_configure() -> None:
             del os.environ[name]
     skill.OF_HOME = ()  # nobody's own skills are seen
     # Labs without a home keep their logs where nobody's own are.
-    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="kestrel-state-", dir=temporary)
+    os.environ["XDG_STATE_HOME"] = str(state_folder(temporary))
     os.environ["KESTREL_TRUST"] = (
         "all"  # tests write the settings of their projects themselves, as a user does
     )
@@ -226,6 +228,29 @@ def pytest_runtest_teardown() -> Iterator[None]:
         cache.max_size_in_memory, cache.default_ttl = sys.maxsize, sys.maxsize
         cache.ttl_dict.update(dict.fromkeys(cache.ttl_dict, sys.maxsize))
         cache.expiration_heap.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where tests are run: runs that are told of no workspace work here.
+
+    In the checkout each of them would look through thousands of files, each fork copy them, and what a model
+    writes would be in the project.
+    """
+    folder = tmp_path_factory.mktemp("cwd")
+    with chdir(folder):
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _emptied(empty_folder: Path) -> Iterator[None]:
+    """What a test leaves where it is run does not reach the next one."""
+    yield
+    for left in os.scandir(empty_folder):
+        if left.is_dir(follow_symlinks=False):
+            shutil.rmtree(left)
+        else:
+            os.unlink(left)
 
 
 @pytest.fixture
