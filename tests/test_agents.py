@@ -1,6 +1,7 @@
 """Agents with names: each makes a plan, in which it is held to its own settings."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_an_agent_is_the_plan_of_its_step() -> None:
         schema={"type": "object"},
     )
     assert agent.plan("Judge") == Plan(steps=(step,), artifacts={"goal": "Judge"})
-    assert agent.step("last", "Judge", consumes=("text",), when="text != ''").consumes == ("text",)
+    assert replace(agent.step("last", "Judge"), consumes=["text"], when="text != ''").consumes == ("text",)
     with pytest.raises(UsageError, match="tools of agent 'x' must be a list, not the text 'measure'"):
         LLMAgent("x", tools="measure").plan("go")
 

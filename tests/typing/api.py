@@ -5,6 +5,7 @@ Each wrong line carries the complaint it must cause.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -212,8 +213,8 @@ async def main(lab: Lab) -> None:
     ways = [("a", "b"), ("b", "a", "not b.done")]
     Plan(
         steps=(
-            critic.step("first", "look", produces=("view",)),
-            critic.step("last", "judge", consumes=("view",)),
+            replace(critic.step("first", "look"), produces=("view",)),
+            replace(critic.step("last", "judge"), consumes=["view"]),
         )
     )
     graph = GraphAgent("graph", {"a": critic, "b": (ReActAgent("b"), "check {{goal}}")}, ways, limit=9)

@@ -19,6 +19,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import (
     Edge,
     Part,
+    Repeats,
     all_steps,
     along_edges,
     in_sequence,
@@ -236,19 +237,28 @@ def test_what_cannot_be_a_shape_is_refused() -> None:
             lambda: along_edges([a, b], [Edge("a", "b"), Edge("b", "a")], start=["a"]),
             r"goes in a circle, (a → b → a|b → a → b): give it a limit",
         ),
-        (lambda: along_edges([a], [Edge("a", "a")], start=["a"], limit=201), "from 1 to 200, not 201"),
+        (
+            lambda: along_edges([a], [Edge("a", "a")], start=["a"], repeats=Repeats(limit=201)),
+            "from 1 to 200, not 201",
+        ),
         (lambda: along_edges([a, b], [Edge("a", "bb")]), "there is no node 'bb'; did you mean 'b'"),
         (
-            lambda: along_edges([a, b], [Edge("b", "b")], limit=3),
+            lambda: along_edges([a, b], [Edge("b", "b")], repeats=Repeats(limit=3)),
             "no path of edges leads from the start to 'b'",
         ),
-        (lambda: along_edges([a], [Edge("a", "a")], limit=3), "none is the first: name it under start"),
-        (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
-        (lambda: along_edges([a, b], [Edge("a", "b")], result="a"), "result is only for graphs with cycles"),
-        (lambda: loop_plan([a], until="a ==", limit=3), "condition 'a ==': "),
-        (lambda: loop_plan([a], until="a == 1", limit=51), "from 1 to 50, not 51"),
         (
-            lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", limit=1),
+            lambda: along_edges([a], [Edge("a", "a")], repeats=Repeats(limit=3)),
+            "none is the first: name it under start",
+        ),
+        (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
+        (
+            lambda: along_edges([a, b], [Edge("a", "b")], repeats=Repeats(result="a")),
+            "result is only for graphs with cycles",
+        ),
+        (lambda: loop_plan([a], until="a ==", repeats=Repeats(limit=3)), "condition 'a ==': "),
+        (lambda: loop_plan([a], until="a == 1", repeats=Repeats(limit=51)), "from 1 to 50, not 51"),
+        (
+            lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", repeats=Repeats(limit=1)),
             "after_failure is for steps that run once",
         ),
     ]

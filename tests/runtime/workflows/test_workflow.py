@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.agents import ReActAgent
+from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.step import AgentSettings
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.evals.suites.json_schemas import NAMES, schema_text
 from kestrel_lab.lab import Lab
@@ -87,9 +89,8 @@ def test_a_run_follows_a_shipped_workflow_by_name(session: Lab, workspace: Path)
 
 def test_a_file_may_say_all_that_a_step_says() -> None:
     """No field of `Step` but those that growth gives is missing in files."""
-    assert {field.alias or name for name, field in StepEntry.model_fields.items()} == (
-        set(Step.__dataclass_fields__) - {"parent", "given", "scope"}
-    ) | {"agent", "workflow"}
+    own = set(Step.__dataclass_fields__) - {"parent", "given", "scope"}
+    assert {one.name for one in fields(StepEntry)} - {"written"} == own | {"agent", "workflow"}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,27 @@ def test_agents_give_steps_their_settings(tmp_path: Path) -> None:
     )
 
 
+def test_python_and_files_say_the_same_of_an_agent(tmp_path: Path) -> None:
+    """Every setting, in an agent file, in a step of a workflow and in Python, makes the same step."""
+    said: dict[str, Any] = {
+        "model": "small",
+        "instructions": "Rhyme.",
+        "tools": ["read_file"],
+        "turns": 2,
+        "react": True,
+        "temperature": 0.5,
+        "params": {"top_p": 0.9},
+        "schema": {"type": "object"},
+    }
+    assert set(said) == {one.name for one in fields(AgentSettings)}
+    agent = LLMAgent(name="poet", **said)
+    path = written(tmp_path, json.dumps({"kind": "agent", "name": "poet", **said}), "poet.yaml")
+    assert load_agent(path) == agent
+    step = {"id": "poet", "goal": "bees", **said}
+    flow = written(tmp_path, json.dumps({"kind": "plan", "steps": [step]}))
+    assert load_plan(flow, "bees").steps == (agent.step("poet", "bees"),) == (Step(**step),)
+
+
 def test_agent_files_are_shared(tmp_path: Path) -> None:
     """A file beside the workflow, in a folder of it, or shipped; a mistake in it is told with both places."""
     (tmp_path / "agents").mkdir()
@@ -212,7 +234,7 @@ def test_agent_files_are_shared(tmp_path: Path) -> None:
     first, second = load_plan(flow, "bees").steps
     assert (first.instructions, first.react) == ("Look twice.", True)
     assert second.schema is not None and second.schema["required"] == ["verdict", "issues"]
-    assert load_agent(tmp_path / "agents" / "careful.yaml") == ReActAgent("careful", "Look twice.")
+    assert load_agent(tmp_path / "agents" / "careful.yaml") == LLMAgent("careful", "Look twice.", react=True)
     written(tmp_path / "agents", "kind: agent\ninstrutions: x\n", "careful.yaml")
     with pytest.raises(
         UsageError,

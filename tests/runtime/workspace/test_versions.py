@@ -18,7 +18,7 @@ from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.plan_shapes import Part, loop_plan
+from kestrel_lab.core.plan_shapes import Part, Repeats, loop_plan
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.decide import RunApprovals
@@ -476,7 +476,7 @@ def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Lab, worksp
             )
         ),
     ]
-    shape = loop_plan(body, until='x == "3"', limit=5, result="x")
+    shape = loop_plan(body, until='x == "3"', repeats=Repeats(limit=5, result="x"))
     done = asyncio.run(
         session.run(
             "go",
