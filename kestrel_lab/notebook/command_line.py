@@ -21,6 +21,7 @@ from kestrel_lab.cli.app import app
 from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.cli.goal_words import RUN, with_run, wrong_usage
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.run_types import FilledGoal
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.inspection import inspect_value
@@ -226,8 +227,13 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
                 f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it "
                 "into the cell"
             )
-        return [fill_goal(body.strip("\n"), variables)]
-    return [fill_goal(" ".join(given), variables, line=True)] if given else given
+        return [_filled(body.strip("\n"), variables)]
+    return [_filled(" ".join(given), variables, line=True)] if given else given
+
+
+def _filled(said: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+    goal = fill_goal(said, variables, line=line)
+    return goal if goal == said else FilledGoal.of(goal, said)
 
 
 def _words(line: str) -> list[str]:
