@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from string import Formatter
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -256,9 +256,23 @@ def root_command() -> Any:
     return root
 
 
+def _grouped(command: Any, context: Any, formatter: Any) -> None:
+    """Write the commands below their headings, as the drawing of a terminal has them."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, inner in command.commands.items():
+        if not inner.hidden:
+            heading = getattr(inner, "rich_help_panel", None) or "Commands"
+            groups.setdefault(str(heading), []).append((name, inner.get_short_help_str(limit=_WIDTH - 16)))
+    for heading, rows in groups.items():
+        with formatter.section(heading):
+            formatter.write_dl(rows)
+
+
 def _as_text(command: Any) -> None:
     """Help as plain text: terminal drawing is cut off at a notebook's edge and stored with odd signs."""
     command.rich_markup_mode = None
+    if hasattr(command, "commands"):
+        command.format_commands = partial(_grouped, command)
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
     command.epilog = Text.from_markup(command.epilog or "").plain
     for inner in getattr(command, "commands", {}).values():

@@ -180,7 +180,7 @@ def _matcher(magics: KestrelMagics) -> Any:
                 if name.startswith(named[1])
             ]
             return {
-                "completions": [SimpleCompletion(name) for name in names],
+                "completions": [SimpleCompletion(name, type="variable") for name in names],
                 "matched_fragment": named[0],
                 "suppress": bool(names),
             }
@@ -191,7 +191,8 @@ def _matcher(magics: KestrelMagics) -> Any:
         found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {
-            "completions": [SimpleCompletion(text) for text in found],
+            # What a front end shows beside a completion is its type.
+            "completions": [SimpleCompletion(text, type=about) for text, about in found.items()],
             "matched_fragment": word,
             "suppress": True,
         }

@@ -213,7 +213,12 @@ def concerns_row(event: e.RunFinished) -> NoticeRow | None:
 
 def confidence_row(badge: Badge) -> NoticeRow | None:
     """The row beside an answer that says what was checked; `None` where nothing was."""
-    if badge.word in ("unchecked", "nothing to check") and badge.value is None and badge.judge is None:
+    # What is wrong has a row of its own.
+    if (
+        badge.word in ("unchecked", "nothing to check", "wrong")
+        and badge.value is None
+        and badge.judge is None
+    ):
         return None
     return _row("", str(badge), [badge.why] if badge.value is not None else [])
 

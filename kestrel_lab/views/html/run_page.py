@@ -84,6 +84,8 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     html = parts.run(
         view.head,
         plan=_plan(view, limit, parts),
+        # An answer with something wrong in it is no green one.
+        doubtful=any(isinstance(row, NoticeRow) and row.level in ("warning", "bad") for row in answer),
         facts=_facts(view),
         answer=[safe_markup(shown(row)) for row in answer],
         did=_count_calls(work) if answer else "",
