@@ -167,7 +167,9 @@ def _begin(
         usual = lab.limits if resume is None else lab.get(resume).report.limits
         given = {**options, "approver": approver, "limits": limits_of(words, usual)}
         if resume is None:
-            return lab.start(" ".join(words["goal"] or ()), **given)
+            # One text stays as it is: it may know what of it a person wrote.
+            first, *rest = words["goal"] or ("",)
+            return lab.start(" ".join((first, *rest)) if rest else first, **given)
         return _going_on(start.resume(lab, resume, **given))
 
     how = ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words})

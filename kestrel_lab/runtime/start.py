@@ -26,7 +26,7 @@ from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Approver, Model
-from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
+from kestrel_lab.core.run_types import FilledGoal, Limits, RunStatus, new_run_id
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
@@ -207,7 +207,8 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         texts.skills,
     )
     started = RunStarted(
-        goal=goal,
+        goal=str(goal),
+        said=goal.said if isinstance(goal, FilledGoal) else "",
         workspace=project,
         private_copy=copy,
         model=model.name,

@@ -326,16 +326,16 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
-    assert complete_line("%kestrel r") == ["resume", "router", "rules", "run", "runs"]
-    assert complete_line("%kestrel eval c") == ["calibration", "compare"]
-    assert complete_line("%kestrel macros a") == ["accept"]
-    assert complete_line("%kestrel --app") == ["--approval-timeout", "--approve"]
-    assert complete_line("%kestrel --approve x --to") == complete_line("%kestrel run --to")
-    assert complete_line("%kestrel run --app") == ["--approval-timeout", "--approve"]
+    assert [*complete_line("%kestrel r")] == ["resume", "router", "rules", "run", "runs"]
+    assert [*complete_line("%kestrel eval c")] == ["calibration", "compare"]
+    assert [*complete_line("%kestrel macros a")] == ["accept"]
+    assert [*complete_line("%kestrel --app")] == ["--approval-timeout", "--approve"]
+    assert [*complete_line("%kestrel --approve x --to")] == [*complete_line("%kestrel run --to")]
+    assert [*complete_line("%kestrel run --app")] == ["--approval-timeout", "--approve"]
     assert "--workspace" in complete_line("%%kestrel ")
-    assert complete_line("%kestrel memory --re") == ["--replaced"]
-    assert complete_line("%kestrel time --z") == ["--zone"]
-    assert complete_line("%kestrel compare --suite-") == ["--suite-at-commit"]
+    assert [*complete_line("%kestrel memory --re")] == ["--replaced"]
+    assert [*complete_line("%kestrel time --z")] == ["--zone"]
+    assert [*complete_line("%kestrel compare --suite-")] == ["--suite-at-commit"]
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     lab.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
 
     def found(line: str) -> list[str]:
-        return complete_line(line, lambda: lab)
+        return [*complete_line(line, lambda: lab)]
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [
         ids

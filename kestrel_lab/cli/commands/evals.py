@@ -427,9 +427,9 @@ def view_results(
 async def _serve_view(lab: Lab, suite: Any, name: str, port: int) -> None:
     from kestrel_lab.evals.stored.view_server import serving_view, stored_suite  # loads starlette and uvicorn
 
-    chosen = f"&{urlencode({'suite': name, 'run': stored_suite(lab.session.store, name)})}" if name else ""
-    async with serving_view(lab.session, suite, port=port) as (address, work):
-        store = lab.session.store.path
+    chosen = f"&{urlencode({'suite': name, 'run': stored_suite(lab.store, name)})}" if name else ""
+    async with serving_view(lab, suite, port=port) as (address, work):
+        store = lab.store.path
         typer.echo(f"Eval runs of {store}. Ctrl-C stops the server. Open this link:", err=True)
         typer.echo(f"{address.link}{chosen}")
         await work

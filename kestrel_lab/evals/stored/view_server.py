@@ -27,7 +27,7 @@ from kestrel_lab.evals.reports.suite_page import WEB, trials_of
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials, trials_of_run
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.server import protocol
 from kestrel_lab.server.auth import Guard, refusal_response
 from kestrel_lab.server.serve import Address, serve_app
@@ -158,13 +158,13 @@ def stored_suite(store: SessionStore, name: str) -> str:
 
 @asynccontextmanager
 async def serving_view(
-    session: Session, suite: Suite | None = None, *, port: int = 0
+    lab: Services, suite: Suite | None = None, *, port: int = 0
 ) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
     """Serve the pages while the block runs; gives the address, and a task that ends on a signal."""
-    pages = StoredPages(session.store, suite)
+    pages = StoredPages(lab.store, suite)
 
     def made(token: str, bound: int) -> ASGIApp:
         return view_app(pages, token=token, port=bound)
 
-    async with serve_app(made, session.home, port=port) as served:
+    async with serve_app(made, lab.home, port=port) as served:
         yield served

@@ -132,7 +132,7 @@ def test_where_there_is_nothing_nothing_is_said(
     session: Lab, workspace: Path, answer: str, verify: str
 ) -> None:
     """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the
-    log only tells whether somebody looked.
+    log only tells whether somebody looked. No view says of a check that it checked nothing.
     """
     run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
     assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
@@ -143,7 +143,7 @@ def test_where_there_is_nothing_nothing_is_said(
         "off": "not checked",
     }[verify]
     assert (run.report.confidence.value, str(run.report.confidence)) == (None, told)
-    assert (told in repr(run.report), "next, if you like" in repr(run.report)) == (verify != "off", False)
+    assert (told in repr(run.report), "next, if you like" in repr(run.report)) == (False, False)
 
 
 def test_hostile_answers_bring_no_markup(session: Lab, workspace: Path) -> None:
@@ -185,8 +185,9 @@ def test_what_was_done_stands_beside_the_answer(session: Lab, workspace: Path) -
         "ran `python limits.py`: exit code 0",
     ]
     for view in (repr(run.report), run._repr_html_()):
-        assert "what it did: 3 things" in view
+        assert "what it did" in view.lower()
         assert "changed limits.py (+1 −1 lines)" in view
+        assert "ran `python limits.py`: exit code 0" in view
 
 
 def test_a_claim_that_a_person_denied_is_no_green_complete(session: Lab, workspace: Path) -> None:
