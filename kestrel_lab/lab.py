@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -353,6 +354,7 @@ class Lab(Services):
         cassette: str | None = None,
         cassettes: str | Path | None = None,
         alone: bool = False,
+        design: Design | None = None,
         **parts: Unpack[Selection],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
@@ -363,9 +365,11 @@ class Lab(Services):
         suite as for `eval`. With `cassette="replay"` each commit is replayed from the recordings that it has
         itself; what they lack at `base` is left out. A commit without the suite runs the present one, with
         the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is
-        run by itself: `no_base` of the result says why. Commits with the same files are run once: there is no
-        difference between them. Each commit is checked out in a worktree of its own; the user's files, index
-        and HEAD are not touched. Raises `UsageError` for a commit that does not exist or a folder without a
+        run by itself: `no_base` of the result says why. With a `design` the commits are run in turns until
+        their difference is decided or its budget is used up: see `evals.compare_in_turns`. Commits with the
+        same files are run once: there is no difference between them. Each commit is checked out in a worktree
+        of its own; the user's files, index and HEAD are not touched. Raises `UsageError` for a commit that
+        does not exist or a folder without a
         repository.
         """
         from kestrel_lab.evals.commits.compare import compare_commits
@@ -382,6 +386,7 @@ class Lab(Services):
             cassette=cassette,
             cassettes=cassettes,
             alone=alone,
+            design=design,
             **parts,
         )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.commits.history import History
+    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.importers.load import ImportResult
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
@@ -50,6 +51,36 @@ class Arms:
         from kestrel_lab.evals.commits.compare import compare_configs
 
         return compare_configs(result, base, head, *more, margin=margin)
+
+    async def compare_in_turns(
+        self,
+        suite: str | Path | Suite,
+        base: str,
+        head: str,
+        *,
+        design: Design,
+        reporter: Reporter | None = None,
+        **options: Any,
+    ) -> Comparison:
+        """Run two configurations in turns, pair by pair, until their difference is decided or `design`, a
+        budget with error rates, is used up.
+
+        Looks at the trials as they come, with the error of the design over all looks together; stops for a
+        difference, for one that is smaller than matters, and for the budget. Stored trials are taken.
+        Options: `configs` (models by the two names, in place of the suite's configurations), `scenarios`,
+        `families`, `tags`, `cassette`, `cassettes` and `concurrency` as for `eval`. The
+        comparison's `sequence` has the looks: `.frame`, `.plot()`. Raises `UsageError` for a budget that
+        cannot decide anything, and for a cost where prices are not known.
+        """
+        from kestrel_lab.evals.commits.compare import compare_configs_in_turns
+
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await compare_configs_in_turns(
+            self._lab, suite, base, head, design=design, reporter=reporter, **options
+        )
+
+    compare_in_turns_sync = blocking_twin(compare_in_turns)
 
     async def ablate(
         self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any

@@ -22,6 +22,7 @@ from kestrel_lab.cli.eval_options import (
     ReportOptions,
     Suite,
     SuiteAtCommit,
+    Turns,
     parse_comparison,
     run_measurement,
     save_outputs,
@@ -33,6 +34,7 @@ from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design, TrialPlan
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
@@ -152,13 +154,17 @@ def compare_commits(
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
+    turns: Turns,
 ) -> Any:
     """Run a suite at two commits, where results are missing, and show what changed.
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are. With
     --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare
-    SUITE none head v1 --arms Stored trials of them count, and only what is missing is run.
+    SUITE none head v1 --arms Stored trials of them count, and only what is missing is run. With --budget
+    trials are made in turns, and looked at while they come, until the difference is decided: kestrel eval
+    compare SUITE main HEAD --budget 200trials
     """
+    design = turns.design
     if arms:
         if config or suite_at_commit:
             raise UsageError(
@@ -166,6 +172,8 @@ def compare_commits(
                 "configurations"
             )
         own, compared = suite_and_words(words or [], suite)
+        if design is not None and turns.plan:
+            return plan_of(own, design, parts)
 
         async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
             from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
@@ -174,6 +182,13 @@ def compare_commits(
             if len(chosen) < 2:
                 raise UsageError(
                     f"two configurations are compared at least, and there is only {chosen[0]}: name some more"
+                )
+            if design is not None:
+                base, head, *more = chosen
+                if more:
+                    raise UsageError("two configurations are compared in turns: name the two")
+                return await lab.evals.compare_in_turns(
+                    own, base, head, design=design, reporter=reporter, **asdict(parts), **asdict(recordings)
                 )
             found = await lab.eval(
                 own,
@@ -189,7 +204,10 @@ def compare_commits(
 
         return run_measurement(ctx, tell_apart, reports.write)
     file, base, head = parse_comparison(words or [], suite)
+    if design is not None and turns.plan:
+        return plan_of(file, design, parts)
     how: Any = {
+        "design": design,
         "configs": config,
         "epochs": epochs,
         "margin": margin,
@@ -202,6 +220,14 @@ def compare_commits(
         lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),
         reports.write,
     )
+
+
+def plan_of(suite: str, design: Design, parts: Parts) -> TrialPlan:
+    """Return what a design can tell apart with the selected scenarios of a suite."""
+    from kestrel_lab.evals.commits.sequential_compare import TrialPlan
+    from kestrel_lab.evals.suites.loader import load_suite
+
+    return TrialPlan(suite=load_suite(suite).select(**asdict(parts)), design=design)
 
 
 @evals.command(

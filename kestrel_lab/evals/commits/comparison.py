@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
+from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -101,6 +102,8 @@ class Comparison(ResultView):
     """Why there is nothing to compare with; empty where there is."""
     told: tuple[str, ...] = ()
     """How the trials were made."""
+    sequence: SequentialRun | None = None
+    """The looks that decided it, where trials were made in turns until one did."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -352,13 +355,19 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        return compare_rows(
+        found = compare_rows(
             self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
         )
+        if self.sequence is None:
+            return found
+        return {
+            key: decided_in_turns(d, self.sequence, primary=key[1] == PRIMARY) for key, d in found.items()
+        }
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str], Difference]:
-        if self.no_base:
+        # The number of trials depends on what was seen, so tests of families would accuse too often.
+        if self.no_base or self.sequence is not None:
             return {}
         return compare_families(
             self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files

@@ -9,12 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.reports.plots import sequence_figure
+from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stats.sequential import (
+    ICC,
+    RATE,
+    SHARED,
     AnytimeValid,
     Boundary,
     GroupSequential,
@@ -27,6 +33,12 @@ from kestrel_lab.evals.stats.sequential import (
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
 from kestrel_lab.evals.summaries.result_table import grading_cost
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.html.table_view import TableView
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 LOOKS: Final = 6
 _OPEN_ROUNDS: Final = 200
@@ -120,6 +132,66 @@ class Design:
         return detectable_by(scenarios, epochs, power=self.power, boundary=at_last)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrialPlan(TableView):
+    """What a budget can tell apart, before the first trial, with scenarios and epochs of equal cost."""
+
+    suite: Suite
+    design: Design
+
+    @property
+    def headline(self) -> str:
+        """What the suite as it is can tell apart with this budget."""
+        if self.design.open_ended:
+            return (
+                f"Suite {self.suite.name} without a maximum: trials go on until a difference is shown, or "
+                f"shown to be below {100 * self.design.matters:g} points"
+            )
+        pairs, found = self.design.look_counts(self.suite)[-1], self.design.detectable(self.suite)
+        power = f"{100 * self.design.power:g} %"
+        told = (
+            f"no drop is found in {power} of comparisons"
+            if math.isinf(found)
+            else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
+        )
+        return f"Suite {self.suite.name}, {pairs} pairs of trials, {self.design.looks} looks: {told}"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row per way to spend the same number of pairs."""
+        pairs = self.design.look_counts(self.suite)[-1]
+        size = min(len(self.suite.scenarios), pairs)
+        rows = []
+        for epochs in sorted({1, 2, 3, 5, 10, max(1, pairs // size)}):
+            scenarios = pairs // epochs
+            if scenarios < 2:
+                continue
+            found = self.design.detectable_with(scenarios, epochs)
+            here = "as it is" if epochs == pairs // size and scenarios // size == 1 else ""
+            shown = "none" if math.isinf(found) else f"{100 * found:.0f} points"
+            rows.append([str(scenarios), str(epochs), shown, here])
+        return [
+            "scenarios",
+            "epochs",
+            "smallest drop found",
+            "this suite",
+        ], [] if self.design.open_ended else rows
+
+    def lines(self) -> list[str]:
+        """Return what to do, and what the plan rests on."""
+        told = []
+        if not self.design.open_ended and self.design.detectable(self.suite) > self.design.matters:
+            told.append(
+                f"That is more than the {100 * self.design.matters:g} points that matter: a drop in between "
+                "will mostly stay undecided."
+            )
+        told.append(
+            "Scenarios tell more than repeats: of 5,251 recorded runs of agents the successes of one "
+            f"scenario's repeats correlate by {ICC:g}. The plan reckons with that, with {SHARED:g} between "
+            f"both sides and a success rate of {100 * RATE:g} %."
+        )
+        return told
+
+
 def parse_budget(text: str) -> tuple[int | None, float | None]:
     """Return trials and US dollars of a budget such as `200trials`, `3usd` or both with a comma; `open` is no
     maximum at all. Raises `UsageError` for anything else.
@@ -134,8 +206,8 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
     return trials, cost
 
 
-@dataclass(kw_only=True)
-class SequentialRun:
+@dataclass(kw_only=True, repr=False)
+class SequentialRun(TableView):
     """The looks of one comparison, and why it ended."""
 
     design: Design
@@ -149,6 +221,80 @@ class SequentialRun:
     def pairs(self) -> int:
         """Pairs of trials that were looked at."""
         return self.looks[-1].pairs if self.looks else 0
+
+    @property
+    def remark(self) -> str:
+        """The last look in a few words."""
+        if not self.looks:
+            return ""
+        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)}"
+
+    @property
+    def headline(self) -> str:
+        """How and why the trials ended."""
+        most = "" if self.design.open_ended else f" of at most {self.planned}"
+        end = f"not decided: {self.ended}" if self.ended else f"decided at look {len(self.looks)}"
+        error = f"{100 * self.design.error:g} % error over all looks"
+        return f"Made in turns, {error}: {self.pairs} pairs{most}, {end}"
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per look: `pairs`, `fraction` of the information, `difference` with its interval `low` and
+        `high`, which holds at all looks together, and `verdict`.
+        """
+        return unit_frame(
+            [
+                {
+                    "look": number,
+                    "pairs": one.pairs,
+                    "fraction": one.fraction,
+                    "difference": one.interval.mean,
+                    "low": one.interval.low,
+                    "high": one.interval.high,
+                    "verdict": one.verdict,
+                }
+                for number, one in enumerate(self.looks, 1)
+            ]
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row of texts per look."""
+        rows = [
+            [str(number), str(one.pairs), format_points(one.interval), one.verdict]
+            for number, one in enumerate(self.looks, 1)
+        ]
+        return ["look", "pairs", "difference, points", "verdict"], rows
+
+    def plot(self) -> Figure:
+        """Draw the difference after each look with its interval, and what counts as no difference."""
+        return sequence_figure(self.looks, matters=self.design.matters, planned=self.planned)
+
+
+def format_points(interval: Interval) -> str:
+    """Return a difference of rates with its interval, in points."""
+    mean, low, high = (f"{100 * one:+.0f}" for one in (interval.mean, interval.low, interval.high))
+    return f"{mean} ({low} to {high})"
+
+
+def decided_in_turns(found: Difference, sequence: SequentialRun, *, primary: bool) -> Difference:
+    """Return a difference as a comparison in turns decides it: of the success rate (`primary`) by its looks;
+    of others there is no verdict, since how many trials there are depends on what was seen.
+    """
+    if not primary:
+        why = "not tested: trials were made only until the success rate was decided"
+        return replace(
+            found, p=math.nan, p_holm=math.nan, mde=math.nan, verdict="inconclusive", note=found.note or why
+        )
+    last = sequence.looks[-1] if sequence.looks else None
+    return replace(
+        found,
+        interval=last.interval if last else NOTHING,
+        p=math.nan,
+        p_holm=math.nan,
+        mde=math.nan,
+        verdict=last.verdict if last else "inconclusive",
+        test="bets" if sequence.design.open_ended else "sign flips in turns",
+    )
 
 
 async def run_in_turns(
