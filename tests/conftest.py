@@ -291,6 +291,25 @@ def session(tmp_path: Path, empty_log: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
+def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has the package imported, for this process's tests."""
+    from warm_python import warm_python  # not there where a page for contributors is tried
+
+    with warm_python(tmp_path_factory.mktemp("warm")) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def warm(warm_program: Path) -> Iterator[None]:
+    """What is started by `sys.executable` and is of the package, or a kernel, has everything imported when it
+    begins.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(warm_program))
+        yield
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator["PostgresServer"]:
     """A PostgreSQL server that runs; who stops it has one of their own."""
     from postgres_server import PostgresServer  # not there where a page for contributors is tried

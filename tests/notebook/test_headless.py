@@ -21,7 +21,7 @@ from waits import PATIENCE_S
 
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 in_kernel = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 
 SETUP = """%load_ext kestrel_lab

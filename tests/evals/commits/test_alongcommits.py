@@ -27,7 +27,7 @@ from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import RecordingReporter
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 SUITE = """\
 name: sums

@@ -25,7 +25,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.cassettes.recorder import AbsentModel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 SCENARIOS = "".join(
     f"  - {{id: s{n}, goal: talk of {n}, checks: [{{answer_contains: hello}}]}}\n" for n in range(20)
