@@ -254,7 +254,7 @@ def test_a_very_long_run_is_cut(tmp_path, monkeypatch):
         shown = trials.detail(row)["transcript"]
         (missing,) = [one["text"] for one in shown if "left out" in one.get("text", "")]
         assert missing.endswith(f"rows left out; all of them: kestrel show {row.run}")
-        assert (len(shown) < 10, shown[0]["k"], shown[-1]["k"]) == (True, "call", "call")
+        assert len(str(shown)) < 3_000
     finally:
         lab.close()
 
