@@ -23,7 +23,7 @@ from kestrel_lab.evals.reports.gate_decisions import (
 )
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
-from kestrel_lab.evals.reports.page_data import interval_row
+from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
 from kestrel_lab.evals.stats.difference import (
@@ -40,7 +40,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.summaries.best_configuration import format_points
+from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
 from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -188,9 +188,9 @@ class Comparison(ResultView):
 
     def _told_by_page(self) -> dict[str, Any]:
         """Return what the page says of a comparison in place of what it says of a suite."""
-        tables = [["Differences", [*self.table()]]] if self._differences else []
+        tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
         if len({family for _, family in self._by_family}) > 1:
-            tables.append(["Success rate by family", [*self._cells("family", self._by_family)]])
+            tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
         if self.suite.gates:
             tables.append(gate_table(self.gates()))
         told: dict[str, Any] = {
@@ -218,6 +218,8 @@ class Comparison(ResultView):
                     name = config if primary else f"{config} {metric}" if len(self._kinds) > 1 else metric
                     found = d.interval.times(1 / unit)
                     tone = VERDICT_TONES[d.verdict]
+                    if primary:
+                        found = replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
                     row = interval_row(name, found.mean, found.low, found.high, tone)
                     rows.append(row | {"text": found.text(format_points)})
             if rows:
@@ -231,8 +233,9 @@ class Comparison(ResultView):
 
     @property
     def _title(self) -> str:
-        sides = self.head.title if self.no_base else f"{self.base.title} → {self.head.title}"
-        return f"{sides}, suite {self.suite.name}"
+        if self.no_base:
+            return self.headline
+        return f"{self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     @property
     def sentence(self) -> str:
@@ -616,13 +619,7 @@ def _verdict_sentence(base: str, head: str, d: Difference) -> str:
     if not d.scenarios:
         return f"{base} and {head} have no scenario in common."
     of = f" in these {d.scenarios} scenarios" if d.scope == "these scenarios" else ""
-    interval = (
-        ""
-        if math.isnan(d.interval.low)
-        else f", 95 % interval {format_points(d.interval.low)} to {format_points(d.interval.high)}"
-    )
-    change = f"{format_points(d.interval.mean)} points{interval}"
-    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({change})"
+    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
     match d.verdict:
         case "regression":
             return f"{head} is worse than {base}{of}: {rates}."

@@ -74,7 +74,6 @@ class Trials:
         scenarios = {row.scenario: self._scenario(row, goals) for row in self.rows}
         columns = [
             {
-                "name": one["config"],
                 "label": sanitize_text(label_kind(one["config"], one["model_kind"])),
                 "trials": one["trials"],
                 **_interval(one["success_rate"], one["low"], one["high"], one["trials"]),
@@ -97,7 +96,7 @@ class Trials:
             "not_passed": sum(row.outcome != "pass" for row in asked),
             "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
             "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
-            "summary": [*summary_table(summaries)],
+            "summary": shown_table(summary_table(summaries)),
             "plots": [rate_plot(columns), *_scatters(summaries), *_family_plots(reducer)],
             "tables": [],
             "columns": columns,
@@ -221,6 +220,12 @@ def _cell_rates(reducer: Reducer, said: _Said) -> list[list[Json]]:
         for (config, scenario), rate in reducer.cell_rates().items()
         if rate.n >= FEWEST
     ]
+
+
+def shown_table(table: tuple[Sequence[str], Iterable[Sequence[object]]]) -> list[Json]:
+    """Return headings and rows of texts that are harmless to show."""
+    headings, rows = table
+    return [[*map(sanitize_text, headings)], [[sanitize_text(str(cell)) for cell in row] for row in rows]]
 
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:
