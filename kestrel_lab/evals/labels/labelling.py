@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from kestrel_lab.checks.llm_judge import ModelGraded, hash_rubric
 from kestrel_lab.core.errors import UsageError
@@ -34,9 +34,11 @@ from kestrel_lab.evals.labels.stored_labels import (
     stored_labels,
     undo_label,
 )
+from kestrel_lab.evals.labels.verdicts import stored_verdicts, unsure_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.user import user_name
 
 LABELLED: Final = 50
 """Trials that are drawn where no number is given."""
@@ -181,7 +183,7 @@ class Labelling:
         return [label for label in stored_labels(self.store, self.suite.name) if label.said.who == self.who]
 
     def _item(self, drawn: DrawnTrial) -> LabelItem:
-        records = self.store.records(drawn.run)
+        records, now = self.store.records(drawn.run), hash_rubric(self.rubric)
         started = next((r.event for r in records if isinstance(r.event, RunStarted)), None)
         ended = next((r.event for r in reversed(records) if isinstance(r.event, RunFinished)), None)
         return LabelItem(
@@ -191,8 +193,28 @@ class Labelling:
             answer=_shown(ended.answer if ended else ""),
             checks=self._checks.get(self._scenario[drawn.run], ()),
             transcript=tuple(transcript_steps(records, but=ended.answer if ended else "")),
-            seen=any(label.run == drawn.run for label in self._mine()),
+            seen=any(x.run == drawn.run and x.said.rubric_hash != now for x in self._mine()),
         )
+
+
+def begin_labelling(
+    store: SessionStore,
+    suite: Suite,
+    rows: Sequence[EvalRow],
+    *,
+    who: str = "",
+    active: bool | None = None,
+    **how: Any,
+) -> Labelling:
+    """Begin to label trials of a suite, likelier ones first where judges are unsure: see `stored.judging`."""
+    verdicts = stored_verdicts(store, suite.name, rows)
+    if active and not verdicts:
+        raise UsageError(
+            f"no judge has said anything of suite {suite.name!r}: ask one (kestrel eval judge {suite.name} "
+            "--model NAME), or draw with equal probabilities"
+        )
+    unsure = unsure_of(verdicts) if verdicts and active is not False else None
+    return Labelling(store, suite, rows, who=who or user_name(), unsure=unsure, **how)
 
 
 def check_words(check: object) -> str:
