@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Configs, Parts, run_measurement
+from kestrel_lab.cli.eval_options import Commit, Configs, Parts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
 
@@ -154,7 +154,12 @@ def _measure_file(
     ctx: typer.Context, file: Path, models: list[str], limit: int | None, csv: Path | None
 ) -> Any:
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sample_claims
+    from kestrel_lab.evals.studies.judge_pairs import are_pairs, measure_pairs, read_pairs
 
+    if are_pairs(file):
+        found = measure_pairs(read_pairs(file), file.name)
+        save_outputs(found, csv=csv)
+        return found
     if len(models) > 1:
         raise UsageError(f"claims are judged by one model, not {len(models)}: {', '.join(models)}")
     rows = sample_claims(read_labelled(file), limit)

@@ -18,6 +18,8 @@ from typing import Final
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 
 _RESAMPLES: Final = 1_000
+_OF_MANY: Final = 200
+"""Resamples where there are so many clusters: the ends of the interval are steady then."""
 _FEWEST: Final = 5
 """Clusters below which a bootstrap says nothing."""
 
@@ -96,12 +98,13 @@ def _resampled(
     low = high = math.nan
     if len(found) >= _FEWEST and not math.isnan(mean):
         random = Random(0)  # noqa: S311  # no secret
+        times = _RESAMPLES if len(found) < _OF_MANY else _OF_MANY
         drawn = (
             statistic([given for group in random.choices(found, k=len(found)) for given in group])
-            for _ in range(_RESAMPLES)
+            for _ in range(times)
         )
         # A resample of one value alone has no alpha: agreement by chance and in truth are the same there.
         values = sorted(value for value in drawn if not math.isnan(value))
-        if len(values) > _RESAMPLES / 2:
+        if len(values) > times / 2:
             low, high = values[int(0.025 * len(values))], values[math.ceil(0.975 * len(values)) - 1]
     return Interval(mean=mean, low=low, high=high, clusters=len(found), n=len(units))
