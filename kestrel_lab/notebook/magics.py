@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from kestrel_lab.cli.frontend import files_named
+from kestrel_lab.evals.labels.labelling import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
 from kestrel_lab.notebook.completion import complete_line
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
+from kestrel_lab.notebook.label_box import label_bundle
 from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
@@ -167,7 +169,8 @@ def unload_ipython_extension(ip: Any) -> None:
             ip.magics_manager.magics[kind].pop(name, None)
     for mime in ("text/html", "text/plain"):
         ip.display_formatter.formatters[mime].pop(Run, None)
-    ip.display_formatter.mimebundle_formatter.pop(Chat, None)
+    for kind in (Chat, Labelling):
+        ip.display_formatter.mimebundle_formatter.pop(kind, None)
 
 
 def _matcher(magics: KestrelMagics) -> Any:
@@ -217,4 +220,9 @@ def _show_once(ip: Any, magics: KestrelMagics) -> None:
 
     ip.display_formatter.formatters["text/html"].for_type(Run, as_html)
     ip.display_formatter.formatters["text/plain"].for_type(Run, as_text)
+
+    def as_labels(labelling: Labelling, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        return label_bundle(labelling) if frontend_kind(ip) == "panel" else None
+
     ip.display_formatter.mimebundle_formatter.for_type(Chat, as_box)
+    ip.display_formatter.mimebundle_formatter.for_type(Labelling, as_labels)

@@ -110,6 +110,14 @@ class Labelling:
         if self._rubric and current_rubric(store, suite.name) not in ("", self._rubric):
             self.edit_rubric(self._rubric)
 
+    def __repr__(self) -> str:
+        done, total = self.progress()
+        return sanitize_text(
+            f"suite {self.suite.name}: {done} of {total} labelled by {self.who}\n"
+            f"rubric: {one_line(self.rubric, 200)}\n"
+            f"label by keys: a cell that ends with it, or kestrel eval label; by code: .next(), .give(run, 1)"
+        )
+
     @property
     def rubric(self) -> str:
         """The rubric that the next label goes by: the current one of the suite."""
