@@ -2,7 +2,8 @@
 
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
-RUNS`; one of the others: `python -m bench kernel`.
+RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; one of the others: `python -m bench
+kernel`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bench import (
     finding,
     headless,
     imports,
+    judges,
     kernel,
     loop_overhead,
     nearest,
@@ -133,6 +135,8 @@ def main() -> int:
     """
     if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
+    if sys.argv[1:2] == ["judges"]:
+        return judges.main(sys.argv[2:])
     if sys.argv[1:2] == ["containment"]:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:

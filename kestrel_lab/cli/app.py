@@ -16,6 +16,7 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.home import home
+from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 app = typer.Typer(**SETTINGS)
+evals.add_typer(judging)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")

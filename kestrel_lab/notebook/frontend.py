@@ -33,6 +33,7 @@ from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
+    from kestrel_lab.evals.labels.labelling import Labelling
     from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 
@@ -170,6 +171,10 @@ class NotebookFrontend:
             )
             raise UsageError(msg)
         return TimeTravel(self.lab(), run, self.user, self.notebook.take)
+
+    def label(self, labelling: Labelling) -> Labelling:
+        """The trials to label themselves: a notebook that somebody looks at shows them in a box."""
+        return labelling
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""

@@ -411,11 +411,13 @@ def _result(
 
 
 def score_json(score: Score) -> dict[str, Json]:
-    """Return a score as it is stored; the usage of a grader is left out where none was asked."""
+    """Return a score as it is stored; the usage of a grader, and who it is, only where one was asked."""
     own: dict[str, Json] = {
         "check": score.check,
         "passed": score.passed,
         "value": score.value,
         "reason": score.reason,
     }
-    return own if score.usage is None else {**own, "usage": asdict(score.usage)}
+    if score.usage is not None:
+        own["usage"] = asdict(score.usage)
+    return own if score.judge is None else {**own, "judge": dict(score.judge)}

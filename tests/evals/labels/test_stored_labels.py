@@ -6,10 +6,10 @@ import pytest
 from greetings import RUBRIC
 from kestrel_lab.runtime.session import Session
 
+from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import TrialLabelled
 from kestrel_lab.evals.labels.stored_labels import (
-    hash_rubric,
     labels_of,
     record_label,
     stored_labels,
@@ -92,7 +92,7 @@ def test_probabilities_of_several_draws_can_be_compared(session, runs):
         ({"probability": 0.0}, "above 0"),
         ({"probability": float("nan")}, "above 0"),
         ({"who": " "}, "name of the person"),
-        ({"rubric": " "}, "needs a rubric"),
+        ({"rubric": " "}, "has no words"),
     ],
 )
 def test_a_wrong_label_is_refused(session, runs, wrong, what):
