@@ -185,6 +185,12 @@ class Frontend(Protocol):
         """Return controls that move through the events of a run; raises `UsageError` where there are none."""
         ...
 
+    def failed_cell(self, wish: str) -> str:
+        """Return the goal to fix the cell that failed last, with what the person adds; raises `UsageError`
+        where none did.
+        """
+        ...
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 

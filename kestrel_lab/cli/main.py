@@ -121,6 +121,10 @@ class TerminalFrontend:
             f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event"
         )
 
+    def failed_cell(self, wish: str) -> str:
+        """Raise `UsageError`: a terminal has no cells."""
+        raise UsageError('fix is for a notebook, below a cell that failed; here: kestrel run "…"')
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
 

@@ -121,7 +121,7 @@ const sanitised = globalThis.trustedTypes?.createPolicy("kestrel-sanitised", { c
 const rendered = html => document.createRange().createContextualFragment(sanitised?.createHTML(html) ?? html);
 // Buttons on code: copy it, and where the front end has a notebook put it into a new cell.
 function dress(box, tools) {
-  for (const pre of box.querySelectorAll("pre:not(.kst-dressed)")) {
+  for (const pre of box.querySelectorAll("pre[data-language]:not(.kst-dressed)")) {
     const bar = make("div", "kst-codebar"), code = pre.textContent.replace(/\n$/, "");
     const add = (text, click) => {
       const button = make("button", "", text);

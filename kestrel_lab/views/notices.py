@@ -191,6 +191,12 @@ def actions_done(actions: Sequence[Action]) -> NoticeRow | None:
     return row
 
 
+def chosen_model(event: e.RunStarted) -> NoticeRow:
+    """Return the row that says which model was chosen where none was named."""
+    why = f"{event.model} works on this, as no model was named and {event.model_why}"
+    return _row("info", f"{why}; another one: --model NAME, or Lab(model=…)")
+
+
 def imported_from(event: e.RunStarted) -> NoticeRow:
     """Return the row of an imported run; names its file without the folder, which is private."""
     source = PurePath(str(event.imported.get("source"))).name

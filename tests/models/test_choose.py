@@ -92,7 +92,7 @@ KEYS = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g", 
             {},
             "hosted_vllm/tuned",
         ),
-        (None, {"provider": "anthropic"}, {}, "anthropic/claude-sonnet-5-5"),
+        (None, {"provider": "anthropic"}, {}, "anthropic/claude-haiku-5-5"),
         (None, {}, {"MODEL_PROVIDER": "gemini"}, "gemini/gemini-3.8-flash"),
         ("local", {}, {"MODEL_PROVIDER": "openai"}, "local/smollm2-135m"),
         (None, {}, {"MODEL_PROVIDER": "local"}, "local/smollm2-135m"),
@@ -110,10 +110,9 @@ def test_with_nothing_named_the_best_available_is_used(ollama: str) -> None:
     """Keys come before an Ollama, an Ollama before the local extra; an empty key is none."""
     here = {"OLLAMA_HOST": ollama}
     assert (
-        chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""})
-        == "anthropic/claude-sonnet-5-5"
+        chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""}) == "anthropic/claude-haiku-5-5"
     )
-    assert chosen(None, {**here, **KEYS}) == "openai/gpt-6.1-sol"
+    assert chosen(None, {**here, **KEYS}) == "openai/gpt-6-luna"
     assert chosen(None, here) == "ollama_chat/qwen3:8b"
     if not local_extra_missing():
         assert chosen(None, {}) == "local/smollm2-135m"
@@ -123,7 +122,7 @@ def test_the_list_says_what_is_missing(ollama: str) -> None:
     """Every choice says why it is available or what to do; the first available one is what is used."""
     env = {"OLLAMA_HOST": ollama, "GEMINI_API_KEY": "g"}
     notes = {choice.name: (choice.available, choice.note) for choice in available_models(env)}
-    assert notes["openai/gpt-6.1-sol"] == (False, "set OPENAI_API_KEY")
+    assert notes["openai/gpt-6-luna"] == (False, "set OPENAI_API_KEY")
     assert notes["gemini/gemini-3.8-flash"] == (True, "GEMINI_API_KEY is set")
     assert notes["ollama/qwen3:8b"] == (True, f"Ollama answers at http://{ollama}")
     assert notes["local/smollm2-135m"][0] == (not local_extra_missing())

@@ -370,7 +370,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]
     assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == [
-        "openai/gpt-6.1-sol"
+        "openai/gpt-6-luna"
     ]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []

@@ -122,7 +122,7 @@ def _in_parts(view: RunView) -> tuple[list[Row], list[Row], list[str]]:
 def _facts(view: RunView) -> list[str]:
     """Return how long the run worked, which leaves out waiting for a person, and what it cost."""
     head, usage = view.head, view.meter.usage
-    seconds = head.worked or (head.ended - head.started if head.started > 0 else 0.0)
+    seconds = view.meter.working_s or (head.ended - head.started if head.started > 0 else 0.0)
     took = [format_duration(seconds)] if head.ended > 0 and seconds > 0 and view.timed else []
     return [*took, *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else [])]
 
