@@ -104,7 +104,8 @@ class Approval(Struct, frozen=True):
         if decision.answer is not None:
             return Result(value=decision.answer)
         if decision.args is None:
-            return await proceed(replace(call, approved_by=_decision_text(decision)))
+            sandbox = decision.sandbox or call.sandbox
+            return await proceed(replace(call, sandbox=sandbox, approved_by=_decision_text(decision)))
         # There is no preview of what a person wrote.
         sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
         return await proceed(

@@ -20,10 +20,10 @@ const draw = (tag, attributes, text) => {
 };
 
 const block = text => { const pre = make("pre", "", text); pre.tabIndex = 0; return pre; };
-function pairs(box, args) {
+function pairs(box, args, codes = {}) {
   box.replaceChildren(...args.flatMap(([name, text]) => {
-    const value = make("dd");
-    value.append(block(text));
+    const value = make("dd", codes[name] ? "kst-md" : "");
+    value.append(codes[name] ? rendered(codes[name]) : block(text));
     return [make("dt", "", name), value];
   }));
 }
@@ -492,14 +492,14 @@ function approvalCard(id, send) {
         progress.hidden = !c.previewing;
         if (c.previewing) put(progress, "Preview: running in a copy of your kernel.");
         // A preview that fills in does not touch what somebody edits.
-        if (c.args === undefined) { showDiff(diff, c.diff); diff.hidden ||= !edit.hidden; figures.replaceChildren(...(c.images || []).map(picture)); return; }
+        if (c.args === undefined) { put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why); showDiff(diff, c.diff); diff.hidden ||= !edit.hidden; figures.replaceChildren(...(c.images || []).map(picture)); return; }
       }
       like.dataset.offer = c.offer || "";
       none.hidden = !c.contained;
       put(always, c.contained ? "All like these" : "Always for this run");
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.previewing ? "" : c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args, c.codes); showDiff(diff, c.previewing ? "" : c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
     },
   };
 }

@@ -175,7 +175,17 @@ def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
     ask = view.asks.get(event.call)
     if ask is None or not ask.previewing:
         return []
-    return [ask.change(previewing=0.0, diff=sanitize_diff(event.text), images=view.figures[event.call])]
+    row = call_row(view, event.call, "")
+    return [
+        row.change(danger=event.danger),
+        ask.change(
+            previewing=0.0,
+            danger=event.danger,
+            why=formatting.sandbox_words(event.sandbox),
+            diff=sanitize_diff(event.text),
+            images=view.figures[event.call],
+        ),
+    ]
 
 
 def show_question(view: RunView, event: e.ApprovalAsked, at: float = 0.0) -> list[Change]:

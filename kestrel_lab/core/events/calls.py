@@ -334,6 +334,8 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     """The question that this answers; filled in when it is recorded."""
     answer: str | None = None
     """What the person said, where the call asks for words instead of leave."""
+    sandbox: str = ""
+    """Where the code has its effect, if that was found after the question: see `core.calls.PREVIEWED`."""
 
 
 class MacroStarted(Event, frozen=True, kw_only=True):

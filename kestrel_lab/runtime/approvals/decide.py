@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kestrel_lab.core.calls import PREVIEWING, REPEATABLE, Call, Danger
+from kestrel_lab.core.calls import PREVIEWED, PREVIEWING, REPEATABLE, Call, Danger
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.json_types import Json
@@ -458,12 +458,12 @@ class RunApprovals:
             )
         ctx.clock.hold()
         try:
-            given = await self._first_answer(asked)
+            given = await self._first_answer(asked, call)
         finally:
             ctx.clock.release()
         return self._go_on(given)
 
-    async def _first_answer(self, asked: ApprovalAsked) -> ApprovalGiven:
+    async def _first_answer(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
         """Race the approver, `answer` and the log; record what is not recorded yet."""
         ctx, question = self.ctx, asked.question
         began = time.perf_counter()
@@ -473,12 +473,13 @@ class RunApprovals:
             wait_until(ctx.store.path, lambda: ctx.store.decision(ctx.run_id, question))
         )
         person = asyncio.create_task(self._ask_person(asked))
-        racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person)
+        preview = asyncio.create_task(self._previewed(asked, call))
+        racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person, preview)
         try:
             done, _ = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
             if elsewhere in done:
                 return _adopt(ctx, elsewhere.result())
-            first = here if here in done else person
+            first = next(racer for racer in (here, person, preview) if racer in done)
             if first.cancelled():
                 ctx.break_off()
             given = replace(
@@ -489,7 +490,31 @@ class RunApprovals:
             del self._answers[question]
             for racer in racers:
                 racer.cancel()
-            await asyncio.gather(elsewhere, person, return_exceptions=True)
+            await asyncio.gather(elsewhere, person, preview, return_exceptions=True)
+
+    async def _previewed(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
+        """Wait for a preview that needs no question any more, which may be for ever: nothing but plain values
+        came of the code, and the policy lets that go on.
+        """
+        work = self.ctx.dry_runs.get(call.id)
+        if work is not None:
+            # Of one that fails the card says so, and the person decides.
+            await asyncio.wait({work})
+        ended = work is not None and not work.cancelled() and work.exception() is None
+        found = work.result() if work is not None and ended and asked.why == "danger" else None
+        if found is not None and found.sandbox == PREVIEWED:
+            now = replace(call, danger=found.danger, sandbox=found.sandbox)
+            ruling = self.ctx.policy.ruling(now)
+            if ruling.verdict == "allow" and not self._contained(now)[0]:
+                return ApprovalGiven(
+                    call=call.id,
+                    granted=True,
+                    by=ruling.by,
+                    how=ruling.how,
+                    reason="only values of its preview",
+                    sandbox=PREVIEWED,
+                )
+        return await asyncio.get_running_loop().create_future()
 
     async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer can be used: edited arguments must fit the tool.
