@@ -45,10 +45,11 @@ class FailedCell:
         return FilledGoal.of("\n\n".join(parts), said)
 
     def _trace(self) -> str:
-        # The first frames are those of the shell, which runs every cell.
-        trace = self.error.__traceback__
-        while trace is not None and "IPython" in trace.tb_frame.f_code.co_filename:
-            trace = trace.tb_next
+        # The first frames are those of the shell, of which this function runs every cell.
+        trace = frame = self.error.__traceback__
+        while frame is not None:
+            trace = frame.tb_next if frame.tb_frame.f_code.co_name == "run_code" else trace
+            frame = frame.tb_next
         lines = traceback.format_exception(type(self.error), self.error, trace)
         return head_tail("".join(lines).rstrip(), _TRACE_CHARS)[0]
 

@@ -209,3 +209,14 @@ def test_default_models_exist() -> None:
         assert entry["mode"] == "chat", provider.default
         assert entry["output_cost_per_token"] > 0, provider.default
         assert entry["supports_function_calling"], provider.default
+
+
+def test_the_default_is_never_the_dearest() -> None:
+    """By the prices that the library knows, no default costs more than one of a provider behind it."""
+    litellm = pytest.importorskip("litellm")
+    defaults = [provider.default for provider in PROVIDERS if provider.model]
+    prices = [
+        litellm.model_cost.get(name, litellm.model_cost.get(name.partition("/")[2])) for name in defaults
+    ]
+    known = [price["output_cost_per_token"] for price in prices if price]
+    assert (len(known) >= 6, known) == (True, sorted(known))

@@ -335,7 +335,8 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     answer: str | None = None
     """What the person said, where the call asks for words instead of leave."""
     sandbox: str = ""
-    """Where the code has its effect, if that was found after the question: see `core.calls.PREVIEWED`."""
+    danger: str = ""
+    """Where the code has its effect and how dangerous it is, if that was found after the question."""
 
 
 class MacroStarted(Event, frozen=True, kw_only=True):

@@ -511,8 +511,8 @@ class RunApprovals:
                     granted=True,
                     by=ruling.by,
                     how=ruling.how,
-                    reason="only values of its preview",
                     sandbox=PREVIEWED,
+                    danger=found.danger.name,
                 )
         return await asyncio.get_running_loop().create_future()
 

@@ -103,7 +103,12 @@ def test_a_preview_that_needs_no_question_withdraws_it(session: Session, workspa
     run, preview = carried_out(session, workspace, wait_for_preview=True, answers=False)
     given = next(event for event in run.events() if isinstance(event, ApprovalGiven))
     answered = next(event for event in run.events() if isinstance(event, ToolAnswered))
-    assert (given.granted, given.by, given.sandbox) == (True, "policy auto:low", PREVIEWED)
+    assert (given.granted, given.by, given.sandbox, given.danger) == (
+        True,
+        "policy auto:low",
+        PREVIEWED,
+        "LOW",
+    )
     assert (preview.ended, answered.text) == ("complete", PREVIEWED)
 
 
