@@ -685,6 +685,10 @@ function view(el, send, tools) {
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const widgetOf = data => data[VIEW]?.model_id;
 const label = run => "kestrel run " + run;
+const html = data => [data["text/html"]].flat().join("");
+// Whether an output is an older picture of a run: the last one in it, as those of the turns before stand above.
+const isOld = (data, m) => !widgetOf(data) && [...html(data).matchAll(/aria-label="kestrel run ([^"]+)"/g)].at(-1)?.[1] === m.run
+  && html(data) !== html(m.data);
 function replace(manager, wanted, data) {
   try {
     const cells = manager.context.model.cells;
@@ -795,12 +799,12 @@ export default {
     model.on("msg:custom", m => {
       heard = true;
       if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
-      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id || isOld(data, m), m.data); finished.still(m); }
       else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();
-        replace(manager, data => !widgetOf(data) && [data["text/html"]].flat().join("").includes(label(m.run)), m.data);
+        replace(manager, data => !widgetOf(data) && html(data).includes(label(m.run)), m.data);
       }
     });
     const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello" }); setTimeout(hello, 300); } };

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kestrel_lab.core.calls import PREVIEWED, PREVIEWING, REPEATABLE, Call, Danger
+from kestrel_lab.core.calls import PREVIEWING, REPEATABLE, Call, Danger
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.json_types import Json
@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.command_patterns import offered_pattern
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.runtime.approvals.preview import dry_run_of, end_dry_run, preview_of
+from kestrel_lab.runtime.approvals.preview import allowed_by_preview, dry_run_of, preview_of
 from kestrel_lab.runtime.approvals.scope import decision_applies, decision_binding, is_allowed_for_run
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import question_with_notes
@@ -86,13 +86,6 @@ class RunApprovals:
 
         Raises `ApprovalRequired` if a decision is needed and there is no approver.
         """
-        try:
-            return await self._decide(call)
-        finally:
-            # Decided without it, a preview that is still made is of no use.
-            await end_dry_run(call, self.ctx)
-
-    async def _decide(self, call: Call) -> ApprovalGiven | None:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
@@ -473,7 +466,7 @@ class RunApprovals:
             wait_until(ctx.store.path, lambda: ctx.store.decision(ctx.run_id, question))
         )
         person = asyncio.create_task(self._ask_person(asked))
-        preview = asyncio.create_task(self._previewed(asked, call))
+        preview = asyncio.create_task(allowed_by_preview(asked, call, ctx, self._contained))
         racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person, preview)
         try:
             done, _ = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
@@ -491,30 +484,6 @@ class RunApprovals:
             for racer in racers:
                 racer.cancel()
             await asyncio.gather(elsewhere, person, preview, return_exceptions=True)
-
-    async def _previewed(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
-        """Wait for a preview that needs no question any more, which may be for ever: nothing but plain values
-        came of the code, and the policy lets that go on.
-        """
-        work = self.ctx.dry_runs.get(call.id)
-        if work is not None:
-            # Of one that fails the card says so, and the person decides.
-            await asyncio.wait({work})
-        ended = work is not None and not work.cancelled() and work.exception() is None
-        found = work.result() if work is not None and ended and asked.why == "danger" else None
-        if found is not None and found.sandbox == PREVIEWED:
-            now = replace(call, danger=found.danger, sandbox=found.sandbox)
-            ruling = self.ctx.policy.ruling(now)
-            if ruling.verdict == "allow" and not self._contained(now)[0]:
-                return ApprovalGiven(
-                    call=call.id,
-                    granted=True,
-                    by=ruling.by,
-                    how=ruling.how,
-                    sandbox=PREVIEWED,
-                    danger=found.danger.name,
-                )
-        return await asyncio.get_running_loop().create_future()
 
     async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer can be used: edited arguments must fit the tool.
