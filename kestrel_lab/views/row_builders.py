@@ -183,7 +183,7 @@ def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
             danger=event.danger,
             why=formatting.sandbox_words(event.sandbox),
             diff=sanitize_diff(event.text),
-            images=view.figures[event.call],
+            images=cast("Json", view.figures[event.call]),
         ),
     ]
 

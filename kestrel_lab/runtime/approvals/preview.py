@@ -151,7 +151,8 @@ async def allowed_by_preview(
                 sandbox=PREVIEWED,
                 danger=found.danger.name,
             )
-    return await asyncio.get_running_loop().create_future()
+    needed: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+    return await needed
 
 
 async def decided_without_dry_run(

@@ -137,8 +137,8 @@ def _count_calls(rows: list[Row]) -> str:
 
 def _with_figures(html: str, view: RunView, room: int | None) -> str:
     """Put the figures in their places; no text of the page, which is escaped, can look like a place."""
-    for row in view.rows.values():
-        for place, address in enumerate(row.figures if isinstance(row, CallRow) else ()):
+    for row in (one for one in view.rows.values() if isinstance(one, CallRow)):
+        for place, address in enumerate(row.figures):
             style = f'style="max-width:100%;max-height:30em" src="{address}"'
             image = f'<img alt="Figure of {escape(row.tool)}" {style}>'
             if room is not None and (room := room - len(address)) < 0:
