@@ -149,6 +149,23 @@ def orchestrate(
     return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
 
 
+@app.command(epilog="Example: %kestrel fix, in the cell below the one that failed")
+@takes_flags(ResumeOptions, LimitOptions)
+def fix(
+    ctx: typer.Context,
+    wish: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What else to know or to do.")
+    ] = None,
+    *,
+    name: As = "",
+    background: Background = False,
+) -> Any:
+    """Fix the cell of this notebook that failed last: the agent is given the cell, its traceback and the
+    variables that it names.
+    """
+    return _begin(ctx, {**ctx.params, "goal": [frontend_of(ctx).failed_cell(" ".join(wish or ()))]})
+
+
 def _begin(
     ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None
 ) -> Coroutine[Any, Any, Run]:

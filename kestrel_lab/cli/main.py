@@ -130,6 +130,10 @@ class TerminalFrontend:
             label_by_keys(self.console, labelling, key, self.console.input)
         return label_report(labelling.store, labelling.suite.name)
 
+    def failed_cell(self, wish: str) -> str:
+        """Raise `UsageError`: a terminal has no cells."""
+        raise UsageError('fix is for a notebook, below a cell that failed; here: kestrel run "…"')
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
 

@@ -12,10 +12,12 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from kestrel_lab.cli.frontend import files_named
+from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.evals.labels.labelling import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
 from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
 from kestrel_lab.notebook.label_box import label_bundle
 from kestrel_lab.notebook.panel import ChatBox
@@ -138,8 +140,12 @@ def load_ipython_extension(ip: Any) -> None:
     ip.Completer.custom_matchers.append(matcher)
     _show_once(ip, magics)
 
-    def after_cell(*_: object) -> None:
+    def after_cell(result: Any) -> None:
         magics.notebook.shown.clear()
+        error = result.error_before_exec or result.error_in_exec
+        # What a run ended with is no mistake of the cell.
+        if error is not None and not isinstance(error, KestrelError):
+            magics.notebook.failed = FailedCell(result.info.raw_cell, error)
         for panel in magics.notebook.panels:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set

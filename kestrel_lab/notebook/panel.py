@@ -151,7 +151,7 @@ class Panel:
             self._handle = handle
             handle.display(self._widget)
         self._shown(self, run)
-        self.view.read_image = run.report.read_image
+        self.view.read_image = run.results.read_image
         if (shell := live_shell()) is not None:
             kernel_of(shell).page = self._page
             kernel_of(shell).panels.add(run.id)

@@ -36,7 +36,7 @@ from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.run_text import run_text
-from kestrel_lab.views.run_view import ReadImage, RunView, view_of
+from kestrel_lab.views.run_view import RunView, view_of
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:
@@ -153,11 +153,6 @@ class Report:
             {step.id: step.state for step in view_of(self._records()).steps.values()}
         )
 
-    @property
-    def read_image(self) -> ReadImage:
-        """Makes the `data:` address of an image that an event of the run names."""
-        return image_reader(self._store)
-
     def view(self, *, at: int | None = None) -> RunView:
         """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as
         it is now.
@@ -172,8 +167,8 @@ class Report:
                     f"run {self._id} has no event {at}: its first is {records[0].seq}, its last "
                     f"{records[-1].seq}"
                 )
-            return view_of(before, self.read_image)
-        view = view_of(records, self.read_image)
+            return view_of(before, image_reader(self._store.results))
+        view = view_of(records, image_reader(self._store.results))
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status
@@ -319,6 +314,9 @@ class Answers(TableView, Mapping[str, str]):
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
         self._store = store
+        self.read_image = image_reader(store)
+        """Returns the `data:` address of an image that an event of the run names; empty for one that is gone.
+        """
         self._answers = {
             record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)
         }

@@ -150,13 +150,13 @@ def chosen_answer(asked: ApprovalAsked, typed: str) -> str:
     return options[number - 1] if 0 < number <= len(options) else typed
 
 
-_CODE_ARGS = {"code": "python", "source": "python", "command": "bash"}
+CODE_ARGS = {"code": "python", "source": "python", "command": "bash"}
 """Arguments that hold code, by name, with its language."""
 
 
 def code_argument(args: Mapping[str, Json]) -> tuple[str, list[str]]:
     """Name of the argument that is code of several lines, with its language and text; empty for none."""
-    for name, language in _CODE_ARGS.items():
+    for name, language in CODE_ARGS.items():
         if isinstance(code := args.get(name), str) and "\n" in code.strip():
             return name, [language, head_tail(value_text(code), ARGS_SHOWN)[0]]
     return "", []

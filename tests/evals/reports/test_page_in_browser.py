@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kestrel_lab.runtime.session import Session
 from made_rows import row, suite
 from waits import PATIENCE_MS, PATIENCE_S
 
@@ -20,7 +21,6 @@ from kestrel_lab.evals.reports.page_data import Trials
 from kestrel_lab.evals.reports.suite_page import write_page, write_suite_page
 from kestrel_lab.evals.stored.view_server import serving_view
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 pytest.importorskip("playwright.sync_api")
