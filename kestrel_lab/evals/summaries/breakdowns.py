@@ -172,7 +172,7 @@ def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
 
 FAILED_HEADINGS: Final = ("did not pass", "with", "why")
 _MOST: Final = 8
-_REASON: Final = 100
+_REASON: Final = 200
 """Characters of a reason; the frame, `--csv` and the report have all of it."""
 
 
@@ -180,7 +180,8 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best
     configurations failed first.
 
-    The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many
+    Where a scenario was tried more than once, how often it passed stands beside the configuration. The reason,
+    what was expected and found, is that of the best configuration that failed it. Trials that broke are not among them. Of many
     the last row says how many more there are.
     """
     rows = list(rows)
@@ -190,11 +191,18 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
         if row.outcome == "fail":
             found.setdefault(row.scenario, []).append(row)
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
+    tried = Counter((row.scenario, row.config) for row in rows)
+    right = Counter((row.scenario, row.config) for row in rows if row.outcome == "pass")
+
+    def with_count(scenario: str, config: str) -> str:
+        number = tried[scenario, config]
+        return config if number == 1 else f"{config} ({right[scenario, config]} of {number})"
+
     cells = [
         [
             scenario,
-            ", ".join(dict.fromkeys(row.config for row in failed)),
-            one_line(failed[0].reason, _REASON),
+            ", ".join(with_count(scenario, config) for config in dict.fromkeys(row.config for row in failed)),
+            one_line(failed[0].why, _REASON),
         ]
         for scenario, failed in first[:_MOST]
     ]
