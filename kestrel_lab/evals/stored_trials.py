@@ -54,8 +54,10 @@ class EvalRow:
         if self.outcome != "fail":
             return "" if self.outcome == "pass" else self.reason
         failed = [score for score in self.scores if not score["passed"]]
-        # A reason ends with the failed checks in short, see `outcome_of`; before them is the run's end.
+        # A reason ends with the failed checks, see `outcome_of`, that of an imported trial with their names.
+        # What stands before them is the run's end.
         ended = self.reason.removesuffix(failed_text((one["check"], one["reason"]) for one in failed))
+        ended = ended.removesuffix("; ".join(str(one["check"]) for one in failed))
         found = (
             f"expected: {one['check']}" + (f"; found: {one['reason']}" if one["reason"] else "")
             for one in failed

@@ -161,6 +161,7 @@ def test_a_tile_says_why_and_opens_the_transcripts_of_its_trials(tmp_path: Path)
 
 def test_transcripts_of_a_board_stay_small(tmp_path: Path) -> None:
     """Those of failed trials come first, and there are no more than there is room for."""
+
     async def work() -> NotebookReporter:
         async with Lab(home=tmp_path / "home") as lab:
             reporter = NotebookReporter(lambda: lab)

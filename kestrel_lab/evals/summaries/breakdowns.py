@@ -180,9 +180,9 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best
     configurations failed first.
 
-    Where a scenario was tried more than once, how often it passed stands beside the configuration. The reason,
-    what was expected and found, is that of the best configuration that failed it. Trials that broke are not among them. Of many
-    the last row says how many more there are.
+    Where a scenario was tried more than once, how often it passed stands beside the configuration. The
+    reason, what was expected and found, is that of the best configuration that failed it. Trials that broke
+    are not among them. Of many the last row says how many more there are.
     """
     rows = list(rows)
     passed = Counter(row.config for row in rows if row.outcome == "pass")
