@@ -77,7 +77,7 @@ class History(ResultView):
             records,
             columns=["commit", "subject", "committed_at", *COLUMNS],
             units={**UNITS, "committed_at": "UTC"},
-        )
+        ).astype({"passed": "boolean"})
 
     def summary(self) -> pd.DataFrame:
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's

@@ -15,24 +15,14 @@ from kestrel_lab.evals.summaries.streaming_summary import reduce_rows, score_met
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
 
+_FIRST: Final = ("passed", "why", "scenario", "config", "epoch", "cost_estimate", "wall_time", "run", "score")
 COLUMNS: Final = (
-    *(
-        "suite",
-        "scenario",
-        "family",
-        "config",
-        "model",
-        "model_kind",
-        "guidance",
-        "epoch",
-        "outcome",
-        "success",
-        "score",
-    ),
-    *METRICS,
-    *("grading_cost", "reason", "attempts", "run", "git_sha", "origin", "weight"),
+    *_FIRST,
+    *("model", "model_kind", "family", "outcome", "success", "guidance", "suite"),
+    *(name for name in METRICS if name not in _FIRST),
+    *("grading_cost", "reason", "attempts", "git_sha", "origin", "weight"),
 )
-"""The keys of a trial's record, in order."""
+"""The keys of a trial's record, in order: first what is read first."""
 
 UNITS: Final = {
     **{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")},
@@ -62,6 +52,8 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         else float(result["outcome"] == "pass")
     )
     return {
+        "passed": None if math.isnan(success) else bool(success),
+        "why": row.why,
         "suite": row.suite,
         "scenario": row.scenario,
         "family": result["family"],
@@ -83,11 +75,6 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "origin": result.get("origin", ""),
         "weight": result["weight"],
     }
-
-
-def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
-    """Return the US dollars that graders cost; not a number where a price is not known."""
-    return score_metrics(scores)["grading_cost"]
 
 
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:

@@ -4,7 +4,6 @@ rubrics.
 
 import pytest
 from greetings import RUBRIC
-from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.errors import UsageError
@@ -15,6 +14,7 @@ from kestrel_lab.evals.labels.stored_labels import (
     stored_labels,
     undo_label,
 )
+from kestrel_lab.lab import Lab
 
 
 def said(value, who="ada", **more):
@@ -28,7 +28,7 @@ def test_a_label_is_an_event_of_an_ended_run(session, runs):
     and the log is whole.
     """
     made = record_label(session.store, runs[0], said(1, note="  by name "))
-    other = Session(session.home, env={})
+    other = Lab(session.home, env={})
     try:
         assert stored_labels(other.store, "demo") == [made]
         assert (made.said.note, made.said.rubric_hash) == ("by name", hash_rubric(RUBRIC))
