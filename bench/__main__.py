@@ -2,7 +2,8 @@
 
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
-RUNS`; one of the others: `python -m bench kernel`.
+RUNS`; whether the statistics keep what they state: `python -m bench coverage`; one of the others: `python -m bench
+kernel`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import (
     containment,
+    coverage,
     finding,
     headless,
     imports,
@@ -135,6 +137,8 @@ def main() -> int:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
     if sys.argv[1:2] == ["containment"]:
         return containment.main(sys.argv[2:])
+    if sys.argv[1:2] == ["coverage"]:
+        return coverage.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:
         return nearest.main(sys.argv[2:])
     if sys.argv[1:2] and sys.argv[1] in BENCHMARKS:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -391,18 +391,22 @@ class Comparison(ResultView):
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        if few := next(
-            (
-                d.scenarios
-                for d in self._differences.values()
-                if d.scope == "these scenarios" and d.scenarios and not told
-            ),
-            None,
-        ):
-            yield (
-                f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
-                "scenarios like these."
-            )
+        yield from () if told else _unit_notes(self._differences.values())
+
+
+def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
+    """Yield what a comparison speaks of, where that is not scenarios like these, each counted by itself."""
+    differences = list(differences)
+    if of_families := {d.test for d in differences if d.test.endswith("of families")}:
+        yield (
+            "Scenarios of one family count together: what disturbs all of them at once is no evidence of a "
+            f"change ({', '.join(sorted(of_families))})."
+        )
+    if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
+        yield (
+            f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
+            "scenarios like these."
+        )
 
 
 def compare_rows(
@@ -424,9 +428,14 @@ def compare_rows(
         config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
     }
+    families = {row.scenario: row.family for row in (*base, *head)}
     found = [
         _paired_difference(
-            metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight
+            metric,
+            before.get(key, {}),
+            after.get(key, {}),
+            rounds[config],
+            partial(compare_scenarios, weights=weights, families=families, alpha=ALPHA * question.weight),
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
@@ -487,24 +496,22 @@ _Values = dict[tuple[str, int], float]
 
 
 def _paired_difference(
-    metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float
+    metric: str, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
 ) -> Difference:
+    """Return the difference of one metric; `compared` is `compare_scenarios` with all that metrics share."""
     if metric == PRIMARY or not METRICS[metric].clock:
-        return compare_scenarios(
-            by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha
-        )
+        return compared(by_scenario(before), by_scenario(after), bounded=metric == PRIMARY)
     if rounds.note:
-        apart = compare_scenarios(
-            by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
-        )
+        apart = compared(by_scenario(before), by_scenario(after), bounded=False)
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
     before, after = (
         {key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after)
     )
-    found = compare_scenarios(
-        by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
+    shared = compared.keywords
+    found = compared(by_scenario(before), by_scenario(after), bounded=False)
+    return confirm_by_rounds(
+        found, mean_difference_by_round(before, after, shared["weights"]), alpha=shared["alpha"]
     )
-    return confirm_by_rounds(found, mean_difference_by_round(before, after, weights), alpha=alpha)
 
 
 def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:

@@ -22,9 +22,9 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
     group_by_cluster,
-    mean_of,
     share_of,
 )
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
@@ -333,7 +333,7 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
     clusters = group_by_cluster(
         [value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept]
     )
-    return (share_of if is_share(gate.metric) else mean_of)(clusters, alpha=alpha)
+    return (share_of if is_share(gate.metric) else amount_of)(clusters, alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:

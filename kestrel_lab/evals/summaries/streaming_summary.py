@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, mean_of, proportion_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, proportion_of, share_of
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 
 if TYPE_CHECKING:  # loads pydantic
@@ -194,7 +195,7 @@ def _detail(
     }
     found |= rate.columns("success_rate")
     for metric in metrics:
-        interval = (share_of if is_share(metric) else mean_of)(
+        interval = (share_of if is_share(metric) else amount_of)(
             [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
         )
         found |= interval.columns(metric)
