@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kestrel_lab.evals.stats.corrected import JudgedSample, corrected_difference, corrected_rate
 from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.text import table_text
 
 Numbers = NDArray[Any]
+PARTS = ("power", "alarms", "amounts", "corrected", "lenient")
 ICC = 0.75
 """How much trials of one task resemble each other; that of recorded agents."""
 
@@ -178,6 +180,154 @@ def recorded_amounts(runs: Path) -> dict[str, Numbers]:
     }
 
 
+def judged(chance: np.random.Generator, right: Numbers, sensitivity: float, specificity: float) -> Numbers:
+    """The verdicts of a judge on trials that are right or not."""
+    passes = np.where(right > 0, sensitivity, 1 - specificity)
+    found: Numbers = (chance.random(len(right)) < passes).astype(float)
+    return found
+
+
+def sample_of(
+    verdicts: Numbers, right: Numbers, labelled: Numbers, clusters: Numbers, chances: Numbers | None = None
+) -> JudgedSample:
+    """The sample in which only some trials have a label."""
+    labels = [
+        truth if there else None for truth, there in zip(right.tolist(), labelled.tolist(), strict=True)
+    ]
+    return JudgedSample(
+        verdicts=verdicts.tolist(),
+        labels=labels,
+        clusters=clusters.tolist(),
+        probabilities=() if chances is None else chances.tolist(),
+    )
+
+
+def drawn_sample(
+    chance: np.random.Generator,
+    rate: float,
+    labels: int,
+    *,
+    epochs: int = 1,
+    unsure: bool = False,
+    trials: int = 400,
+) -> JudgedSample:
+    """Trials with the verdicts of a judge that is right in 85 %, and labels of some that were drawn at random.
+
+    With `unsure` those that the judge failed are drawn three times as often.
+    """
+    tasks = np.repeat(np.arange(trials // epochs), epochs)
+    rates = task_rates(chance, trials // epochs, rate)[tasks] if epochs > 1 else np.full(trials, rate)
+    right = (chance.random(trials) < rates).astype(float)
+    verdicts = judged(chance, right, 0.85, 0.85)
+    if not unsure:
+        taken = np.isin(np.arange(trials), chance.choice(trials, labels, replace=False))
+        return sample_of(verdicts, right, taken, tasks)
+    chances = np.where(verdicts > 0, 1.0, 3.0)
+    chances *= labels / chances.sum()
+    return sample_of(verdicts, right, chance.random(trials) < chances, tasks, chances)
+
+
+def corrected(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often intervals of corrected rates cover the truth."""
+    ways: dict[str, dict[str, Any]] = {
+        "": {},
+        ", drawn where unsure": {"unsure": True},
+        ", 4 epochs of a task": {"epochs": 4},
+        ", 10 epochs of a task": {"epochs": 10},
+    }
+    for rate in (0.5, 0.7, 0.9, 0.95):
+        for labels in (30, 50, 100):
+            for way, more in ways.items():
+                covered = naive = 0
+                for _ in range(repeats):
+                    sample = drawn_sample(chance, rate, labels, **more)
+                    covered += not corrected_rate(sample).interval.excludes(rate)
+                    naive += not mean_interval(sample.verdicts, sample.clusters).excludes(rate)
+                yield Stated(
+                    what="coverage, corrected",
+                    setting=f"rate {rate:g}, {labels} labels{way}",
+                    measured=covered / repeats,
+                    at_least=0.94,
+                    beside=f"naive {100 * naive / repeats:.1f} %",
+                )
+
+
+def lenient_suite(chance: np.random.Generator, pairs: int, labels: int) -> tuple[JudgedSample, JudgedSample]:
+    """Two configurations on the same tasks, the second 10 points worse and liked better by the judge."""
+    common = chance.normal(size=pairs)
+    sides = []
+    taken = np.isin(np.arange(pairs), chance.choice(pairs, labels, replace=False))
+    for bound, sensitivity, specificity in ((-0.5244, 0.85, 0.85), (-0.2533, 0.95, 0.71)):
+        level = math.sqrt(0.6) * common + math.sqrt(0.4) * chance.normal(size=pairs)
+        right = (level > bound).astype(float)  # rates .7 and .6, correlated within tasks
+        verdicts = judged(chance, right, sensitivity, specificity)
+        sides.append(sample_of(verdicts, right, taken, np.arange(pairs)))
+    return sides[0], sides[1]
+
+
+def lenient(chance: np.random.Generator, repeats: int) -> dict[str, tuple[float, float, float]]:
+    """Return in which share of suites of 200 a worse configuration is called better, and worse, and the truth is
+    covered, by method.
+    """
+    told: dict[str, list[tuple[bool, bool, bool]]] = {}
+    for labels in (30, 60):
+        for _ in range(repeats):
+            base, head = lenient_suite(chance, 200, labels)
+            moved = [b - a for a, b in zip(base.verdicts, head.verdicts, strict=True)]
+            for method, found in (
+                ("verdicts alone", mean_interval(moved)),
+                (f"corrected, {labels} labelled pairs", corrected_difference(base, head)),
+            ):
+                told.setdefault(method, []).append((found.low > 0, found.high < 0, not found.excludes(-0.1)))
+    return {method: tuple(np.mean(each, axis=0).tolist()) for method, each in told.items()}
+
+
+def lenient_shares(found: dict[str, tuple[float, float, float]]) -> Iterator[Stated]:
+    """The shares of suites in which the worse configuration is called better."""
+    for method, (better, worse, covered) in found.items():
+        yield Stated(
+            what="10 points worse is called better",
+            setting=method,
+            measured=better,
+            at_most=0.01 if method.startswith("corrected") else 1.0,
+            beside=f"called worse {100 * worse:.1f} %, truth covered {100 * covered:.1f} %",
+        )
+
+
+def draw_lenient(found: dict[str, tuple[float, float, float]], path: Path) -> None:
+    """Draw what is said of a configuration that is 10 points worse, with a judge that likes it."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "coverage"  # the same figure has the same bytes
+    figure, axes = plt.subplots(figsize=(7.6, 2.5), layout="constrained")
+    names = list(found)[::-1]
+    parts = {
+        "“B is better” (wrong)": [found[name][0] for name in names],
+        "undecided": [1 - sum(found[name][:2]) for name in names],
+        "“B is worse” (right)": [found[name][1] for name in names],
+    }
+    left = np.zeros(len(names))
+    for (label, shares), colour in zip(parts.items(), ("#c0392b", "#d5d8dc", "#1f6f8b"), strict=True):
+        axes.barh(names, [100 * share for share in shares], left=left, color=colour, label=label)
+        for place, share in enumerate(shares):
+            if share > 0.03:
+                ink = "#333333" if label == "undecided" else "white"
+                middle = left[place] + 50 * share
+                axes.text(
+                    middle, place, f"{100 * share:.0f} %", ha="center", va="center", color=ink, fontsize=9
+                )
+        left += 100 * np.array(shares)
+    axes.set(xlim=(0, 100), xlabel="suites of 200 tasks, %")
+    axes.set_title("B is 10 points worse, and the judge is lenient to B", fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.28), ncols=3, frameon=False, fontsize=9)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; returns 1 if a bound is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench coverage", description=__doc__)
@@ -185,16 +335,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--repeats", type=int, default=1000, help="simulations of each setting (default: %(default)s)"
     )
     parser.add_argument("--runs", type=Path, help="archive of recorded runs in AgentDojo's format")
-    parser.add_argument(
-        "--only", action="append", choices=("power", "alarms", "amounts"), help="may be repeated"
-    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
+    parser.add_argument("--plot", type=Path, help="file for the figure of the lenient judge")
     asked = parser.parse_args(arguments)
     chance, found = np.random.default_rng(31), list[Stated]()
     parts: dict[str, Callable[[], Iterator[Stated]]] = {
         "power": lambda: power(chance, asked.repeats),
         "alarms": lambda: alarms(chance, asked.repeats),
         "amounts": lambda: amounts(chance, asked.repeats, asked.runs),
+        "corrected": lambda: corrected(chance, asked.repeats),
+        "lenient": lambda: lenient_shares(liked),
     }
+    liked = lenient(chance, asked.repeats) if "lenient" in (asked.only or PARTS) else {}
+    if liked and asked.plot:
+        draw_lenient(liked, asked.plot)
     for name in asked.only or parts:
         for one in parts[name]():
             found.append(one)

@@ -448,7 +448,10 @@ def _detectable(
         between = lost**2 * max(0.0, levels.square - levels.mean**2)
         within = lost * ((2 - lost) * levels.square - levels.mean) * levels.per_trial
         variance = interval.se**2 + (between + within) / levels.scenarios
-        found = middle >= detectable_mean(math.sqrt(max(0.0, variance)), df, noise=1 / (2 * df), alpha=alpha)
+        se = math.sqrt(max(0.0, variance))
+        # Losses are rare and all of one sign: such skewness moves the mean of Student's t towards zero.
+        skewness = middle * levels.per_trial**2 / (2 * levels.scenarios**2 * se**2) if se else 0.0
+        found = middle >= detectable_mean(se, df, noise=1 / (2 * df), alpha=alpha) + skewness
         low, high = (low, middle) if found else (middle, high)
     # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
     # tell at all.
