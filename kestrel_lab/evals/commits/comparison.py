@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -40,7 +40,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
+from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe_markup, table_html
@@ -363,12 +363,12 @@ class Comparison(ResultView):
             for scenario, why in list(self.base.skipped.items())[:_SHOWN_SKIPPED]:
                 yield f"{self.base.title}: scenario {scenario}: {why}"
         for side in (self.head,) if self.no_base else (self.base, self.head):
-            broke = sum(row.outcome == "error" for row in side.rows)
+            broke = any(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
             pulled = sum(bool(row.result.get("origin")) for row in side.rows)
             made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
             made += f" ({pulled} pulled from what others pushed)" if pulled else ""
-            yield made + (f", {broke} broke (counted {counted})" if broke else "")
+            yield made + (f", broke: {broke_in(side.rows)}, counted {counted}" if broke else "")
             if side.newer:
                 yield (
                     f"{side.title} does not have this suite: its code ran with the present suite, and "
@@ -444,10 +444,59 @@ def compare_rows(
         for config in configs
     }
     judged = judge_all(found, questions)
+    for place, (config, metric) in enumerate(keys):
+        if metric == PRIMARY:
+            mine = [[row for row in rows if row.config == config] for rows in (base, head)]
+            compared = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+            judged[place] = _unless_turned_over(judged, place, questions, found, _if_broken(mine, compared))
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)
     }
+
+
+def _if_broken(
+    sides: Sequence[Sequence[EvalRow]], compared: Callable[..., Difference]
+) -> Sequence[Difference]:
+    """Return the differences of the success rate if all that broke had failed at base and passed at head, and
+    the other way; none where nothing broke.
+    """
+    if all(row.outcome != "error" for rows in sides for row in rows):
+        return []
+    return [
+        compared(*(_passes(rows, broken) for rows, broken in zip(sides, fills, strict=True)))
+        for fills in ((0.0, 1.0), (1.0, 0.0))
+    ]
+
+
+def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        value = broken if row.outcome == "error" else float(row.outcome == "pass")
+        found.setdefault(row.scenario, []).append(value)
+    return found
+
+
+def _unless_turned_over(
+    judged: Sequence[Difference],
+    place: int,
+    questions: Sequence[Question],
+    found: Sequence[Difference],
+    bounds: Sequence[Difference],
+) -> Difference:
+    """Return the difference at `place`, without its verdict where another end of trials that broke would give
+    another one.
+    """
+    mine = judged[place]
+    others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
+    if mine.verdict == "inconclusive" or all(one.verdict == mine.verdict for one in others):
+        return mine
+    low, high = sorted(100 * one.interval.mean for one in bounds)
+    note = (
+        f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
+        f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
+    )
+    return replace(mine, verdict="inconclusive", note=note)
 
 
 def compare_families(

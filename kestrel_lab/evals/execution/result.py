@@ -230,7 +230,7 @@ class EvalResult(ResultView):
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self.summaries():
-            broke = f", {s['errors']} broke" if s["errors"] else ""
+            broke = f", broke: {result_table.broke_text(s)}" if s["errors"] else ""
             name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
                 f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, "

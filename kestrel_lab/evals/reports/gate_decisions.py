@@ -27,7 +27,13 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
+from kestrel_lab.evals.summaries.result_table import (
+    format_percent,
+    label_kind,
+    success_interval,
+    trial_record,
+)
+from kestrel_lab.evals.summaries.streaming_summary import broken_bounds
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
@@ -311,6 +317,11 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
         return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {len(records)} trials broke" if broke else ""
+    if broke and gate.metric == SUCCESS:
+        failed, passed = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
+        why += (
+            f" (the rate is {format_percent(failed)} if they failed, {format_percent(passed)} if they passed)"
+        )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)
         why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))

@@ -16,7 +16,7 @@ from kestrel_lab.evals.reports.plots import families_figure
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, label_kind, with_unit
+from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, broke_text, label_kind, with_unit
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.runtime.options import takes_options
@@ -82,7 +82,7 @@ class StoredSummary(PartsView):
                 label_kind(record["config"], record["model_kind"]),
                 *([str(record[self.by])] if self.by != "config" else []),
                 str(record["trials"]),
-                str(record["errors"]),
+                broke_text(record),
                 *(format_interval(record, name) for name in metrics),
             ]
             for record in self.records

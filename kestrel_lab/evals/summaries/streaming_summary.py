@@ -139,6 +139,7 @@ class Reducer:
             "trials": sum(cell.trials for cell in cells),
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
+            **_if_broken(cells),
             **means,
             "cost_known": means["unpriced_calls"] == 0,
         }
@@ -192,6 +193,7 @@ def _detail(
         "trials": sum(cell.trials for cell in cells),
         "scenarios": len(cells),
         "errors": sum(cell.errors for cell in cells),
+        **_if_broken(cells),
     }
     found |= rate.columns("success_rate")
     for metric in metrics:
@@ -203,6 +205,35 @@ def _detail(
         found[AT_LEAST] = found["cost_estimate"]
         found |= NOTHING.columns("cost_estimate")
     return found
+
+
+def broken_bounds(outcomes: Iterable[tuple[str, int, float]]) -> tuple[float, float]:
+    """Return the success rates that trials would have if all that broke had failed, and if all had passed.
+
+    `outcomes` are `pass`, `fail` or `error`, each with how many trials ended so and the weight of one. These
+    are Manski's bounds, which suppose nothing of what broke (C. F. Manski, Nonparametric bounds on treatment
+    effects, American Economic Review 80 (1990) 319-323).
+    """
+    weights = {"pass": 0.0, "fail": 0.0, "error": 0.0}
+    for outcome, count, weight in outcomes:
+        weights[outcome] += count * weight
+    total = math.fsum(weights.values()) or math.nan
+    return weights["pass"] / total, (weights["pass"] + weights["error"]) / total
+
+
+def _if_broken(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the bounds of the rate as columns."""
+    passes = [round(cell.success.n * cell.success.mean) for cell in cells]
+    failed, passed = broken_bounds(
+        one
+        for cell, passed in zip(cells, passes, strict=True)
+        for one in (
+            ("pass", passed, cell.weight),
+            ("error", cell.errors, cell.weight),
+            ("fail", cell.trials - cell.errors - passed, cell.weight),
+        )
+    )
+    return {"if_broken_failed": failed, "if_broken_passed": passed}
 
 
 def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
