@@ -110,9 +110,9 @@ class TerminalFrontend:
                 "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
             )
         if how.control:
-            return LinesScreen(self.lab().session, self.user, how.approval_timeout)
+            return LinesScreen(self.lab(), self.user, how.approval_timeout)
         if sys.stdin.isatty() and not how.as_json:
-            return AttachedTerminal(self.lab().session, how, self.console, self.user)
+            return AttachedTerminal(self.lab(), how, self.console, self.user)
         return PlainScreen(self.console, as_json=how.as_json)
 
     def slider(self, run: Run) -> Any:

@@ -2,13 +2,14 @@
 
 The rules live in the database, so that no code path can break them: a run changes its state only by a
 `state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing but an
-undo is appended to an ended run, no event and no trial is changed, none is deleted but those of a run that is
-removed, a question about a call is decided once, a forked run begins behind an event of its parent, in the
-state the parent was in then, and only the session that claimed a run last adds to it: each claim raises the
-run's epoch by one, and each event carries the epoch it was written in, and a hash of itself and the one
-before. Decisions and undos may come from anywhere; those of other sessions carry no epoch. `INSERT OR
-REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the
-exception: they live beside the log, which names them by id only, so that they can be changed and forgotten.
+undo or a label is appended to an ended run, no event and no trial is changed, none is deleted but those of a
+run that is removed, a question about a call is decided once, a forked run begins behind an event of its
+parent, in the state the parent was in then, and only the session that claimed a run last adds to it: each
+claim raises the run's epoch by one, and each event carries the epoch it was written in, and a hash of itself
+and the one before. Decisions, undos and labels may come from anywhere; those of other sessions carry no
+epoch. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert.
+Notes are the exception: they live beside the log, which names them by id only, so that they can be changed
+and forgotten.
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
@@ -416,6 +417,26 @@ END;
 """
 """A person may take over what a fork changed after the run has ended, in any session."""
 
+_ELEVENTH = f"""
+DROP TRIGGER events_insert;
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL')
+    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', 'trial_labelled', 'label_undone', 'trial_judged')
+    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+END;
+DROP TRIGGER events_fence;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied', \
+'trial_labelled', 'label_undone', 'trial_judged'));
+END;
+CREATE INDEX labels_and_verdicts ON events(run_id, seq)
+  WHERE type IN ('trial_labelled', 'label_undone', 'trial_judged');
+"""
+"""People and judges say what they think of a trial after its run has ended, in any session."""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -427,5 +448,6 @@ MIGRATIONS: tuple[str, ...] = (
     _EIGHTH,
     _NINTH,
     _TENTH,
+    _ELEVENTH,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -24,10 +24,13 @@ from kestrel_lab.core.events.union import (
     Event,
     FilesApplied,
     KernelUndone,
+    LabelUndone,
     Record,
     RunForked,
     RunStarted,
     StateTransition,
+    TrialJudged,
+    TrialLabelled,
     decode_event,
     encode_event,
 )
@@ -75,6 +78,9 @@ class RunRow:
     epoch: int
     """How often it was claimed anew."""
 
+
+Given = ApprovalGiven | KernelUndone | FilesApplied | TrialLabelled | LabelUndone | TrialJudged
+"""What may be added to a run from outside, and after its end."""
 
 _MOST_READERS = 4
 """Connections that are kept open for reading."""
@@ -271,9 +277,9 @@ class SessionStore:
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
-    def decide(self, run_id: str, given: ApprovalGiven | KernelUndone | FilesApplied) -> None:
-        """Record a decision, that calls were undone or that changes were applied, and wait until it is on
-        disk.
+    def decide(self, run_id: str, given: Given) -> str:
+        """Record what a person or a judge said or did about a run, and wait until it is on disk; returns the
+        id of the event.
 
         It does not matter which process works on the run, or whether one does. Raises `AlreadyDecided` if
         somebody was faster and `StoreError` if nothing was asked.
@@ -281,13 +287,15 @@ class SessionStore:
         if isinstance(given, ApprovalGiven):
             given = replace(given, question=given.question or given.call)
         done: Future[int] = Future()
-        self._put(self._job(run_id, given, None, time.time(), done), urgent=True)
+        job = self._job(run_id, given, None, time.time(), done)
+        self._put(job, urgent=True)
         try:
             done.result()
         except IllegalTransition as error:  # the run may have ended with the answer that came first
             if isinstance(given, ApprovalGiven) and self.decision(run_id, given.question) is not None:
                 raise AlreadyDecided(ANSWERED_BEFORE) from error
             raise
+        return job.eid
 
     def claim(self, seen: RunRow) -> bool:
         """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it

@@ -96,7 +96,7 @@ class Notebook:
 
     def note(self, run: Run) -> None:
         """Remember `run` as the one that the next goal goes on with."""
-        self._last = (self.lab(), run, self.lab().session.options.get("model"))
+        self._last = (self.lab(), run, self.lab().options.get("model"))
 
     def goes_on_with(self) -> dict[str, Any]:
         """Options that continue the last run; none in a new lab or while the last run still works."""
@@ -106,7 +106,7 @@ class Notebook:
         _, run, model = self._last
         if not run.status.terminal and is_working(run):
             return {}
-        changed = lab.session.options.get("model")
+        changed = lab.options.get("model")
         return {"follow": run, **({"model": changed} if changed is not model and changed is not None else {})}
 
     def runs(self) -> list[str]:

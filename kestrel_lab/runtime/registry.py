@@ -67,7 +67,7 @@ class Registry:
     ) -> None:
         """`tools` are the native ones and those that runs are offered on request."""
         self.options = options
-        """Those of the session as they are now; `Session.change` replaces them."""
+        """Those of the lab as they are now; `Lab.change` replaces them."""
         self.sandbox = sandbox
         self._servers_home, self._mcp = home.resolve() / "mcp", mcp
         self._models: dict[str, Model] = dict(options.get("models") or {})

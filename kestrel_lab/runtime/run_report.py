@@ -19,7 +19,7 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import VisibleStatus, visible_status
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.context.images import images_html
+from kestrel_lab.runtime.context.images import image_reader, images_html
 from kestrel_lab.runtime.execution.artifacts import answer_value, answering_steps
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
@@ -36,7 +36,7 @@ from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.run_text import run_text
-from kestrel_lab.views.run_view import RunView, view_of
+from kestrel_lab.views.run_view import ReadImage, RunView, view_of
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:
@@ -153,6 +153,11 @@ class Report:
             {step.id: step.state for step in view_of(self._records()).steps.values()}
         )
 
+    @property
+    def read_image(self) -> ReadImage:
+        """Makes the `data:` address of an image that an event of the run names."""
+        return image_reader(self._store)
+
     def view(self, *, at: int | None = None) -> RunView:
         """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as
         it is now.
@@ -167,8 +172,8 @@ class Report:
                     f"run {self._id} has no event {at}: its first is {records[0].seq}, its last "
                     f"{records[-1].seq}"
                 )
-            return view_of(before)
-        view = view_of(records)
+            return view_of(before, self.read_image)
+        view = view_of(records, self.read_image)
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status

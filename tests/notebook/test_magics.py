@@ -131,7 +131,7 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
         first = next(message.text for message in request.messages if message.role == "user")
         return next(text for begin, text in says.items() if first.startswith(begin))
 
-    shell.user_ns["lab"].session.change(model=ScriptedModel(answer))
+    shell.user_ns["lab"].change(model=ScriptedModel(answer))
     line = run(shell, '%kestrel orchestrate "What is here?" --rounds 1')
     cell = run(shell, "%%kestrel orchestrate --steps 2\nWhat is here?")
     for found in (line, cell):
@@ -181,7 +181,7 @@ def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) ->
 
 def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
     """Programs that execute notebooks see the failure; the run is left under its name."""
-    shell.user_ns["lab"].session.change(model=ScriptedModel([ModelError("no quota")]))
+    shell.user_ns["lab"].change(model=ScriptedModel([ModelError("no quota")]))
     with pytest.raises(
         RunFailed,
         match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r\S+ · go on with it: kestrel run --resume",
@@ -296,12 +296,12 @@ def test_a_setting_is_changed_for_the_session(shell: InteractiveShell) -> None:
     """`%kestrel config cache refresh` changes the notebook's lab and no file, and shows what is in force."""
     shown = run(shell, "%kestrel config cache refresh")
     assert (
-        shell.user_ns["lab"].session.cache.mode,
+        shell.user_ns["lab"].cache.mode,
         "this session" in repr(shown),
         list(Path().glob("*.toml")),
     ) == ("refresh", True, [])
     run(shell, '%kestrel run "write" --approve auto --cache off --as mine')
-    assert (shell.user_ns["mine"].status, shell.user_ns["lab"].session.cache.mode) == ("COMPLETE", "refresh")
+    assert (shell.user_ns["mine"].status, shell.user_ns["lab"].cache.mode) == ("COMPLETE", "refresh")
     with pytest.raises(UsageError, match="did you mean 'cache'"):
         run(shell, "%kestrel config cahce off")
 
@@ -326,16 +326,16 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
-    assert complete_line("%kestrel r") == ["resume", "router", "rules", "run", "runs"]
-    assert complete_line("%kestrel eval c") == ["calibration", "compare"]
-    assert complete_line("%kestrel macros a") == ["accept"]
-    assert complete_line("%kestrel --app") == ["--approval-timeout", "--approve"]
-    assert complete_line("%kestrel --approve x --to") == complete_line("%kestrel run --to")
-    assert complete_line("%kestrel run --app") == ["--approval-timeout", "--approve"]
+    assert [*complete_line("%kestrel r")] == ["resume", "router", "rules", "run", "runs"]
+    assert [*complete_line("%kestrel eval c")] == ["calibration", "compare"]
+    assert [*complete_line("%kestrel macros a")] == ["accept"]
+    assert [*complete_line("%kestrel --app")] == ["--approval-timeout", "--approve"]
+    assert [*complete_line("%kestrel --approve x --to")] == [*complete_line("%kestrel run --to")]
+    assert [*complete_line("%kestrel run --app")] == ["--approval-timeout", "--approve"]
     assert "--workspace" in complete_line("%%kestrel ")
-    assert complete_line("%kestrel memory --re") == ["--replaced"]
-    assert complete_line("%kestrel time --z") == ["--zone"]
-    assert complete_line("%kestrel compare --suite-") == ["--suite-at-commit"]
+    assert [*complete_line("%kestrel memory --re")] == ["--replaced"]
+    assert [*complete_line("%kestrel time --z")] == ["--zone"]
+    assert [*complete_line("%kestrel compare --suite-")] == ["--suite-at-commit"]
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,10 +348,10 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     ids = sorted(shell.user_ns[name].id for name in ("first", "second"))
     Path("suites").mkdir()
     Path("suites/a.yaml").touch()
-    lab.session.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
+    lab.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
 
     def found(line: str) -> list[str]:
-        return complete_line(line, lambda: lab)
+        return [*complete_line(line, lambda: lab)]
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [
         ids

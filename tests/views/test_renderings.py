@@ -281,7 +281,7 @@ def test_text_tells_the_run() -> None:
 
     assert run_text(view) == (
         "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  "
-        "three\ninfo: what it did: 1 thing\n    ran `wc`\n"
+        "three\ninfo: what it did: ran `wc`\n"
         "0 tokens · $0.0000 · 0 model calls · 1 tool call"
     )
 
@@ -466,12 +466,13 @@ def test_what_is_saved_of_a_long_run_has_a_bound() -> None:
 
     assert (len(html) < 500_000, len(text) < 100_000) == (True, True)
     assert left_out is not None
-    assert int(left_out[1].replace(",", "")) == 3_001 - html.count("<details")
+    # One folds the calls, one what was used.
+    assert int(left_out[1].replace(",", "")) == 3_002 - html.count("<details")
     assert re.search(r"… [\d,]+ rows left out; all of them: %kestrel show r1 --html FILE …", text)
     for words in ("word 0.", "word 2999.", "the end"):
         assert (words in html, words in text) == (True, True)
     assert "word 1000." not in html + text
-    assert run_html(view, limit=None).count("<details") == 3_000
+    assert run_html(view, limit=None).count("<details") == 3_001
 
 
 def test_a_run_of_ordinary_length_is_saved_whole() -> None:
@@ -481,9 +482,9 @@ def test_a_run_of_ordinary_length_is_saved_whole() -> None:
     long = many(100, answer="begin " + "x" * 1_000_000 + " end of it")
     html, text = run_html(long), run_text(long)
     assert (html.count("<details"), "left out; all of them" in html + text) == (
-        101,
+        102,
         False,
-    )  # one folds what came before the last rows
+    )  # one folds the calls, one what was used
     assert (len(html) < 300_000, "begin x" in html, "x end of it" in html) == (True, True, True)
     assert (len(text) < 100_000, "x end of it" in text) == (True, True)
 

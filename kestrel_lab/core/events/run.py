@@ -15,6 +15,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
     type: ClassVar[str] = "run_started"
     goal: str
+    said: str = ""
+    """The goal as the person wrote it, where variables were filled in; empty where `goal` is that."""
     workspace: str
     model: str
     model_kind: str = "real"

@@ -22,6 +22,7 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.sequential import Look
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric
 from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 
@@ -254,6 +255,34 @@ def effects_figure(
         axes.locator_params(axis="x", nbins=5)
     _name_colours(figure, rates, EFFECT_WORDS)
     figure.suptitle(escape_mathtext(sanitize_text(title)), fontsize=11)
+    return figure
+
+
+def sequence_figure(looks: Sequence[Look], *, matters: float, planned: int) -> Figure:
+    """The difference after each look with the interval that holds at all looks together, over the pairs of
+    trials so far; what is smaller than `matters` is shaded.
+    """
+    figure = shown_figure()(figsize=(7.5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.axhspan(-100 * matters, 100 * matters, color="0.9", zorder=0, label="smaller than matters")
+    axes.axhline(0, color="0.6", linewidth=1, zorder=1)
+    shown = [one for one in looks if not math.isnan(one.interval.mean)]
+    for one in shown:
+        mean, low, high = (
+            100 * one_of for one_of in (one.interval.mean, one.interval.low, one.interval.high)
+        )
+        colour = _COLOURS[one.verdict]
+        axes.errorbar(
+            [one.pairs], [mean], yerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color=colour
+        )
+    axes.plot([one.pairs for one in shown], [100 * one.interval.mean for one in shown], color="0.5", zorder=1)
+    open_ended = any(math.isnan(one.fraction) for one in looks)
+    axes.set_xlim(0, 1.03 * (max(one.pairs for one in looks) if open_ended else planned))
+    axes.set_xlabel("pairs of trials")
+    axes.set_ylabel("head − base, points")
+    axes.set_title(f"verdict after {shown[-1].pairs} pairs: {shown[-1].verdict}" if shown else "no look yet")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize=8)
     return figure
 
 

@@ -40,7 +40,12 @@ from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
 from kestrel_lab.runtime.agent.touched_files import TouchedFiles
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
+from kestrel_lab.runtime.approvals.preview import (
+    code_context,
+    end_dry_run,
+    versions_of,
+    with_dry_run,
+)
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import is_cacheable
 from kestrel_lab.runtime.memory.run_memory import notes_of
@@ -53,6 +58,8 @@ from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, Too
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
+PREVIEW_PATIENCE_S = 0.7
+"""Seconds that the previews of a turn may take before its questions are asked without them."""
 _SHARED = frozenset({"workspace", "anything"})
 """What calls of different steps may change at the same time: see `tools.data_flow.Reach`."""
 
@@ -149,6 +156,7 @@ async def run_requests(
             raise
         finally:
             order.end(call)
+            await end_dry_run(call, ctx)
         # By a person, who thereby stops the run.
         if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
@@ -167,13 +175,14 @@ async def _prepare_calls(
 ) -> list[tuple[Call, Tool]]:
     """Return the calls that `requests` mean, with their tools; invalid ones are answered with the error."""
     calls: list[tuple[Call, Tool]] = []
+    until = asyncio.get_running_loop().time() + PREVIEW_PATIENCE_S
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
         prepared = _prepare(request, step, ctx, toolbox, offered)
         if isinstance(prepared, Call):
             tool = toolbox.get(prepared.target)
             if tool.dry_run is not None:
-                prepared = await with_dry_run(prepared, ctx)
+                prepared = await with_dry_run(prepared, ctx, until)
             if tool.sandbox is not None:
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:

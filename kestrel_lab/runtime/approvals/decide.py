@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kestrel_lab.core.calls import REPEATABLE, Call, Danger
+from kestrel_lab.core.calls import PREVIEWING, REPEATABLE, Call, Danger
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.json_types import Json
@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.command_patterns import offered_pattern
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.runtime.approvals.preview import dry_run_of, preview_of
+from kestrel_lab.runtime.approvals.preview import dry_run_of, end_dry_run, preview_of
 from kestrel_lab.runtime.approvals.scope import decision_applies, decision_binding, is_allowed_for_run
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import question_with_notes
@@ -86,6 +86,13 @@ class RunApprovals:
 
         Raises `ApprovalRequired` if a decision is needed and there is no approver.
         """
+        try:
+            return await self._decide(call)
+        finally:
+            # Decided without it, a preview that is still made is of no use.
+            await end_dry_run(call, self.ctx)
+
+    async def _decide(self, call: Call) -> ApprovalGiven | None:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
@@ -344,6 +351,8 @@ class RunApprovals:
         if call.id in self.lasting:
             return _LASTING, preview_key(_LASTING)
         tool = self.ctx.tools.find(call.target)
+        if (work := self.ctx.dry_runs.get(call.id)) is not None and not work.done():
+            return PREVIEWING, ""
         if (dry := await dry_run_of(call, self.ctx)) is not None:
             text = self.ctx.redactor.text(dry.text)
             return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)

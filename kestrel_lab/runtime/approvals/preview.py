@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kestrel_lab.core.calls import Call
+from kestrel_lab.core.calls import IN_KERNEL, Call, Danger
 from kestrel_lab.core.errors import ConflictError, error_text
 from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
@@ -85,15 +86,43 @@ async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
         run_id=ctx.run_id,
         call_id=call.id,
         sandbox=ctx.sandbox,
+        redactor=ctx.redactor,
         code=code_context(call, ctx),
     )
-    return await tool.dry_run(call.args, scope)
+    ctx.clock.hold()
+    try:
+        return await tool.dry_run(call.args, scope)
+    finally:
+        ctx.clock.release()
 
 
-async def with_dry_run(call: Call, ctx: RunContext) -> Call:
-    """Return the call with the danger and place of effect found by its dry run."""
-    found = await dry_run_of(call, ctx)
+async def with_dry_run(call: Call, ctx: RunContext, until: float) -> Call:
+    """Return the call with the danger and place of effect found by its dry run.
+
+    Where a person can be asked, a dry run is waited for until `until` by the event loop's clock. One that
+    takes longer goes on beside the question: the call counts as one without a preview.
+    """
+    work = asyncio.ensure_future(dry_run_of(call, ctx))
+    asks = ctx.options.get("approver") is not None and ctx.policy.otherwise != "deny"
+    patience = max(0.0, until - asyncio.get_running_loop().time()) if asks else None
+    try:
+        await asyncio.wait({work}, timeout=patience)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    if not work.done():
+        ctx.dry_runs[call.id] = work
+        return replace(call, danger=Danger.HIGH, sandbox=IN_KERNEL)
+    found = work.result()
     return call if found is None else replace(call, danger=found.danger, sandbox=found.sandbox)
+
+
+async def end_dry_run(call: Call, ctx: RunContext) -> None:
+    """Break the dry run of a call off, if it is still at work."""
+    if (work := ctx.dry_runs.pop(call.id, None)) is not None:
+        work.cancel()
+        # What went wrong in it is no matter any more: the call was decided without it.
+        await asyncio.gather(work, return_exceptions=True)
 
 
 def code_context(call: Call, ctx: RunContext) -> CodeContext:

@@ -140,6 +140,8 @@ class RunContext:
     """Whose words its models have read."""
     allowance: Allowance = field(init=False)
     clock: WorkClock = field(init=False)
+    dry_runs: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    """By call, dry runs that were still at work when the question was asked."""
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one call, of all steps, that may change what others of its kind change too."""
     cancelled: bool = False
@@ -383,10 +385,10 @@ class RunContext:
 
     def offered(self, step: Step) -> tuple[str, ...] | None:
         """Names of the tools that `step` may ask for; `None` for all of `toolbox`."""
-        if self.growth is not None and step.tools is not None:
-            names: tuple[str, ...] | None = self.growth.allowed(step.tools)
-        else:
-            names = () if step.operation and step.tools is None else step.tools
+        names = None if step.tools is None else tuple(step.tools)
+        if self.growth is not None and names is not None:
+            names = self.growth.allowed(names)
+        names = () if step.operation and names is None else names
         if DELEGATE in self.toolbox:
             names = self._with_delegate(step, self.toolbox.names if names is None else names)
         if self.skills and names and LOAD_SKILL not in names and READS in names:

@@ -14,7 +14,7 @@ from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.pages import Transcripts, report_page
 from kestrel_lab.evals.reports.plots import configs_figure
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 EVIL = "</details><script>alert(1)</script><img src=http://evil/x onerror=alert(1)>\x1b[31m"
@@ -57,7 +57,7 @@ def a_suite(name="demo"):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """A comparison in which everything flips but one scenario, with its store."""
-    lab = Session(tmp_path_factory.mktemp("lab") / "home", env={})
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home", env={})
 
     def worse(request):
         goal = next(message.text for message in request.messages if message.role == "user")
@@ -150,7 +150,7 @@ def test_pages_stay_small(found):
 
 def test_a_very_long_run_is_cut(tmp_path):
     """The beginning of a long transcript is shown, how much is missing is said, and so is how to see it."""
-    lab = Session(tmp_path / "home", env={})
+    lab = Lab(tmp_path / "home", env={})
     try:
         long = [[("tree", {})] for _ in range(60)] + ["42"]
         suite = a_suite().model_copy(update={"scenarios": a_suite().scenarios[:1]})
@@ -170,7 +170,7 @@ def test_columns_and_plots_that_say_nothing_are_left_out(tmp_path):
     """There is a column of families only where there are families, and no plot against a cost that every
     trial had: none.
     """
-    lab = Session(tmp_path / "home", env={})
+    lab = Lab(tmp_path / "home", env={})
     try:
         plain = [scenario.model_copy(update={"family": ""}) for scenario in a_suite().scenarios]
         alone = a_suite().model_copy(update={"scenarios": plain})

@@ -10,7 +10,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries.result_table import summarise_configurations
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 EVIL = "<script>alert(1)</script>"
@@ -32,7 +32,7 @@ def knows(share, name, cost):
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """Ten scenarios, three configurations: good and dear, poor and cheap, poor and dear."""
-    lab = Session(tmp_path_factory.mktemp("lab") / "home", env={})
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home", env={})
     checks = (AnswerContains(texts=("42",)),)
     suite = Suite(
         name=f"demo {EVIL}",

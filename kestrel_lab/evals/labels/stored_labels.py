@@ -1,0 +1,171 @@
+"""Stored labels: what people said of the trials of a suite, as events of the trials' runs.
+
+A label carries the rubric it was given by. The rubric may be edited while trials are labelled: that makes
+another version, told apart by the hash of its text, and labels of two versions are never counted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Final
+
+from kestrel_lab.core.errors import StoreError, UsageError
+from kestrel_lab.core.events.union import LabelUndone, TrialJudged, TrialLabelled, decode_event
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.eventlog.store import SessionStore
+
+# The words of the index `labels_and_verdicts`, without which SQLite reads the whole log.
+_STORED: Final = (
+    "SELECT run_id, eid, at, type, body FROM events "
+    "WHERE type IN ('trial_labelled', 'label_undone', 'trial_judged') ORDER BY at, run_id, seq"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+    """A label that was not undone."""
+
+    run: str
+    """The run of the trial."""
+    id: str
+    at: float
+    """Seconds since 1970, UTC."""
+    said: TrialLabelled
+
+    @property
+    def key(self) -> tuple[str, str, bool]:
+        """What there is one label of by one rubric: the trial, the person, and whether it came back."""
+        return self.run, self.said.who, self.said.repeat
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLabel:
+    """What all who labelled a trial by one rubric say of it."""
+
+    run: str
+    value: float
+    """1 where the rubric is met, 0 where not, the mean of the persons where they differ."""
+    probability: float
+    """With which this trial is among the labelled ones, above 0 and at most 1; 1 for a trial that somebody
+    chose. Probabilities of all trials of one answer can be compared, whatever number each draw asked for.
+    """
+    who: tuple[str, ...]
+    rubric_hash: str
+
+
+def hash_rubric(rubric: str) -> str:
+    """Return the hash that tells versions of a rubric apart; blank ends and line endings make no version."""
+    return content_key("rubric/1", clean_rubric(rubric))[:12]
+
+
+def clean_rubric(rubric: str) -> str:
+    """Return a rubric as it is stored; raises `UsageError` for one without words."""
+    text = "\n".join(rubric.split("\r\n")).strip()
+    if not text:
+        raise UsageError("a label needs a rubric: what an answer has to be like to be labelled 1")
+    return text
+
+
+def record_label(store: SessionStore, run: str, said: TrialLabelled) -> Label:
+    """Record a label of the trial that `run` is, and wait until it is on disk.
+
+    The hash is that of the rubric. Raises `UsageError` for a value that is not 1, 0 or `None`, a probability
+    that is not above 0 and at most 1, a label without a person or a rubric, and a run that is not in the log.
+    """
+    if said.value not in (0, 1, None) or isinstance(said.value, bool | float):
+        raise UsageError(f"a label is 1, 0 or None for a trial that was skipped, not {said.value!r}")
+    if not 0 < said.probability <= 1:
+        raise UsageError(f"the probability of a draw is above 0 and at most 1, not {said.probability!r}")
+    if not said.who.strip():
+        raise UsageError("a label needs the name of the person who gives it")
+    store.run(run)  # raises with the nearest id, or when it was removed
+    rubric = clean_rubric(said.rubric)
+    kept = replace(
+        said,
+        who=said.who.strip(),
+        rubric=rubric,
+        rubric_hash=hash_rubric(rubric),
+        note=said.note.strip(),
+    )
+    made = store.decide(run, kept)
+    [at] = store.query("SELECT at FROM events WHERE run_id = ? AND eid = ?", (run, made))[0]
+    return Label(run=run, id=made, at=at, said=kept)
+
+
+def undo_label(store: SessionStore, label: Label, who: str) -> None:
+    """Record that a label does not count any more, and wait until it is on disk."""
+    store.decide(label.run, LabelUndone(label=label.id, who=who))
+
+
+def stored_labels(store: SessionStore, suite: str) -> list[Label]:
+    """Return the labels of a suite that were not undone, oldest first: all rubrics, persons, repeats and
+    skipped trials; of one trial, person and rubric the newest.
+    """
+    found: dict[str, Label] = {}
+    for run, eid, at, event in _stored(store):
+        if isinstance(event, LabelUndone):
+            found.pop(event.label, None)
+        elif isinstance(event, TrialLabelled) and event.suite == suite:
+            found[eid] = Label(run=run, id=eid, at=at, said=event)
+    newest = {(label.key, label.said.rubric_hash): label.id for label in found.values()}
+    kept = set(newest.values())
+    return [label for label in found.values() if label.id in kept]
+
+
+def newest_rubric(labels: Sequence[Label]) -> str:
+    """Return the text of the rubric that was used last; empty where there is no label."""
+    return labels[-1].said.rubric if labels else ""
+
+
+def labels_of(
+    store: SessionStore, suite: str, *, rubric_hash: str | None = None, who: Sequence[str] = ()
+) -> dict[str, TrialLabel]:
+    """Return what people say of the trials of a suite, by the id of the trial's run.
+
+    Only labels by one rubric count, the one that was used last unless `rubric_hash` names another, and only
+    those of the persons named, if any. Skipped trials are left out, and repeats, which measure the person and
+    not the trial. Empty where nothing was labelled.
+    """
+    labels = stored_labels(store, suite)
+    wanted = rubric_hash or (labels[-1].said.rubric_hash if labels else "")
+    return combine_labels(
+        label for label in labels if label.said.rubric_hash == wanted and (not who or label.said.who in who)
+    )
+
+
+def combine_labels(labels: Iterable[Label]) -> dict[str, TrialLabel]:
+    """Return one value per trial of labels by one rubric, with comparable probabilities."""
+    by_run: dict[str, list[Label]] = {}
+    for label in labels:
+        if label.said.value is not None and not label.said.repeat:
+            by_run.setdefault(label.run, []).append(label)
+    # A trial that a draw of 50 takes with probability p is among the first k of it with p * k / 50, since its
+    # order is random. So draws that somebody ended early, and those that asked for more later, agree.
+    drawn = sum(any(label.said.drawn for label in group) for group in by_run.values())
+    return {
+        run: TrialLabel(
+            run=run,
+            value=fmean(label.said.value or 0 for label in group),
+            probability=min(1.0, max(_rate(label) * (drawn if label.said.drawn else 1) for label in group)),
+            who=tuple(label.said.who for label in group),
+            rubric_hash=group[0].said.rubric_hash,
+        )
+        for run, group in by_run.items()
+    }
+
+
+def _rate(label: Label) -> float:
+    return label.said.probability / max(1, label.said.drawn)
+
+
+_Said = TrialLabelled | LabelUndone | TrialJudged
+
+
+def _stored(store: SessionStore) -> Iterable[tuple[str, str, float, _Said]]:
+    for run, eid, at, kind, body in store.query(_STORED):
+        event = decode_event(kind, body)
+        if not isinstance(event, _Said):
+            raise StoreError(f"event {eid} of run {run} is no label. See: kestrel doctor")
+        yield run, eid, at, event
