@@ -98,7 +98,11 @@ class Trials:
             "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
             "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
             "summary": [*summary_table(summaries)],
-            "plots": [rate_plot(columns), *_scatters(summaries), *_family_plots(reducer)],
+            "plots": [
+                rate_plot([*columns, *_corrected(summaries)]),
+                *_scatters(summaries),
+                *_family_plots(reducer),
+            ],
             "tables": [],
             "columns": columns,
             "pairs": [
@@ -221,6 +225,15 @@ def _cell_rates(reducer: Reducer, said: _Said) -> list[list[Json]]:
         for (config, scenario), rate in reducer.cell_rates().items()
         if rate.n >= FEWEST
     ]
+
+
+def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Json]]:
+    """Yield the rows of a plot of the rates that people's labels correct, where there are enough labels."""
+    for one in summaries:
+        if not math.isnan(one.get("corrected_rate", math.nan)):
+            label = f"{label_kind(one['config'], one['model_kind'])}, corrected by {one['labels']} labels"
+            ends = (one[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
+            yield interval_row(label, *ends)
 
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:

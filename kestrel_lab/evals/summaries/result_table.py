@@ -10,6 +10,7 @@ from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import corrected_text
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds, reduce_rows, score_metrics
 
 if TYPE_CHECKING:  # loads pydantic
@@ -82,6 +83,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "git_sha": row.git_sha,
         "origin": result.get("origin", ""),
         "weight": result["weight"],
+        **{name: result[name] for name in ("label", "label_probability") if name in result},
     }
 
 
@@ -211,6 +213,10 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         ]
         for summary in summaries
     ]
+    if any(summary.get("labels") for summary in summaries):
+        headings.insert(3, "corrected by labels (95 %)")
+        for summary, row in zip(summaries, rows, strict=True):
+            row.insert(3, corrected_text(summary))
     tries = {summary["k"] for summary in summaries}
     if max(tries, default=0) > 1:
         k = str(*tries) if len(tries) == 1 else "k"

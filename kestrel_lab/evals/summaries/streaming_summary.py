@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.corrected import JudgedSample
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
@@ -21,6 +22,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -57,6 +59,8 @@ class Cell:
     """Of the trials that count: 1 for a pass."""
     measured: dict[str, Moments] = field(default_factory=dict)
     """By metric: of the trials that it is known of, broken ones among them."""
+    labels: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of the trials that count and that people labelled: verdict, label and the probability of its draw."""
 
 
 class Reducer:
@@ -94,6 +98,8 @@ class Reducer:
         cell.errors += told["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
             cell.success.add(success)
+            if "label" in told:
+                cell.labels.append((success, told["label"], told["label_probability"]))
         for name, value in numbers.items():
             moments = cell.measured.get(name)
             if moments is None:
@@ -156,9 +162,28 @@ class Reducer:
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
             **_if_broken(cells),
+            **corrected_columns(_sample(cells)),
             **means,
             "cost_known": means["unpriced_calls"] == 0,
         }
+
+
+def _sample(cells: Sequence[Cell]) -> JudgedSample:
+    """Return the trials of scenarios with their labels; without any an empty sample."""
+    if not any(cell.labels for cell in cells):
+        return sample_of([])
+    return sample_of([one for place, cell in enumerate(cells) for one in _judged(str(place), cell)])
+
+
+def _judged(scenario: str, cell: Cell) -> Iterable[Judged]:
+    """Yield the trials of a scenario that count: those with a label, and then as many passes and failures as
+    there are others.
+    """
+    passed = round(cell.success.n * cell.success.mean) - sum(verdict > 0 for verdict, _, _ in cell.labels)
+    for verdict, label, probability in cell.labels:
+        yield scenario, cell.weight, verdict, label, probability
+    for place in range(cell.success.n - len(cell.labels)):
+        yield scenario, cell.weight, float(place < passed), None, None
 
 
 def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping: bool = True) -> Reducer:
@@ -210,6 +235,7 @@ def _detail(
         "scenarios": len(cells),
         "errors": sum(cell.errors for cell in cells),
         **_if_broken(cells),
+        **corrected_columns(_sample(cells)),
     }
     found |= rate.columns("success_rate")
     for metric in metrics:
