@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -33,6 +34,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
 from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_column
+from kestrel_lab.evals.summaries.corrected_rates import with_labels
 from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
@@ -70,7 +72,8 @@ class EvalResult(ResultView):
     """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
     """How the trials were run: what was cut off before, repeated, or slowed down."""
-    _summaries: list[dict[str, Any]] = field(default_factory=list, init=False, compare=False)
+    _summaries: dict[Hashable, list[dict[str, Any]]] = field(default_factory=dict, init=False, compare=False)
+    """By the labels that they are corrected by: trials may be labelled at any time."""
 
     @property
     def reused(self) -> int:
@@ -86,9 +89,10 @@ class EvalResult(ResultView):
         `success` 1 or 0; both are missing for a trial that broke when the suite excludes those; `score` is
         the mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         `cost_estimate` is missing where no price is known, and what is known of it where `unpriced_calls` is
-        not 0. `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
+        not 0. `label` and `label_probability` are there where people labelled trials. `origin` is user and
+        machine that a pulled trial was made by, empty for one that was made here.
         """
-        records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
+        records = [result_table.frame_record(row, self.suite.count_errors) for row in self._labelled()]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
         frame = unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
         return frame.astype({"passed": "boolean"})  # one with room for missing values
@@ -141,7 +145,7 @@ class EvalResult(ResultView):
                 return unit_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
                 return unit_frame(
-                    reduce_rows(self.rows, self.suite.count_errors).grouped(group),
+                    reduce_rows(self._labelled(), self.suite.count_errors).grouped(group),
                     units=result_table.INTERVAL_UNITS,
                 )
         raise UsageError(
@@ -203,7 +207,7 @@ class EvalResult(ResultView):
         `NAME_trials` beside it.
         """
         gates = self.gates() if self.suite.gates else None
-        return write_suite_page(path, self.suite, self.rows, self.store, gates=gates)
+        return write_suite_page(path, self.suite, self._labelled(), self.store, gates=gates)
 
     def label(self, **how: Any) -> Labelling:
         """Draw trials of this result to be labelled by keys, in a notebook in a box below the cell.
@@ -245,7 +249,9 @@ class EvalResult(ResultView):
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
         told = gates_out_of_reach(self.suite)  # the decisions say so of each
         notes = tuple(line for line in self.lines() if line not in told)
-        return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=notes)
+        return GateReport(
+            suite=self.suite.name, decisions=decide_gates(self.suite, self._labelled()), notes=notes
+        )
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate;
@@ -261,7 +267,9 @@ class EvalResult(ResultView):
         """Return a summary for a pull request; `report`, the address of the HTML report, makes links to
         transcripts.
         """
-        return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
+        return result_markdown(
+            self.suite, self._labelled(), self.gates() if self.suite.gates else None, report
+        )
 
     @property
     def exit_code(self) -> int:
@@ -279,7 +287,7 @@ class EvalResult(ResultView):
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self.summaries():
-            broke = f", {s['errors']} broke" if s["errors"] else ""
+            broke = f", broke: {result_table.broke_text(s)}" if s["errors"] else ""
             name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
                 f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, "
@@ -353,6 +361,13 @@ class EvalResult(ResultView):
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return the rows of `summary` as records."""
-        if not self._summaries:  # kept: each display asks twice, and 12,000 rows take .1 s
-            self._summaries.extend(result_table.summarise_configurations(self.rows, self.suite.count_errors))
-        return [dict(summary) for summary in self._summaries]
+        # Kept, since each display asks twice and a reduction of 12,000 rows takes .4 s.
+        rows = self._labelled()
+        labels = tuple((row.id, row.result["label"]) for row in rows if "label" in row.result)
+        if labels not in self._summaries:
+            self._summaries[labels] = result_table.summarise_configurations(rows, self.suite.count_errors)
+        return [dict(summary) for summary in self._summaries[labels]]
+
+    def _labelled(self) -> list[EvalRow]:
+        """Return the rows with what people have said of them so far."""
+        return list(with_labels(self.rows, self.store))

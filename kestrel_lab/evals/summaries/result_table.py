@@ -10,7 +10,8 @@ from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.streaming_summary import reduce_rows, score_metrics
+from kestrel_lab.evals.summaries.corrected_rates import corrected_text
+from kestrel_lab.evals.summaries.streaming_summary import broken_bounds, reduce_rows, score_metrics
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -74,6 +75,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "git_sha": row.git_sha,
         "origin": result.get("origin", ""),
         "weight": result["weight"],
+        **{name: result[name] for name in ("label", "label_probability") if name in result},
     }
 
 
@@ -135,6 +137,25 @@ def rate_text(summary: Mapping[str, Any]) -> str:
     return format_percent(summary["success_rate"], summary["low"], summary["high"])
 
 
+def broke_text(summary: Mapping[str, Any]) -> str:
+    """Return how many trials of a summary broke, and the rates there would be if all of them had failed or
+    passed: `3 (rate 80–90 %)`.
+    """
+    return f"{summary['errors']}" + (
+        f" (rate {100 * summary['if_broken_failed']:.0f}–{100 * summary['if_broken_passed']:.0f} %)"
+        if summary["errors"]
+        else ""
+    )
+
+
+def broke_in(rows: Iterable[EvalRow]) -> str:
+    """Return `broke_text` for rows."""
+    rows = list(rows)
+    failed, passed = broken_bounds((row.outcome, 1, row.result["weight"]) for row in rows)
+    errors = sum(row.outcome == "error" for row in rows)
+    return broke_text({"errors": errors, "if_broken_failed": failed, "if_broken_passed": passed})
+
+
 def format_mean(value: float, spec: str) -> str:
     """Return a mean as text; `unknown` where it is not known of every trial."""
     return "unknown" if math.isnan(value) else f"{value:{spec}}"
@@ -169,7 +190,7 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
             label_kind(summary["model"], summary["model_kind"]),
             rate_text(summary),
             str(summary["trials"]),
-            str(summary["errors"]),
+            broke_text(summary),
             format_mean(summary["wall_time"], ".2f"),
             format_mean(summary["token_usage"], ".0f"),
             format_mean(summary["tool_calls"], ".1f"),
@@ -179,6 +200,10 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         ]
         for summary in summaries
     ]
+    if any(summary.get("labels") for summary in summaries):
+        headings.insert(3, "corrected by labels (95 %)")
+        for summary, row in zip(summaries, rows, strict=True):
+            row.insert(3, corrected_text(summary))
     tries = {summary["k"] for summary in summaries}
     if max(tries, default=0) > 1:
         k = str(*tries) if len(tries) == 1 else "k"

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.corrected import JudgedSample
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
     Moments,
-    mean_of,
     proportion_of,
     share_of,
 )
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -57,6 +59,8 @@ class Cell:
     """Of the trials that count: 1 for a pass."""
     measured: dict[str, Moments] = field(default_factory=dict)
     """By metric: of the trials that it is known of, broken ones among them."""
+    labels: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of the trials that count and that people labelled: verdict, label and the probability of its draw."""
 
 
 class Reducer:
@@ -99,6 +103,8 @@ class Reducer:
         cell.errors += told["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
             cell.success.add(success)
+            if "label" in told:
+                cell.labels.append((success, told["label"], told["label_probability"]))
         measured = cell.measured if self._grouping else self._means.setdefault(config, {})
         # `Moments.add` written out: a result of 12,000 trials has 100,000 values, and is shown in .1 s.
         for name, value in numbers.items():
@@ -167,9 +173,29 @@ class Reducer:
             "trials": trials,
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
+            **_if_broken(cells),
+            **corrected_columns(_sample(cells)),
             **means,
             "cost_known": means["unpriced_calls"] == 0,
         }
+
+
+def _sample(cells: Sequence[Cell]) -> JudgedSample:
+    """Return the trials of scenarios with their labels; without any an empty sample."""
+    if not any(cell.labels for cell in cells):
+        return sample_of([])
+    return sample_of([one for place, cell in enumerate(cells) for one in _judged(str(place), cell)])
+
+
+def _judged(scenario: str, cell: Cell) -> Iterable[Judged]:
+    """Yield the trials of a scenario that count: those with a label, and then as many passes and failures as
+    there are others.
+    """
+    passed = round(cell.success.n * cell.success.mean) - sum(verdict > 0 for verdict, _, _ in cell.labels)
+    for verdict, label, probability in cell.labels:
+        yield scenario, cell.weight, verdict, label, probability
+    for place in range(cell.success.n - len(cell.labels)):
+        yield scenario, cell.weight, float(place < passed), None, None
 
 
 def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping: bool = True) -> Reducer:
@@ -226,10 +252,12 @@ def _detail(
         "trials": sum(cell.trials for cell in cells),
         "scenarios": len(cells),
         "errors": sum(cell.errors for cell in cells),
+        **_if_broken(cells),
+        **corrected_columns(_sample(cells)),
     }
     found |= rate.columns("success_rate")
     for metric in metrics:
-        interval = (share_of if is_share(metric) else mean_of)(
+        interval = (share_of if is_share(metric) else amount_of)(
             [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
         )
         found |= interval.columns(metric)
@@ -237,6 +265,35 @@ def _detail(
         found[AT_LEAST] = found["cost_estimate"]
         found |= NOTHING.columns("cost_estimate")
     return found
+
+
+def broken_bounds(outcomes: Iterable[tuple[str, int, float]]) -> tuple[float, float]:
+    """Return the success rates that trials would have if all that broke had failed, and if all had passed.
+
+    `outcomes` are `pass`, `fail` or `error`, each with how many trials ended so and the weight of one. These
+    are Manski's bounds, which suppose nothing of what broke (C. F. Manski, Nonparametric bounds on treatment
+    effects, American Economic Review 80 (1990) 319-323).
+    """
+    weights = {"pass": 0.0, "fail": 0.0, "error": 0.0}
+    for outcome, count, weight in outcomes:
+        weights[outcome] += count * weight
+    total = math.fsum(weights.values()) or math.nan
+    return weights["pass"] / total, (weights["pass"] + weights["error"]) / total
+
+
+def _if_broken(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the bounds of the rate as columns."""
+    passes = [round(cell.success.n * cell.success.mean) for cell in cells]
+    failed, passed = broken_bounds(
+        one
+        for cell, passed in zip(cells, passes, strict=True)
+        for one in (
+            ("pass", passed, cell.weight),
+            ("error", cell.errors, cell.weight),
+            ("fail", cell.trials - cell.errors - passed, cell.weight),
+        )
+    )
+    return {"if_broken_failed": failed, "if_broken_passed": passed}
 
 
 def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
