@@ -103,7 +103,7 @@ docs: $(VENV)/.dev ## Build the documentation site, without the network and with
 	@$(BIN)/python -m bench.reference_pages
 	@$(BIN)/zensical build --strict --clean
 
-picture: $(VENV)/.dev system ## Take the picture of README.md anew, of a run in a real JupyterLab
+picture: $(VENV)/.dev system ## Take the pictures of README.md and docs anew: a run in a real JupyterLab, the page of a suite
 	@$(BIN)/python -m bench.picture
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs
